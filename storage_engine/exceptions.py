@@ -1,0 +1,103 @@
+"""One exception per failure that a caller can act on.
+
+Each message says what is wrong, where (file and offset), what was expected, what was found, and what
+to do about it. None of these is raised after something was changed, unless its docstring says so.
+"""
+
+from __future__ import annotations
+
+
+class StorageEngineError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class BadInputError(StorageEngineError):
+    """The caller named something that can't be used; nothing was changed. Command line exit code 2."""
+
+
+class StoreNotFoundError(BadInputError):
+    """The store directory, or a part of it that must exist, is missing or empty."""
+
+
+class UnsupportedLayoutError(BadInputError):
+    """The store uses a layout that is recognised but not handled (RocksDB, DLedger, compaction)."""
+
+
+class BrokerConfigError(BadInputError):
+    """A key of broker.conf has a value that the broker itself would not work with."""
+
+
+class StoreLayoutError(BadInputError):
+    """Segment files don't form one contiguous log: wrong name, wrong size, a hole, or a duplicate."""
+
+
+class CorruptFileError(BadInputError):
+    """A consume queue, index, checkpoint or config file can't be what its name says."""
+
+
+class CorruptFrameError(StorageEngineError):
+    """Bytes inside a sealed segment are not a whole, valid frame.
+
+    :param path: the segment file.
+    :param offset: physical offset of the first bad byte's frame.
+    :param expected: what a valid frame has there.
+    :param found: what is there.
+    """
+
+    def __init__(self, path: str, offset: int, expected: str, found: str) -> None:
+        super().__init__(
+            f"{path}: bad frame at physical offset {offset}: expected {expected}, found {found}. "
+            "Nothing was archived or deleted. Compare the file with a replica; to archive its bytes "
+            "as they are, run archive with --accept-damage."
+        )
+        self.path = path
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[type[CorruptFrameError], tuple[str, int, str, str]]:
+        return (type(self), (self.path, self.offset, self.expected, self.found))
+
+
+class StoreBusyError(StorageEngineError):
+    """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
+
+
+class StoreCrashedError(StorageEngineError):
+    """The store has an ``abort`` file: it must be recovered by its broker before it may be changed."""
+
+
+class LakeUnavailableError(StorageEngineError):
+    """The lake can't be reached, read or written (missing, read-only, full)."""
+
+
+class LakeConflictError(StorageEngineError):
+    """Other bytes are already archived under this store, lineage, log and base offset."""
+
+
+class CommitStateUnknownError(StorageEngineError):
+    """A commit's outcome could not be found out, not even by reading the table again."""
+
+
+class ProofError(StorageEngineError):
+    """The copy read back from the lake is not the segment, byte for byte; it was not committed."""
+
+
+class ReceiptError(StorageEngineError):
+    """A receipt is missing, broken, or does not describe this segment."""
+
+
+class GateRefusedError(StorageEngineError):
+    """A release was refused because an invariant does not hold; nothing was deleted by this call."""
+
+
+class RunStateError(StorageEngineError):
+    """A step was called for a run that is not at this step (no plan, not approved, unknown key)."""
+
+
+class RestoreError(StorageEngineError):
+    """A restore can't be done as asked: target in use, range not in the lake, bytes don't match."""
+
+
+class SparkJobError(StorageEngineError):
+    """A Spark job could not start or failed as a whole."""

@@ -1,0 +1,1 @@
+"""Frozen dataclasses and protocols that every layer shares. Standard library only."""

@@ -1,0 +1,53 @@
+"""How far each consumer group is behind, and what a deletion would cost it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """One group's position in one queue.
+
+    :param committed_offset: the group's next queue offset; None when it never committed (unknown,
+        not zero).
+    :param min_offset: first queue offset that is still readable.
+    :param max_offset: queue offset behind the last message.
+    :param lag_messages: max_offset - committed_offset; None when unknown.
+    :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one;
+        0 when caught up; None when unknown.
+    :param next_physical_offset: commitlog offset of the group's next message; None when caught up
+        or unknown.
+    :param next_segment_base_offset: base offset of the segment that holds it; None likewise.
+    :param at_risk: that segment is in the plan that was asked about.
+    :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
+    :param time_to_loss_ms: time until that segment may be deleted by age at the next window; 0 when
+        it may go now; None when caught up or unknown.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    committed_offset: int | None
+    min_offset: int
+    max_offset: int
+    lag_messages: int | None
+    lag_ms: int | None
+    next_physical_offset: int | None
+    next_segment_base_offset: int | None
+    at_risk: bool
+    lost_messages: int
+    time_to_loss_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LagSummary:
+    """What goes into XCom and the report's head."""
+
+    groups: int
+    queues: int
+    total_lag_messages: int
+    max_lag_ms: int
+    unknown: int
+    at_risk_groups: tuple[str, ...]
+    at_risk_queues: int

@@ -1,0 +1,115 @@
+"""What a store is at one moment: its logs, segments and disks. Broker-neutral, standard library only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the file system says of a file. Two equal facts mean: nobody wrote to it in between."""
+
+    path: str
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> FileFacts:
+        """Read the facts of ``path``.
+
+        :raises OSError: when it can't be stat'ed.
+        """
+        stat = Path(path).stat()
+        return cls(
+            path=str(path),
+            device=stat.st_dev,
+            inode=stat.st_ino,
+            size_bytes=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            ctime_ns=stat.st_ctime_ns,
+        )
+
+
+class SegmentState(StrEnum):
+    SEALED = "sealed"
+    """Lies wholly before the logical end of the log; the broker writes to it no more."""
+    ACTIVE = "active"
+    """Holds the logical end of the log, or was preallocated behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a log. Covers the offsets [base_offset, end_offset)."""
+
+    log: str
+    base_offset: int
+    facts: FileFacts
+    state: SegmentState
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.facts.size_bytes
+
+    @property
+    def name(self) -> str:
+        return Path(self.facts.path).name
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """A log's segments, oldest first and back to back.
+
+    ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume
+    queue; a segment that ends above it must stay.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    max_offset: int
+    dispatched_offset: int
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].base_offset if self.segments else self.max_offset
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the disk under ``path`` is.
+
+    ``used_percent`` is a whole percent rounded up, as the broker computes it; None means unknown
+    (missing path, failed call), which is neither full nor empty; ``error`` then says why.
+    """
+
+    path: str
+    used_percent: int | None
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Everything a plan is decided from, taken at one moment.
+
+    ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
+    queue's disk. ``crashed``: the broker did not stop cleanly (``abort`` exists).
+    """
+
+    broker: str
+    root: str
+    taken_at_ms: int
+    logs: tuple[LogSnapshot, ...]
+    log_disks: tuple[DiskUsage, ...]
+    dependents_disk: DiskUsage
+    crashed: bool
