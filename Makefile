@@ -1,0 +1,52 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help
+help:  ## Show what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.installed  ## Create the environment in .venv with pinned dependencies
+
+.PHONY: demo
+demo: install  ## Archive, prove, clean and validate a sample store in real Airflow, then sum it up
+	@$(BIN)/storage-engine demo .demo
+
+.PHONY: up
+up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it
+	@$(BIN)/storage-engine up .demo/up
+
+.PHONY: test
+test: install  ## Run the whole test suite
+	$(BIN)/python -m pytest
+
+.PHONY: lint
+lint: install  ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json
+	$(BIN)/python -m benchmarks
+
+.PHONY: fuzz
+fuzz: install  ## Decode mutated segments for FUZZ_INPUTS inputs (default 10 million)
+	$(BIN)/python -m tests.fuzz.decode --inputs $(or $(FUZZ_INPUTS),10000000)
+
+.PHONY: stress
+stress: install  ## Kill the whole cycle at every durable operation, again and again
+	$(BIN)/python -m tests.stress.kill_cycle
+
+.PHONY: clean
+clean:  ## Remove the environment and everything the demo made
+	rm -rf $(VENV) .demo build dist
