@@ -1,0 +1,209 @@
+"""Where the bytes of a log are: store and lake laid over each other. Pure; reads nothing.
+
+The union of what lies on disk and what lies in the lake has to be one interval: every gap between its
+ends is LOST. Where both have a segment their SHA-256 has to agree. What a journal says was released
+counts as part of the interval, so that a loss at its beginning can't hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.validation import RangeStatus, Status, Where, worst
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSpan:
+    """What one segment file holds of the log: [start_offset, end_offset), up to the logical end.
+
+    :param sha256: of the whole file; None when nobody read it.
+    :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
+        which stands for an equal hash where ``sha256`` is None.
+    :param pending: planned to go.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    name: str
+    sha256: str | None = None
+    unchanged: bool = False
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedSpan:
+    """What a run deleted, by the journal's results.
+
+    :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    excused: str = ""
+
+
+def log_ranges(
+    local: Iterable[LocalSpan],
+    receipts: Iterable[Receipt],
+    *,
+    released: Iterable[ReleasedSpan] = (),
+    broken: Mapping[SegmentIdentity, str] | None = None,
+) -> tuple[RangeStatus, ...]:
+    """Cut every log into ranges that share a place and a verdict, in order of log and offset.
+
+    :param local: what is on disk; spans without a byte (preallocated files) are ignored.
+    :param receipts: of one store. Of several lineages that cover an offset the highest counts: a person
+        opened it because the offset was written again, and the older bytes stay in the lake as history.
+    :param released: what the journal says was deleted.
+    :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
+    """
+    spans = [span for span in local if span.end_offset > span.start_offset]
+    proofs = list(receipts)
+    gone = [span for span in released if span.end_offset > span.start_offset]
+    broken = broken or {}
+    logs = sorted({*(s.log for s in spans), *(r.log for r in proofs), *(g.log for g in gone)})
+    return tuple(
+        row
+        for log in logs
+        for row in _one_log(
+            log,
+            [s for s in spans if s.log == log],
+            [r for r in proofs if r.log == log],
+            [g for g in gone if g.log == log],
+            broken,
+        )
+    )
+
+
+def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
+    """The ranges whose bytes are nowhere."""
+    return tuple(row for row in ranges if row.where is Where.LOST)
+
+
+def _one_log(
+    log: str,
+    local: Sequence[LocalSpan],
+    receipts: Sequence[Receipt],
+    released: Sequence[ReleasedSpan],
+    broken: Mapping[SegmentIdentity, str],
+) -> list[RangeStatus]:
+    cuts = sorted(
+        {offset for s in local for offset in (s.start_offset, s.end_offset)}
+        | {offset for r in receipts for offset in (r.base_offset, r.end_offset)}
+        | {offset for g in released for offset in (g.start_offset, g.end_offset)}
+    )
+    here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in local])
+    proven = _covering(cuts, [(r.base_offset, r.end_offset, r) for r in receipts])
+    gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in released])
+    rows: list[RangeStatus] = []
+    for position, (start, end) in enumerate(pairwise(cuts)):
+        row = _judge(log, start, end, here[position], proven[position], gone[position], broken)
+        if rows and _same(rows[-1], row):
+            rows[-1] = _joined(rows[-1], row)
+        else:
+            rows.append(row)
+    return rows
+
+
+def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
+    """For each elementary interval between neighbouring cuts, what covers it."""
+    position_of = {offset: position for position, offset in enumerate(cuts)}
+    covering: list[list[T]] = [[] for _ in cuts[1:]]
+    for start, end, item in spans:
+        for position in range(position_of[start], position_of[end]):
+            covering[position].append(item)
+    return covering
+
+
+def _judge(
+    log: str,
+    start: int,
+    end: int,
+    local: Sequence[LocalSpan],
+    receipts: Sequence[Receipt],
+    released: Sequence[ReleasedSpan],
+    broken: Mapping[SegmentIdentity, str],
+) -> RangeStatus:
+    faults: list[tuple[Status, str]] = []
+    current = [r for r in receipts if r.lineage == max(p.lineage for p in receipts)]
+    valid = [r for r in current if r.identity not in broken]
+    faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
+    if len(local) > 1:
+        faults.append((Status.FAILURE, "on disk more than once: " + ", ".join(s.name for s in local)))
+    if len(current) > 1:
+        faults.append((Status.FAILURE, "in the lake more than once: " + ", ".join(map(_name, current))))
+    faults += [fault for span in local for receipt in valid if (fault := _disagreement(span, receipt))]
+    if local and valid:
+        where, place = Where.BOTH, "on disk and in the lake, SHA-256 equal"
+    elif valid:
+        where, place = Where.ARCHIVED, "in the lake only, with a valid receipt"
+    elif local and any(span.pending for span in local):
+        where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
+    elif local:
+        where, place = Where.LOCAL, "on disk"
+    else:
+        where = Where.LOST
+        excuses = sorted({span.excused for span in released if span.excused})
+        excused = bool(released) and all(span.excused for span in released) and not current
+        verdict = Status.WARNING if excused else Status.FAILURE
+        place = "deleted without an archive: " + "; ".join(excuses) if excused else _how_lost(released)
+        faults.insert(0, (verdict, place))
+    status = worst(severity for severity, _ in faults)
+    detail = "; ".join(text for _, text in faults) if faults else place
+    names = dict.fromkeys([*(s.name for s in local), *(_name(r) for r in current)])
+    return RangeStatus(log, start, end, where, status, tuple(names), detail)
+
+
+def _how_lost(released: Sequence[ReleasedSpan]) -> str:
+    return (
+        "deleted by a run, and no valid receipt covers it"
+        if released
+        else "neither on disk nor provably in the lake, and no run of ours deleted it"
+    )
+
+
+def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:
+    """Why a file on disk is not the bytes that the lake holds under the same offsets, if so."""
+    if span.start_offset != receipt.base_offset:
+        return (
+            Status.FAILURE,
+            f"{span.name} begins at {span.start_offset}, the archived segment at {receipt.base_offset}",
+        )
+    if span.end_offset != receipt.end_offset:
+        return (
+            Status.FAILURE,
+            f"{span.name} ends at {span.end_offset}, the archived segment at {receipt.end_offset}",
+        )
+    if span.sha256 is None:
+        if span.unchanged:
+            return None
+        return Status.WARNING, f"{span.name} was touched since it was proven and its hash was not compared"
+    if span.sha256 != receipt.sha256:
+        return (
+            Status.FAILURE,
+            f"{span.name} has SHA-256 {span.sha256[:16]}… on disk, {receipt.sha256[:16]}… in the lake",
+        )
+    return None
+
+
+def _name(receipt: Receipt) -> str:
+    return f"{receipt.base_offset:020d}"
+
+
+def _same(left: RangeStatus, right: RangeStatus) -> bool:
+    return (left.where, left.status, left.detail) == (right.where, right.status, right.detail)
+
+
+def _joined(left: RangeStatus, right: RangeStatus) -> RangeStatus:
+    segments = tuple(dict.fromkeys((*left.segments, *right.segments)))
+    return RangeStatus(
+        left.log, left.start_offset, right.end_offset, left.where, left.status, segments, left.detail
+    )
