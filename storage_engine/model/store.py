@@ -89,6 +89,8 @@ class DiskUsage:
 
     ``used_percent`` is a whole percent rounded up, as the broker computes it; None means unknown
     (missing path, failed call), which is neither full nor empty; ``error`` then says why.
+    ``total_bytes`` is what the percentage is a share of: used and usable, without what the file system
+    keeps for root. ``device`` tells whether two paths share one disk.
     """
 
     path: str
@@ -96,6 +98,7 @@ class DiskUsage:
     total_bytes: int | None = None
     usable_bytes: int | None = None
     error: str = ""
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ class StoreSnapshot:
     """Everything a plan is decided from, taken at one moment.
 
     ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
-    queue's disk. ``crashed``: the broker did not stop cleanly (``abort`` exists).
+    queue's disk. ``crashed``: the broker did not stop cleanly (``abort`` exists). ``used_bytes``: what the
+    logs and their dependents take together; None where it was not measured.
     """
 
     broker: str
@@ -113,3 +117,4 @@ class StoreSnapshot:
     log_disks: tuple[DiskUsage, ...]
     dependents_disk: DiskUsage
     crashed: bool
+    used_bytes: int | None = None

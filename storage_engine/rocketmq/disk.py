@@ -1,0 +1,48 @@
+"""How full a disk is, measured and rounded as the broker does it. Reads only the file system's counters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from storage_engine.model.store import DiskUsage
+
+
+def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
+    """Measure the disk under ``path``.
+
+    The level is used * 100 / (used + usable), rounded up to a whole percent, where usable leaves out
+    what the file system keeps for root (UtilAll#getDiskPartitionSpaceUsedPercent). Where the broker
+    answers -1 and later takes that for a level (missing path, failed call, a disk without size), this
+    answers None with the error: unknown is neither full nor empty.
+
+    :param path: a directory on the disk; must exist itself, a parent on another disk is no substitute.
+    :return: never raises; see ``used_percent`` and ``error``.
+    """
+    name = os.fspath(path)
+    try:
+        device = Path(name).stat().st_dev
+        counters = os.statvfs(name)
+    except (OSError, ValueError) as error:
+        return DiskUsage(path=name, used_percent=None, error=f"{name}: can't be measured: {error}")
+    used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
+    usable = counters.f_bavail * counters.f_frsize
+    if used + usable <= 0:
+        return DiskUsage(
+            path=name, used_percent=None, error=f"{name}: the file system reports a size of 0 bytes"
+        )
+    return DiskUsage(
+        path=name,
+        used_percent=percent_rounded_up(used, used + usable),
+        total_bytes=used + usable,
+        usable_bytes=usable,
+        device=device,
+    )
+
+
+def percent_rounded_up(part: int, whole: int) -> int:
+    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
+
+    :param whole: > 0, same unit as ``part``.
+    """
+    return -(-part * 100 // whole)
