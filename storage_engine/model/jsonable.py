@@ -1,0 +1,107 @@
+"""Dataclasses to JSON and back: what crosses a process (XCom, journal, job request) goes through here."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from storage_engine.exceptions import BadInputError
+
+T = TypeVar("T")
+
+
+def to_jsonable(value: Any) -> Any:
+    """Turn dataclasses, enums, tuples and mappings into what :mod:`json` writes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list, frozenset, set)):
+        return [to_jsonable(item) for item in value]
+    return value
+
+
+def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
+    """Build a ``cls`` from what :func:`to_jsonable` made of one.
+
+    :param where: what the data is, for the error message.
+    :raises BadInputError: an unknown or missing key, or a value of the wrong type; names the key.
+    """
+    built: T = _build(cls, data, where or cls.__name__)
+    return built
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _build(expected: Any, data: Any, where: str) -> Any:
+    origin, args = get_origin(expected), get_args(expected)
+    if expected is Any:
+        return data
+    if origin in (types.UnionType, Union):
+        return _build_optional(args, data, where)
+    if origin is tuple:
+        _require(isinstance(data, (list, tuple)), "a list", data, where)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+        _require(len(data) == len(args), f"{len(args)} items", data, where)
+        return tuple(
+            _build(arg, item, f"{where}[{i}]") for i, (arg, item) in enumerate(zip(args, data, strict=True))
+        )
+    if origin is not None and issubclass(origin, Mapping):
+        _require(isinstance(data, Mapping), "an object", data, where)
+        return {str(key): _build(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    if dataclasses.is_dataclass(expected):
+        return _build_dataclass(expected, data, where)
+    if issubclass(expected, Enum):
+        try:
+            return expected(data)
+        except ValueError:
+            allowed = ", ".join(repr(member.value) for member in expected)
+            raise BadInputError(f"{where}: expected one of {allowed}, found {data!r}") from None
+    if expected is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    _require(
+        isinstance(data, expected) and (expected is bool or not isinstance(data, bool)),
+        f"a value of type {expected.__name__}",
+        data,
+        where,
+    )
+    return data
+
+
+def _build_optional(args: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and types.NoneType in args:
+        return None
+    (expected,) = (arg for arg in args if arg is not types.NoneType)
+    return _build(expected, data, where)
+
+
+def _build_dataclass(cls: Any, data: Any, where: str) -> Any:
+    _require(isinstance(data, Mapping), "an object", data, where)
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    unknown = sorted(set(data) - set(fields))
+    _require(not unknown, f"only the keys {', '.join(fields)}", ", ".join(unknown), where)
+    values = {key: _build(_hints(cls)[key], item, f"{where}.{key}") for key, item in data.items()}
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    _require(not missing, f"the keys {', '.join(missing)}", "none of them", where)
+    return cls(**values)
+
+
+def _require(holds: bool, expected: str, found: Any, where: str) -> None:
+    if not holds:
+        raise BadInputError(f"{where}: expected {expected}, found {found!r}")
