@@ -1,0 +1,284 @@
+"""What broker.conf says about storage, as the values that are in effect.
+
+Reads java.util.Properties syntax; types and clamps as the broker applies them. A value that the broker
+would silently drop (it keeps its default then) or that would stop its cleaning is an error here: a plan
+must not rest on a setting that a person believes in and the broker does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import javaproperties
+
+from storage_engine.exceptions import BrokerConfigError
+
+CONSUME_QUEUE_ENTRY_BYTES = 20
+BATCH_CONSUME_QUEUE_ENTRY_BYTES = 46
+MULTI_PATH_SPLITTER = ","
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+WARNING_LEVEL_PROPERTY = "rocketmq.broker.diskSpaceWarningLevelRatio"
+CLEAN_FORCIBLY_PROPERTY = "rocketmq.broker.diskSpaceCleanForciblyRatio"
+"""System properties of the broker's JVM, fractions like 0.90: they win over broker.conf. They can only
+be given as overrides, since no file of the broker records them."""
+
+_JAVA_INT = re.compile(r"[+-]?[0-9]+")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings in effect. Names are the broker's in snake_case, with the unit appended.
+
+    Sizes of files are None when nothing sets them: the files themselves tell then. ``raw`` holds the
+    texts of broker.conf and overrides; ``source`` is the path of broker.conf, None without one.
+    """
+
+    store_path_root_dir: str
+    store_path_commit_log: tuple[str, ...]
+    read_only_commit_log_store_paths: tuple[str, ...] = ()
+    mapped_file_size_commit_log_bytes: int | None = None
+    mapped_file_size_consume_queue_bytes: int | None = None
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext_bytes: int | None = None
+    mapped_file_size_batch_consume_queue_bytes: int | None = None
+    max_hash_slot_num: int | None = None
+    max_index_num: int | None = None
+    max_msgs_num_batch: int = 64
+    delete_when: str = "04"
+    file_reserved_time_hours: int = 72
+    disk_max_used_space_ratio_percent: int = 75
+    disk_space_warning_level_percent: int = 90
+    disk_space_clean_forcibly_percent: int = 85
+    logical_disk_space_clean_forcibly_threshold_percent: int = 80
+    clean_file_forcibly_enable: bool = True
+    delete_file_batch_max: int = 10
+    delete_commit_log_files_interval_ms: int = 100
+    delete_consume_queue_files_interval_ms: int = 100
+    destroy_mapped_file_interval_forcibly_ms: int = 120_000
+    redelete_hanged_file_interval_ms: int = 120_000
+    replicas_per_disk_partition: int = 1
+    store_type: str = "default"
+    rocksdb_cq_double_write_enable: bool = False
+    enable_dledger_commit_log: bool = False
+    config_manager_version: str = "v1"
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    source: str | None = None
+    raw: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    """One setting and where it stands, for error messages."""
+
+    key: str
+    value: str
+    where: str
+
+    def error(self, expected: str) -> BrokerConfigError:
+        return BrokerConfigError(f"{self.where}: {self.key}: expected {expected}, found {self.value!r}.")
+
+
+def load_broker_config(
+    path: str | Path | None, overrides: Mapping[str, str] | None = None, *, root: str | Path | None
+) -> BrokerConfig:
+    """Read broker.conf and work out the settings in effect.
+
+    :param path: broker.conf, in java.util.Properties syntax; None: the broker's defaults.
+    :param overrides: values by broker key that win over the file (what-if questions).
+    :param root: the store's root directory; None: as storePathRootDir says.
+    :raises BrokerConfigError: a file that can't be read or parsed, a value that the broker would not
+        work with, no root at all, or two different ones.
+    """
+    properties = _read(Path(path)) if path is not None else {}
+    for key, value in (overrides or {}).items():
+        properties[key] = _Property(key, value, "override")
+    return _effective(properties, source=None if path is None else str(path), root=root)
+
+
+def parse_delete_when(delete_when: str) -> tuple[int, ...]:
+    """The hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). One that no clock shows never comes.
+
+    :raises ValueError: an hour that the broker can't parse; it would abort the whole cleaning pass.
+    """
+    hours = delete_when.split(";")
+    while delete_when and hours and not hours[-1]:  # String#split drops empty ones at the end
+        hours.pop()
+    if any(not _JAVA_INT.fullmatch(hour) or abs(int(hour)) > _INT_MAX for hour in hours):
+        raise ValueError(f"not hours joined by ';': {delete_when!r}")
+    return tuple(int(hour) for hour in hours)
+
+
+def _read(path: Path) -> dict[str, _Property]:
+    """Parse a properties file as Properties#load reads a stream: ISO 8859-1, of equal keys the last wins."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BrokerConfigError(
+            f"{path}: can't read broker.conf: {error.strerror}. Name the file the broker was started with."
+        ) from error
+    properties = {}
+    line = 1
+    try:
+        for element in javaproperties.parse(content):
+            if isinstance(element, javaproperties.KeyValue):
+                properties[element.key] = _Property(element.key, element.value, f"{path}, line {line}")
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError as error:
+        raise BrokerConfigError(
+            f"{path}, line {line} or after: expected \\u and four hex digits, found {error.escape!r}; "
+            "the broker does not start with this file."
+        ) from error
+    return properties
+
+
+def _effective(
+    properties: dict[str, _Property], *, source: str | None, root: str | Path | None
+) -> BrokerConfig:
+    read = _Reader(properties)
+    root_dir = _root(properties.get("storePathRootDir"), root)
+    commit_log = read.paths("storePathCommitLog") or (f"{root_dir}/commitlog",)
+    consume_queue_bytes = read.size("mappedFileSizeConsumeQueue")
+    if consume_queue_bytes is not None:  # MessageStoreConfig#getMappedFileSizeConsumeQueue: whole entries
+        consume_queue_bytes = -(-consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES) * CONSUME_QUEUE_ENTRY_BYTES
+    return BrokerConfig(
+        store_path_root_dir=root_dir,
+        store_path_commit_log=commit_log,
+        # CommitLog#<init>: one path makes a plain queue of files, which knows no read-only paths
+        read_only_commit_log_store_paths=(
+            read.paths("readOnlyCommitLogStorePaths") if len(commit_log) > 1 else ()
+        ),
+        mapped_file_size_commit_log_bytes=read.size("mappedFileSizeCommitLog"),
+        mapped_file_size_consume_queue_bytes=consume_queue_bytes,
+        enable_consume_queue_ext=read.boolean("enableConsumeQueueExt", False),
+        mapped_file_size_consume_queue_ext_bytes=read.size("mappedFileSizeConsumeQueueExt"),
+        mapped_file_size_batch_consume_queue_bytes=read.size("mapperFileSizeBatchConsumeQueue"),
+        max_hash_slot_num=read.size("maxHashSlotNum"),
+        max_index_num=read.size("maxIndexNum"),
+        max_msgs_num_batch=read.integer("maxMsgsNumBatch", 64, minimum=0),
+        delete_when=read.delete_when("04"),
+        file_reserved_time_hours=read.integer("fileReservedTime", 72, minimum=0),
+        disk_max_used_space_ratio_percent=_clamp(read.integer("diskMaxUsedSpaceRatio", 75), 10, 95),
+        disk_space_warning_level_percent=_clamp(
+            read.fraction(WARNING_LEVEL_PROPERTY, read.integer("diskSpaceWarningLevelRatio", 90)), 35, 90
+        ),
+        disk_space_clean_forcibly_percent=_clamp(
+            read.fraction(CLEAN_FORCIBLY_PROPERTY, read.integer("diskSpaceCleanForciblyRatio", 85)), 30, 85
+        ),
+        logical_disk_space_clean_forcibly_threshold_percent=read.fraction(
+            "logicalDiskSpaceCleanForciblyThreshold", 80
+        ),
+        clean_file_forcibly_enable=read.boolean("cleanFileForciblyEnable", True),
+        # MappedFileQueue#deleteExpiredFileByTime compares after a deletion: below 1 still deletes one
+        delete_file_batch_max=max(1, read.integer("deleteFileBatchMax", 10)),
+        delete_commit_log_files_interval_ms=max(0, read.integer("deleteCommitLogFilesInterval", 100)),
+        delete_consume_queue_files_interval_ms=max(0, read.integer("deleteConsumeQueueFilesInterval", 100)),
+        destroy_mapped_file_interval_forcibly_ms=read.integer("destroyMapedFileIntervalForcibly", 120_000),
+        redelete_hanged_file_interval_ms=read.integer("redeleteHangedFileInterval", 120_000),
+        replicas_per_disk_partition=max(1, read.integer("replicasPerDiskPartition", 1)),
+        store_type=read.text("storeType", "default"),
+        rocksdb_cq_double_write_enable=read.boolean("rocksdbCQDoubleWriteEnable", False),
+        enable_dledger_commit_log=read.boolean("enableDLegerCommitLog", False),
+        config_manager_version=read.text("configManagerVersion", "v1"),
+        message_delay_level=read.text("messageDelayLevel", DEFAULT_DELAY_LEVELS),
+        source=source,
+        raw={key: item.value for key, item in properties.items()},
+    )
+
+
+def _root(configured: _Property | None, root: str | Path | None) -> str:
+    """The store's root: as the caller says, or as the broker is configured; both must agree."""
+    value = configured.value.strip() if configured is not None else ""
+    if root is None:
+        if not value:
+            raise BrokerConfigError(
+                "No store root: expected storePathRootDir in broker.conf or a store directory, found neither."
+            )
+        return value
+    if configured is not None and value and Path(value).resolve() != Path(root).resolve():
+        raise configured.error(f"the store that was named, {Path(root).resolve()}")
+    return str(root)
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return min(max(value, low), high)
+
+
+class _Reader:
+    """Typed access as MixAll#properties2Object converts: only texts are trimmed, numbers are not."""
+
+    def __init__(self, properties: Mapping[str, _Property]) -> None:
+        self._properties = properties
+
+    def text(self, key: str, default: str) -> str:
+        found = self._properties.get(key)
+        return default if found is None else found.value.strip()
+
+    def integer(self, key: str, default: int, *, minimum: int = -_INT_MAX) -> int:
+        found = self._properties.get(key)
+        if found is None:
+            return default
+        expected = "a whole number" + ("" if minimum == -_INT_MAX else f" of at least {minimum}")
+        if not _JAVA_INT.fullmatch(found.value):
+            raise found.error(f"{expected} without blanks around it")
+        value = int(found.value)
+        if not minimum <= value <= _INT_MAX:
+            raise found.error(f"{expected}, at most {_INT_MAX}")
+        return value
+
+    def size(self, key: str) -> int | None:
+        return self.integer(key, 0, minimum=1) if key in self._properties else None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        found = self._properties.get(key)
+        if found is None:
+            return default
+        if found.value.lower() not in ("true", "false"):
+            raise found.error("true or false (the broker takes everything else for false)")
+        return found.value.lower() == "true"
+
+    def fraction(self, key: str, default_percent: int) -> int:
+        """A fraction like 0.85 as whole percent; used percents are whole, so rounding down keeps every
+        comparison "used > level" as it is."""
+        found = self._properties.get(key)
+        if found is None or not found.value:
+            return default_percent
+        try:
+            value = Decimal(found.value.strip())
+        except InvalidOperation:
+            value = Decimal("NaN")
+        if not value.is_finite():
+            raise found.error("a fraction like 0.85")
+        return int((value * 100).to_integral_value(rounding="ROUND_FLOOR"))
+
+    def delete_when(self, default: str) -> str:
+        found = self._properties.get("deleteWhen")
+        if found is None:
+            return default
+        value = found.value.strip()
+        try:
+            parse_delete_when(value)
+        except ValueError:
+            raise found.error(
+                "hours joined by ';' without blanks, like 04 or 2;14 (an hour the broker can't parse "
+                "aborts its whole cleaning pass)"
+            ) from None
+        return value
+
+    def paths(self, key: str) -> tuple[str, ...]:
+        """Directories joined by ",". Neither trimmed nor expanded, as the broker does neither."""
+        found = self._properties.get(key)
+        value = "" if found is None else found.value.strip()
+        if found is None or not value:
+            return ()
+        paths = value.rstrip(MULTI_PATH_SPLITTER).split(MULTI_PATH_SPLITTER)
+        if any(not path or path != path.strip() for path in paths):
+            raise found.error(
+                "directories joined by ',' without blanks (the broker takes a blank for a part of the name)"
+            )
+        return tuple(dict.fromkeys(paths))
