@@ -1,0 +1,43 @@
+"""What storage and catalog libraries raise, told as one error that names the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from storage_engine.exceptions import LakeUnavailableError
+
+LAKE_FAILURES = (OSError, SQLAlchemyError, RESTError, NoSuchTableError, NoSuchNamespaceError)
+"""How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
+
+
+@contextmanager
+def lake_errors(location: str, doing: str) -> Iterator[None]:
+    """Turn a library's failure into :class:`LakeUnavailableError`.
+
+    :param location: the lake, or the file in it, for the message.
+    :param doing: what was being done, as in "can't <doing>".
+    """
+    try:
+        yield
+    except LAKE_FAILURES as error:
+        raise lake_unavailable(location, doing, error) from error
+
+
+def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
+    """The error to raise for a library's failure; keeps the reason and the file it names."""
+    return LakeUnavailableError(
+        f"lake {location}: can't {doing}: {_reason(error)}. The store was not changed. Check that the "
+        "lake is mounted, writable and has space, then run again: what is proven already is kept."
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if isinstance(error, DBAPIError):
+        return f"{type(error).__name__}: {error.orig}"
+    return f"{type(error).__name__}: {error}"

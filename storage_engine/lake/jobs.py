@@ -1,0 +1,103 @@
+"""What goes into archiving a segment and what comes out: plain data, picklable and JSON-able."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import PurePosixPath
+
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import FileFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJob:
+    """One segment to archive.
+
+    :param facts: the file as it was when it was chosen; a file that differs is refused.
+    :param messages_location: the ``messages`` table's location, so that a task needs no catalog.
+    :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
+    """
+
+    store_id: str
+    lineage: int
+    broker: str
+    store_root: str
+    log: str
+    base_offset: int
+    facts: FileFacts
+    lake: LakeConfig
+    messages_location: str
+    accept_damage: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.facts.path
+
+    def data_file(self, sha256: str) -> str:
+        """Location of the segment's data file: one name for one identity.
+
+        :param sha256: of the segment's bytes, in hex.
+        """
+        name = data_file_name(SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256))
+        return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenSegment:
+    """A segment whose data file was read back from the lake and is the source file, byte for byte.
+
+    The fields are those of :class:`Receipt`, without the two that make the chain.
+
+    :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
+        to it when they are there already. Belongs to this attempt alone.
+    """
+
+    store_id: str
+    lineage: int
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    broker: str
+    store_root: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    source_path: str
+    source_device: int
+    source_inode: int
+    source_mtime_ns: int
+    source_ctime_ns: int
+    data_file: str
+    data_file_bytes: int
+    data_file_sha256: str
+    proof_version: int
+    proven_at_ms: int
+    staged_file: str
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
+
+    def receipt(self, previous_hash: str, row_hash: str) -> Receipt:
+        """The row that says so, as a link of its store's chain."""
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "staged_file"}
+        return Receipt(**same, previous_hash=previous_hash, row_hash=row_hash)
+
+
+def data_file_name(identity: SegmentIdentity) -> str:
+    """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>.parquet``"""
+    return f"{slot_prefix(identity)}{identity.sha256[:16]}.parquet"
+
+
+def slot_prefix(identity: SegmentIdentity) -> str:
+    """What the data files of every content ever seen under one (lineage, log, base offset) begin with."""
+    return f"{identity.lineage}-{identity.log.replace('/', '_')}-{identity.base_offset:020d}-"
+
+
+def file_name(location: str) -> str:
+    """The last part of a file's location, whatever its scheme."""
+    return PurePosixPath(location).name
