@@ -7,9 +7,11 @@ decides anything: :mod:`storage_engine.lake.ranges` and :mod:`storage_engine.qua
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 
 class Status(StrEnum):
@@ -116,26 +118,12 @@ class ValidationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the verdict over all comes first."""
-        return {"overall": self.overall.value, **asdict(self)}
+        return {"overall": self.overall.value, **to_jsonable(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ValidationResult:
-        """Inverse of :meth:`to_dict`."""
-        values = {key: value for key, value in data.items() if key != "overall"}
-        values["ranges"] = tuple(
-            RangeStatus(
-                **{
-                    **row,
-                    "where": Where(row["where"]),
-                    "status": Status(row["status"]),
-                    "segments": tuple(row["segments"]),
-                }
-            )
-            for row in values["ranges"]
-        )
-        values["checks"] = tuple(
-            CheckResult(**{**row, "status": Status(row["status"]), "examples": tuple(row["examples"])})
-            for row in values["checks"]
-        )
-        values["notes"] = tuple(values["notes"])
-        return cls(**values)
+        """Inverse of :meth:`to_dict`.
+
+        :raises BadInputError: an unknown, missing or ill-typed key; names it.
+        """
+        return from_jsonable(cls, {k: v for k, v in data.items() if k != "overall"}, "validation result")
