@@ -1,0 +1,308 @@
+"""A real RocketMQ 5.3.3 name server and broker on a store directory, started and stopped for a test.
+
+Needs Java (8 or newer) and Maven, which brings the jars (tests/java/pom.xml). The broker never deletes
+anything by itself here: whatever is missing afterwards is our doing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from tests.integration.remoting import RemotingClient, RemotingError
+
+PACKAGE = "org.apache.rocketmq"
+JAVA_PROJECT = Path(__file__).resolve().parents[1] / "java"
+START_SECONDS = 60
+STOP_SECONDS = 60
+
+_T = TypeVar("_T")
+
+JVM_OPTIONS = (
+    "-Xms256m",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "-XX:+IgnoreUnrecognizedVMOptions",
+)
+
+FIXTURE_BROKER_CONF: Mapping[str, object] = {
+    # The sizes that the fixture stores were written with.
+    "mappedFileSizeCommitLog": 1048576,
+    "mappedFileSizeConsumeQueue": 6000,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+    "mappedFileSizeTimerLog": 1048576,
+    "timerWheelEnable": True,
+    "enableLmq": True,
+    "enableMultiDispatch": True,
+    # The broker deletes nothing: neither by age, nor at its hour, nor for want of space.
+    "fileReservedTime": 100000,
+    "deleteWhen": "99",
+    "cleanFileForciblyEnable": False,
+    # One broker alone on loopback, that creates no topic behind a test's back.
+    "brokerClusterName": "integration",
+    "brokerName": "broker-integration",
+    "brokerId": 0,
+    "brokerRole": "ASYNC_MASTER",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "autoCreateTopicEnable": False,
+}
+
+
+class BrokerStartError(Exception):
+    """A process ended, or did not serve in time; the message ends with what it last said."""
+
+
+@cache
+def java() -> str:
+    """The Java launcher: of JAVA_HOME when that is set, else the one on PATH.
+
+    :raises BrokerStartError: when there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        raise BrokerStartError(
+            "No Java found: set JAVA_HOME, or install a JDK (Debian: openjdk-17-jdk-headless)."
+        )
+    return found
+
+
+@cache
+def class_path() -> str:
+    """Jars of the broker and what it needs, resolved by Maven once and kept in tests/java/target.
+
+    :raises BrokerStartError: when Maven is missing or fails.
+    """
+    pom, resolved = JAVA_PROJECT / "pom.xml", JAVA_PROJECT / "target" / "classpath.txt"
+    if resolved.exists() and resolved.stat().st_mtime >= pom.stat().st_mtime:
+        jars = resolved.read_text().strip()
+        if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
+            return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise BrokerStartError("No Maven found: install it (Debian: maven).")
+    result = subprocess.run(
+        [
+            maven,
+            "--batch-mode",
+            "--quiet",
+            f"--file={pom}",
+            "dependency:build-classpath",
+            f"-Dmdep.outputFile={resolved}",
+            "-Dmdep.includeScope=runtime",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise BrokerStartError(
+            f"Maven failed to resolve {pom}:\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
+        )
+    return resolved.read_text().strip()
+
+
+def free_port_block(size: int) -> int:
+    """The first of ``size`` consecutive loopback ports that are free now."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        if first + size > 65535:
+            continue
+        if all(_is_free(port) for port in range(first, first + size)):
+            return first
+    raise BrokerStartError(f"no {size} consecutive free ports found")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class JavaProcess:
+    """A running Java main class whose home directory and working directory is ``home``."""
+
+    main_class: str
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, main_class: str, arguments: Sequence[str], home: Path) -> JavaProcess:
+        home.mkdir(parents=True, exist_ok=True)
+        command = [java(), *JVM_OPTIONS, f"-Duser.home={home}", "-cp", class_path(), main_class, *arguments]
+        if setpriv := shutil.which("setpriv"):
+            # Even a test run that is killed leaves no broker behind.
+            command = [setpriv, "--pdeathsig", "KILL", *command]
+        with (home / "console.log").open("wb") as console:
+            process = subprocess.Popen(
+                command,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=home,
+                env={**os.environ, "ROCKETMQ_HOME": str(home)},
+            )
+        return cls(main_class, home, process)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Poll ``ready`` until it is true.
+
+        :raises BrokerStartError: when the process ends, or START_SECONDS pass.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise BrokerStartError(
+                    f"{self.main_class} ended with {self.process.returncode}:\n{self.said()}"
+                )
+            try:
+                if ready():
+                    return
+            except (OSError, RemotingError):
+                pass
+            time.sleep(0.1)
+        raise BrokerStartError(f"{self.main_class} does not serve after {START_SECONDS} s:\n{self.said()}")
+
+    def said(self) -> str:
+        """The end of the console and of each log, without logback's account of its own setup."""
+        logs = [self.home / "console.log", *sorted(self.home.glob("logs/rocketmqlogs/**/*.log"))]
+        parts = []
+        for log in logs:
+            lines = [line for line in log.read_text(errors="replace").splitlines() if "|-INFO" not in line]
+            parts.append("\n".join([f"--- {log.name}", *lines[-15:]]))
+        return "\n".join(parts)
+
+    def stop(self) -> None:
+        """Ask it to end, as an operator would, and wait until it has."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End it now, as a power cut would."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+
+@contextmanager
+def name_server(work: Path) -> Iterator[int]:
+    """Run a name server for the duration of the block; yields its port."""
+    port = free_port_block(1)
+    conf = work / "namesrv.conf"
+    _write_properties(conf, {"listenPort": port, "bindAddress": "127.0.0.1"})
+    server = JavaProcess.start(
+        "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
+    )
+    try:
+        server.wait_until(lambda: bool(_asked(port, RemotingClient.cluster_info)))
+        yield port
+    finally:
+        server.kill()
+
+
+@dataclass
+class Broker:
+    """A broker that serves ``store``."""
+
+    store: Path
+    port: int
+    java: JavaProcess
+    client: RemotingClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = RemotingClient(self.port)
+
+    def stop(self) -> None:
+        """Stop cleanly: the store is flushed and ``abort`` removed. Takes 15 to 20 s."""
+        self.client.close()
+        self.java.stop()
+
+
+def start_broker(
+    store: Path, work: Path, name_server_port: int, overrides: Mapping[str, object] | None = None
+) -> Broker:
+    """Start a broker on a store directory and wait until it serves and is registered.
+
+    :param work: directory for its config, home and logs; created.
+    :param overrides: keys of broker.conf beyond those of the fixture stores.
+    :raises BrokerStartError: when it ends before it serves; the process is gone then.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    first = free_port_block(4)
+    port = first + 2
+    conf = work / "broker.conf"
+    _write_properties(
+        conf,
+        {
+            **FIXTURE_BROKER_CONF,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "namesrvAddr": f"127.0.0.1:{name_server_port}",
+            # The broker takes listenPort - 2 for its fast port.
+            "listenPort": port,
+            "haListenPort": port + 1,
+            **(overrides or {}),
+        },
+    )
+    process = JavaProcess.start(
+        "org.apache.rocketmq.broker.BrokerStartup", ["-c", str(conf)], work / "broker"
+    )
+    try:
+        process.wait_until(lambda: bool(_asked(port, RemotingClient.runtime_info)))
+        process.wait_until(
+            lambda: f"127.0.0.1:{port}" in _asked(name_server_port, RemotingClient.cluster_info)
+        )
+        return Broker(store, port, process)
+    except BaseException:
+        process.kill()
+        raise
+
+
+@contextmanager
+def running_broker(
+    store: Path, work: Path, name_server_port: int, overrides: Mapping[str, object] | None = None
+) -> Iterator[Broker]:
+    """A broker for the duration of the block. It is killed at the end unless the block stopped it."""
+    broker = start_broker(store, work, name_server_port, overrides)
+    try:
+        yield broker
+    finally:
+        broker.client.close()
+        broker.java.kill()
+
+
+def _asked(port: int, question: Callable[[RemotingClient], _T]) -> _T:
+    with RemotingClient(port) as client:
+        return question(client)
+
+
+def _write_properties(path: Path, values: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f"{key}={str(v).lower() if isinstance(v, bool) else v}\n" for key, v in values.items())
+    path.write_text("".join(lines), encoding="utf-8")
