@@ -1,0 +1,154 @@
+"""Where a store keeps what, and whether it is a layout that we know.
+
+Only looks; never creates a missing directory (a disk that isn't mounted must not look like an empty store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """A store's paths (StorePathConfigHelper, CommitLog#<init>).
+
+    :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
+    """
+
+    root: Path
+    commitlog_paths: tuple[Path, ...]
+    read_only_paths: tuple[Path, ...]
+    segment_size_bytes: int | None
+
+    @property
+    def log_paths(self) -> tuple[Path, ...]:
+        """Every directory that may hold segments."""
+        return tuple(dict.fromkeys(self.commitlog_paths + self.read_only_paths))
+
+    @property
+    def consumequeue(self) -> Path:
+        return self.root / "consumequeue"
+
+    @property
+    def consumequeue_ext(self) -> Path:
+        return self.root / "consumequeue_ext"
+
+    @property
+    def batchconsumequeue(self) -> Path:
+        return self.root / "batchconsumequeue"
+
+    @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        """Exists while a broker runs, and after one that did not stop cleanly."""
+        return self.root / "abort"
+
+    @property
+    def lock(self) -> Path:
+        """Opened by ``store_lock`` alone: closing any descriptor of it drops the process's lock."""
+        return self.root / "lock"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+
+def resolve_layout(config: BrokerConfig) -> StoreLayout:
+    """Find a store's directories and refuse layouts by name that we can't handle.
+
+    :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
+    :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+    """
+    root = Path(config.store_path_root_dir)
+    _require_directory(root, "the store's root directory")
+    _refuse_unknown_layouts(root, config)
+    layout = StoreLayout(
+        root=root,
+        commitlog_paths=tuple(Path(path) for path in config.store_path_commit_log),
+        read_only_paths=tuple(Path(path) for path in config.read_only_commit_log_store_paths),
+        segment_size_bytes=config.mapped_file_size_commit_log_bytes,
+    )
+    for path in layout.log_paths:
+        _require_directory(path, "a commitlog directory")
+    return layout
+
+
+def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
+    """The commitlog's files by base offset, over all its directories.
+
+    :raises StoreNotFoundError: there is none.
+    :raises StoreLayoutError: a wrong name or size, a hole, or one base offset on two paths.
+    """
+    files = list_mapped_files(layout.log_paths, error=StoreLayoutError, size_bytes=layout.segment_size_bytes)
+    if not files:
+        paths = ", ".join(str(path) for path in layout.log_paths)
+        raise StoreNotFoundError(
+            f"{paths}: no segment file: expected files of a commitlog, found an empty store. "
+            "Name the directory that the broker's storePathRootDir names."
+        )
+    return files
+
+
+def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
+    """The paths of :func:`list_segments`."""
+    return tuple(segment.path for segment in list_segments(layout))
+
+
+def _require_directory(path: Path, what: str) -> None:
+    if path.is_dir():
+        return
+    hint = (
+        ""
+        if path.is_absolute()
+        else f" The path is relative, so it was looked for in {Path.cwd()}, as the broker looks in its own "
+        "working directory; ~ and ${...} are not expanded."
+    )
+    raise StoreNotFoundError(
+        f"{path}: expected {what}, found {'a file' if path.exists() else 'nothing'}. "
+        f"Check the path and that its disk is mounted.{hint}"
+    )
+
+
+def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
+    if config.store_type.lower() == "defaultrocksdb" or config.rocksdb_cq_double_write_enable:
+        raise _unsupported(root, "RocksDB consume queue", "storeType or rocksdbCQDoubleWriteEnable")
+    if config.enable_dledger_commit_log:
+        raise _unsupported(root, "DLedger commitlog", "enableDLegerCommitLog")
+    if config.config_manager_version.lower() == "v2":
+        raise _unsupported(root, "RocksDB configuration", "configManagerVersion")
+    # RocksDBConsumeQueueStore keeps its database in consumequeue itself, ConfigStorage in config/rdb, the
+    # managers of config v1 in one directory each
+    for directory in ("consumequeue", "config/rdb", "config/topics", "config/consumerOffsets"):
+        if (root / directory / "CURRENT").is_file():
+            kind = "RocksDB consume queue" if directory == "consumequeue" else "RocksDB configuration"
+            raise _unsupported(root, kind, str(root / directory / "CURRENT"))
+    for found in sorted(root.glob("dledger-*")):
+        raise _unsupported(root, "DLedger commitlog", str(found))
+    # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
+    for directory in ("compaction/compactionLog", "compaction/compactionCq"):
+        for found in _files_below(root / directory):
+            raise _unsupported(root, "compaction topics", str(found))
+
+
+def _files_below(directory: Path) -> Iterable[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
+    return UnsupportedLayoutError(
+        f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected a "
+        "file-based commitlog with file-based consume queues. Nothing was changed."
+    )

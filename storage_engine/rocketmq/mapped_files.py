@@ -1,0 +1,99 @@
+"""Files that make up one offset space, named by their first offset: commitlog and every kind of queue.
+
+MappedFileQueue#doLoad and #checkSelf are the source of the rules. The broker logs a damaged run of files
+and goes on; here it is an error, since what is deleted is decided from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError
+
+NAME_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One file: it covers the offsets [base_offset, base_offset + size_bytes)."""
+
+    path: Path
+    base_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size_bytes
+
+
+def file_name(base_offset: int) -> str:
+    """The name of the file that begins at ``base_offset`` (UtilAll#offset2FileName)."""
+    return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+def list_mapped_files(
+    directories: Sequence[Path],
+    *,
+    error: type[BadInputError],
+    size_bytes: int | None = None,
+    unit_bytes: int = 1,
+) -> tuple[MappedFile, ...]:
+    """List the files of one offset space, by base offset, and check that they form one.
+
+    Directories inside are none of its files. A last file of zero length does not count: the broker
+    removes it when it opens the store.
+
+    :param directories: where the files may lie; one that is missing holds none.
+    :param error: what to raise when they don't form one contiguous run.
+    :param size_bytes: size that the broker is configured for; None: the size that most files have.
+    :param unit_bytes: a file holds whole units of this size.
+    """
+    found = sorted(_scan(directories), key=lambda item: item[0].name)
+    if found and found[-1][1] == 0:
+        found.pop()
+    if not found:
+        return ()
+    expected = size_bytes or Counter(size for _, size in found).most_common(1)[0][0]
+    why = "as configured" if size_bytes else "as the other files"
+    files: list[MappedFile] = []
+    for path, size in found:
+        if not (len(path.name) == NAME_DIGITS and path.name.isascii() and path.name.isdecimal()):
+            raise error(
+                f"{path}: expected a name of {NAME_DIGITS} digits, the file's first offset. "
+                "Move the file out of the store."
+            )
+        if size != expected or size % unit_bytes:
+            raise error(f"{path}: expected {expected} bytes {why}, found {size}. {_CHECK}")
+        base_offset = int(path.name)
+        if base_offset % expected:
+            raise error(f"{path}: expected a name that is a multiple of the file size {expected}. {_CHECK}")
+        if files and base_offset == files[-1].base_offset:
+            raise error(
+                f"{path}: base offset {base_offset} exists twice, also as {files[-1].path}. "
+                "Find out which one the broker wrote last and move the other one away."
+            )
+        if files and base_offset != files[-1].end_offset:
+            raise error(
+                f"{path}: a hole before this file: expected {file_name(files[-1].end_offset)} after "
+                f"{files[-1].path}, found base offset {base_offset}. {_CHECK}"
+            )
+        files.append(MappedFile(path, base_offset, size))
+    return tuple(files)
+
+
+_CHECK = "Compare the directory with a replica or a backup; nothing was changed."
+
+
+def _scan(directories: Sequence[Path]) -> list[tuple[Path, int]]:
+    found = []
+    for directory in directories:
+        try:
+            with os.scandir(directory) as entries:
+                found += [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return found
