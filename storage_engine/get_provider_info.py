@@ -1,0 +1,160 @@
+"""What Airflow learns about this provider: entry point ``apache_airflow_provider``.
+
+Imported by every Airflow process, so it imports nothing itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_INTEGRATION = "Storage Engine"
+_VERSION_ADDED = "0.1.0"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return metadata that fits ``airflow/provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-storage-engine",
+        "name": _INTEGRATION,
+        "description": "Archive, prove, then delete: retention of message-broker storage.\n",
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://rocketmq.apache.org/docs/",
+                "tags": ["service"],
+            }
+        ],
+        "hooks": [_modules("storage_engine.hooks.storage_engine")],
+        "operators": [
+            _modules("storage_engine.operators.retention", "storage_engine.operators.spark_job"),
+        ],
+        "sensors": [_modules("storage_engine.sensors.cleanup")],
+        "triggers": [_modules("storage_engine.triggers.cleanup")],
+        "connection-types": [_connection_type()],
+        "config": {"storage_engine": _CONFIG_SECTION},
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": list(names)}
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "storage_engine",
+        "hook-name": _INTEGRATION,
+        "hook-class-name": "storage_engine.hooks.storage_engine.StorageEngineHook",
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "port", "login", "schema"],
+            "relabeling": {"password": "Journal password"},
+            "placeholders": {"password": "only when the journal's URL has a user but no password"},
+        },
+        "conn-fields": {
+            "root": _text(
+                "Store root",
+                "The broker's storePathRootDir, as seen on the worker that this store's tasks run on.",
+                required=True,
+            ),
+            "broker_conf": _text(
+                "broker.conf", "The broker's own config file; empty: the broker's default settings."
+            ),
+            "overrides": {
+                "label": "Broker settings",
+                "description": "JSON object of broker settings that win over broker.conf, such as "
+                '{"fileReservedTime": "48"}.',
+                "schema": {"type": ["object", "null"], "default": None},
+            },
+            "time_zone": _text(
+                "Time zone",
+                "IANA name of the zone in which the broker reads deleteWhen; empty: the worker's own.",
+            ),
+            "lake_directory": _text(
+                "Lake directory",
+                "Directory of an embedded lake (SQLite catalog and Parquet files); empty: as the "
+                "[storage_engine] lake option says. Leave empty when catalog properties are given.",
+            ),
+            "lake_catalog": _text("Lake catalog", "Name of the Iceberg catalog, when properties are given."),
+            "lake_properties": {
+                "label": "Lake catalog properties",
+                "description": "JSON object of PyIceberg catalog properties: type, uri, warehouse, "
+                "credentials.",
+                "schema": {"type": ["object", "null"], "default": None},
+            },
+            "journal_url": _text(
+                "Journal URL",
+                "SQLAlchemy URL without its password (that goes into the field above); empty: as the "
+                "[storage_engine] journal_url option says.",
+            ),
+            "report_dir": _text("Report directory", "Empty: as the [storage_engine] report_dir option says."),
+            "archive": _choice(
+                "Archive", ["required", "off"], "required: nothing goes without proof that it is in the lake."
+            ),
+            "lag_policy": _choice(
+                "Lag policy",
+                ["warn", "block", "ignore"],
+                "What happens to segments that a consumer group has not read: warn deletes and reports "
+                "them, block keeps them.",
+            ),
+            "spark_conn_id": _text("Spark connection", "Connection that Spark jobs are submitted with."),
+        },
+    }
+
+
+def _text(label: str, description: str, *, required: bool = False) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": "string", "minLength": 1} if required else {"type": ["string", "null"]},
+    }
+
+
+def _choice(label: str, values: list[str], description: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": "string", "enum": values, "default": values[0]},
+    }
+
+
+def _option(description: str, example: str, default: str | None, *, sensitive: bool = False) -> dict[str, Any]:
+    option = {
+        "description": description,
+        "version_added": _VERSION_ADDED,
+        "type": "string",
+        "example": example,
+        "default": default,
+    }
+    return {**option, "sensitive": True} if sensitive else option
+
+
+_CONFIG_SECTION = {
+    "description": "Which stores are managed, and where what is managed about them is kept.",
+    "options": {
+        "stores": _option(
+            "Connection ids of the stores that the ``storage_retention`` DAG takes care of, separated by "
+            "commas.\n",
+            "orders_broker_a,orders_broker_b",
+            "storage_engine_default",
+        ),
+        "journal_url": _option(
+            "SQLAlchemy URL of the journal for connections that name none: SQLite on one host, Postgres "
+            "across hosts. Empty: ``storage_engine/journal.db`` in AIRFLOW_HOME.\n",
+            "postgresql+psycopg://storage_engine:secret@db/storage_engine",
+            "",
+            sensitive=True,
+        ),
+        "lake": _option(
+            "Directory of the embedded lake, or a JSON object of PyIceberg catalog properties, for "
+            "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME.\n",
+            '{"type": "rest", "uri": "http://catalog:8181"}',
+            "",
+            sensitive=True,
+        ),
+        "report_dir": _option(
+            "Directory that receives the reports of every run, for connections that name none. Empty: "
+            "``storage_engine/reports`` in AIRFLOW_HOME.\n",
+            "/var/lib/storage-engine/reports",
+            "",
+        ),
+    },
+}
