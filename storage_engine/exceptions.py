@@ -75,6 +75,10 @@ class LakeConflictError(StorageEngineError):
     """Other bytes are already archived under this store, lineage, log and base offset."""
 
 
+class JournalUnavailableError(StorageEngineError):
+    """The journal can't be reached, read or written; without it nothing is planned, archived or deleted."""
+
+
 class CommitStateUnknownError(StorageEngineError):
     """A commit's outcome could not be found out, not even by reading the table again."""
 

@@ -1,0 +1,386 @@
+"""The durable record of intents, results, samples and waivers; what a run knows lies here, nowhere else.
+
+Every method is one transaction that is on disk when it returns. Nothing here touches a store or a lake.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from storage_engine.exceptions import RunStateError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
+from storage_engine.retention.lease import Lease, give_up, renew, take
+
+Subjects = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+class Step(StrEnum):
+    PLAN = "plan"
+    ARCHIVE = "archive"
+    LAG = "lag"
+    RELEASE = "release"
+    DEPENDENTS = "dependents"
+    CHECKPOINT = "checkpoint"
+    VALIDATE = "validate"
+    REPORT = "report"
+
+
+class Phase(StrEnum):
+    INTENT = "intent"
+    RESULT = "result"
+    ERROR = "error"
+
+
+class RunState(StrEnum):
+    OPEN = "open"
+    PLANNED = "planned"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """A store's identity: its UUID for ever, its lineage until its offsets are used anew."""
+
+    store_id: str
+    real_path: str
+    broker: str
+    lineage: int
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    run_id: int
+    store_id: str
+    run_key: str
+    state: RunState
+    request: PlanRequest
+    plan: Plan | None
+    plan_digest: str | None
+    created_at_ms: int
+    finished_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a step meant to do, did, or failed at.
+
+    :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
+    """
+
+    run_key: str
+    step: str
+    phase: Phase
+    subject: str
+    payload: Mapping[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    store_id: str
+    at_ms: int
+    levels: tuple[DiskUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A person's decision to let the plan with this digest go without receipts."""
+
+    plan_digest: str
+    person: str
+    reason: str
+    at_ms: int
+
+
+class Journal:
+    """:param url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them."""
+
+    def __init__(self, url: str) -> None:
+        self._database = JournalDatabase(url)
+
+    # Stores
+
+    def find_store(self, real_path: str) -> StoreRecord | None:
+        return self._database.read(lambda connection: _store(connection, stores.c.real_path == real_path))
+
+    def add_store(
+        self, real_path: str, broker: str, *, store_id: str | None = None, lineage: int = 1
+    ) -> StoreRecord:
+        """Give the store at ``real_path`` an identity; the one it has already, if it has one.
+
+        :param store_id: its UUID where the lake knows it already; None: a new one.
+        """
+        new_id = store_id or str(uuid.uuid4())
+
+        def add(connection: Connection) -> None:
+            if _store(connection, stores.c.real_path == real_path) is None:
+                connection.execute(
+                    insert(stores).values(
+                        store_id=new_id,
+                        real_path=real_path,
+                        broker=broker,
+                        lineage=lineage,
+                        created_at_ms=clock_ms(),
+                    )
+                )
+                connection.execute(insert(leases).values(store_id=new_id, owner="", expires_at_ms=0))
+
+        try:
+            self._database.write(add)
+        except IntegrityError:
+            if self.find_store(real_path) is None:
+                raise
+        record = self.find_store(real_path)
+        assert record is not None
+        return record
+
+    def open_lineage(self, store_id: str, person: str, reason: str) -> StoreRecord:
+        """Let the store's offsets begin anew under the next lineage."""
+
+        def adopt(connection: Connection) -> StoreRecord:
+            record = _store(connection, stores.c.store_id == store_id)
+            if record is None:
+                raise RunStateError(f"store {store_id}: expected in the journal, not found")
+            lineage = record.lineage + 1
+            connection.execute(update(stores).where(stores.c.store_id == store_id).values(lineage=lineage))
+            connection.execute(
+                insert(lineages).values(
+                    store_id=store_id, lineage=lineage, person=person, reason=reason, opened_at_ms=clock_ms()
+                )
+            )
+            return StoreRecord(
+                record.store_id, record.real_path, record.broker, lineage, record.created_at_ms
+            )
+
+        return self._database.write(adopt)
+
+    # Leases
+
+    @contextmanager
+    def lease(self, store_id: str) -> Iterator[Lease]:
+        """Be the only one who changes the store. Runs out by itself; recording under it renews it.
+
+        :raises StoreBusyError: another living process has it.
+        """
+        lease = self._database.write(lambda connection: take(connection, store_id))
+        try:
+            yield lease
+        finally:
+            self._database.write(lambda connection: give_up(connection, lease))
+
+    # Runs
+
+    def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:
+        """Open the run, or return the one that is there.
+
+        :raises RunStateError: it is there with another request.
+        """
+        wanted = to_jsonable(request)
+
+        def begin(connection: Connection) -> None:
+            if _run(connection, store_id, run_key) is None:
+                connection.execute(
+                    insert(runs).values(
+                        store_id=store_id,
+                        run_key=run_key,
+                        state=RunState.OPEN.value,
+                        request=wanted,
+                        created_at_ms=clock_ms(),
+                    )
+                )
+
+        try:
+            self._database.write(begin)
+        except IntegrityError:
+            if self.find_run(store_id, run_key) is None:
+                raise
+        run = self.run(store_id, run_key)
+        if run.request != request:
+            raise RunStateError(
+                f"run {run_key!r}: expected the request it was begun with, {to_jsonable(run.request)}, found "
+                f"{wanted}. Use another run key for another request."
+            )
+        return run
+
+    def find_run(self, store_id: str, run_key: str) -> Run | None:
+        return self._database.read(lambda connection: _run(connection, store_id, run_key))
+
+    def run(self, store_id: str, run_key: str) -> Run:
+        """:raises RunStateError: there is no such run."""
+        run = self.find_run(store_id, run_key)
+        if run is None:
+            raise RunStateError(
+                f"run {run_key!r} of store {store_id}: expected in {self._database.name}, not found. "
+                "Make its plan first."
+            )
+        return run
+
+    def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
+        """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
+
+        :param payload: what else the plan was decided from.
+        """
+
+        def record(connection: Connection) -> None:
+            changed = connection.execute(
+                update(runs)
+                .where(runs.c.id == run.run_id, runs.c.plan_digest.is_(None))
+                .values(plan=to_jsonable(plan), plan_digest=plan.digest, state=RunState.PLANNED.value)
+            )
+            if changed.rowcount:
+                _insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
+
+        self._database.write(record)
+        return self.run(run.store_id, run.run_key)
+
+    def finish_run(self, run: Run, payload: Mapping[str, Any]) -> None:
+        """Mark the run as finished and record its report; the first time counts."""
+
+        def finish(connection: Connection) -> None:
+            changed = connection.execute(
+                update(runs)
+                .where(runs.c.id == run.run_id, runs.c.state != RunState.FINISHED.value)
+                .values(state=RunState.FINISHED.value, finished_at_ms=clock_ms())
+            )
+            if changed.rowcount:
+                _insert_events(connection, run.run_id, Step.REPORT, Phase.RESULT, [("", payload)])
+
+        self._database.write(finish)
+
+    # Events
+
+    def record(
+        self, run: Run, step: Step, phase: Phase, subjects: Subjects, *, lease: Lease | None = None
+    ) -> None:
+        """Record one event a subject, all or none.
+
+        :param lease: when given, it is renewed in the same transaction: nothing is recorded without it.
+        :raises StoreBusyError: the lease is another's by now.
+        """
+
+        def write(connection: Connection) -> None:
+            if lease is not None:
+                renew(connection, lease)
+            _insert_events(connection, run.run_id, step, phase, subjects)
+
+        self._database.write(write)
+
+    def events(self, run: Run, step: Step | None = None, phase: Phase | None = None) -> tuple[Event, ...]:
+        """The run's events, oldest first."""
+        return self._events(runs.c.id == run.run_id, step, phase)
+
+    def store_events(self, store_id: str, step: Step, phase: Phase) -> tuple[Event, ...]:
+        """The events of all runs of a store, oldest first."""
+        return self._events(runs.c.store_id == store_id, step, phase)
+
+    def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
+        query = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id).where(where)
+        if step is not None:
+            query = query.where(events.c.step == step.value)
+        if phase is not None:
+            query = query.where(events.c.phase == phase.value)
+        rows = self._database.read(lambda c: c.execute(query.order_by(events.c.id)).all())
+        return tuple(
+            Event(row.run_key, row.step, Phase(row.phase), row.subject, row.payload, row.at_ms)
+            for row in rows
+        )
+
+    # Samples and waivers
+
+    def add_sample(self, store_id: str, levels: Sequence[DiskUsage], at_ms: int) -> None:
+        row = {"store_id": store_id, "levels": to_jsonable(levels), "at_ms": at_ms}
+        self._database.write(lambda connection: connection.execute(insert(samples).values(**row)))
+
+    def last_sample(self, store_id: str) -> Sample | None:
+        query = (
+            select(samples)
+            .where(samples.c.store_id == store_id)
+            .order_by(samples.c.at_ms.desc(), samples.c.id.desc())
+            .limit(1)
+        )
+        row = self._database.read(lambda connection: connection.execute(query).first())
+        if row is None:
+            return None
+        return Sample(row.store_id, row.at_ms, tuple(from_jsonable(DiskUsage, d) for d in row.levels))
+
+    def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
+        """Record that the plan with this digest may go without receipts; the first decision stands."""
+
+        def write(connection: Connection) -> Waiver:
+            found = _waiver(connection, plan_digest)
+            if found is None:
+                found = Waiver(plan_digest, person, reason, clock_ms())
+                connection.execute(insert(waivers).values(**to_jsonable(found)))
+            return found
+
+        return self._database.write(write)
+
+    def find_waiver(self, plan_digest: str) -> Waiver | None:
+        return self._database.read(lambda connection: _waiver(connection, plan_digest))
+
+
+def clock_ms() -> int:
+    """This machine's clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _store(connection: Connection, where: Any) -> StoreRecord | None:
+    row = connection.execute(select(stores).where(where)).first()
+    return None if row is None else StoreRecord(**row._mapping)
+
+
+def _run(connection: Connection, store_id: str, run_key: str) -> Run | None:
+    row = connection.execute(
+        select(runs).where(runs.c.store_id == store_id, runs.c.run_key == run_key)
+    ).first()
+    return None if row is None else _to_run(row)
+
+
+def _to_run(row: Row[Any]) -> Run:
+    return Run(
+        run_id=row.id,
+        store_id=row.store_id,
+        run_key=row.run_key,
+        state=RunState(row.state),
+        request=from_jsonable(PlanRequest, row.request),
+        plan=None if row.plan is None else from_jsonable(Plan, row.plan),
+        plan_digest=row.plan_digest,
+        created_at_ms=row.created_at_ms,
+        finished_at_ms=row.finished_at_ms,
+    )
+
+
+def _waiver(connection: Connection, plan_digest: str) -> Waiver | None:
+    row = connection.execute(select(waivers).where(waivers.c.plan_digest == plan_digest)).first()
+    return None if row is None else Waiver(**row._mapping)
+
+
+def _insert_events(connection: Connection, run_id: int, step: Step, phase: Phase, subjects: Subjects) -> None:
+    at_ms = clock_ms()
+    rows = [
+        {
+            "run_id": run_id,
+            "step": step.value,
+            "phase": phase.value,
+            "subject": subject,
+            "payload": to_jsonable(payload),
+            "at_ms": at_ms,
+        }
+        for subject, payload in subjects
+    ]
+    if rows:
+        connection.execute(insert(events), rows)

@@ -1,0 +1,176 @@
+"""The database under the journal: what is committed is on disk, and a full disk does not stop it.
+
+SQLite is opened so that a commit survives a power loss, and several processes may write at once: each
+transaction takes the write lock when it begins and waits for it, instead of failing half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.retention.journal_schema import SCHEMA_VERSION, metadata, schema_version
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 30_000
+RESERVE_BYTES = 1 << 20
+"""Room for some thousand events: what it takes to record a cleanup on a disk without a free byte."""
+
+
+class JournalDatabase:
+    """Runs transactions; makes and checks the tables when it is opened.
+
+    :param url: SQLAlchemy URL.
+    :raises BadInputError: not a URL, or a schema version that this code doesn't know.
+    :raises JournalUnavailableError: the database can't be reached, read or written.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+            self._engine = _engine(url)
+        except (ArgumentError, ImportError) as error:
+            raise BadInputError(
+                f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {url!r} "
+                f"({error})"
+            ) from error
+        self.name = parsed.render_as_string(hide_password=True)
+        sqlite = parsed.get_backend_name() == "sqlite"
+        self._file = Path(parsed.database) if sqlite and parsed.database else None
+        if sqlite and (self._file is None or parsed.database == ":memory:"):
+            raise BadInputError(f"journal_url: expected a file that outlives this process, found {url!r}")
+        if self._file is not None:
+            try:
+                durable.make_dirs(self._file.parent)
+            except OSError as error:
+                raise self._unavailable(error) from error
+        self._prepare()
+        self._set_reserve_aside()
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in one transaction that is on disk when this returns.
+
+        On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
+        connection.
+
+        :raises JournalUnavailableError: nothing of it was written.
+        """
+        try:
+            return self._run(work, read_only=False)
+        except OperationalError as error:
+            if not (_disk_full(error) and self._give_reserve_back()):
+                raise self._unavailable(error) from error
+        return self._guarded(work, read_only=False)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which changes nothing, on one consistent state."""
+        return self._guarded(work, read_only=True)
+
+    def _run(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
+        connection = self._engine.connect().execution_options(storage_engine_read_only=read_only)
+        with connection, connection.begin():
+            return work(connection)
+
+    def _guarded(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
+        try:
+            return self._run(work, read_only=read_only)
+        except OperationalError as error:
+            raise self._unavailable(error) from error
+
+    def _prepare(self) -> None:
+        try:
+            version = self._version()
+            if version is None:
+                self._create()
+                version = self._version()
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+        if version != SCHEMA_VERSION:
+            raise BadInputError(
+                f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. "
+                "Use the release of storage-engine that wrote it, or another journal_url."
+            )
+
+    def _version(self) -> int | None:
+        def read(connection: Connection) -> int | None:
+            if not inspect(connection).has_table(schema_version.name):
+                return None
+            return connection.execute(select(schema_version.c.version)).scalar_one_or_none()
+
+        return self._run(read, read_only=True)
+
+    def _create(self) -> None:
+        """Make the tables and record their version in one transaction; another process may do the same."""
+
+        def create(connection: Connection) -> None:
+            metadata.create_all(connection)
+            if connection.execute(select(schema_version.c.version)).first() is None:
+                connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
+
+        try:
+            self._run(create, read_only=False)
+        except (IntegrityError, ProgrammingError):
+            if self._version() is None:
+                raise
+
+    @property
+    def _reserve(self) -> Path | None:
+        return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
+
+    def _set_reserve_aside(self) -> None:
+        """Keep RESERVE_BYTES beside SQLite's file. Having none is no reason not to work."""
+        if self._reserve is None or self._reserve.exists():
+            return
+        try:
+            durable.write_file(self._reserve, bytes(RESERVE_BYTES))
+        except OSError:
+            return
+
+    def _give_reserve_back(self) -> bool:
+        return self._reserve is not None and durable.unlink(self._reserve)
+
+    def _unavailable(self, error: Exception) -> JournalUnavailableError:
+        cause = getattr(error, "orig", None) or error
+        return JournalUnavailableError(
+            f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
+            "make its database reachable and writable, and run the same again."
+        )
+
+
+def _engine(url: str) -> Engine:
+    # Without a pool no connection outlives its transaction: nothing to share by accident across a fork.
+    engine = create_engine(url, poolclass=NullPool)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "foreign_keys=ON",
+        "journal_mode=DELETE",
+        # FULL, and the directory is fsynced after the rollback journal is unlinked as well. With FULL alone
+        # a power loss could bring that file back, and with it undo an intent whose segment is already gone.
+        "synchronous=EXTRA",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = connection.get_execution_options().get("storage_engine_read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _disk_full(error: OperationalError) -> bool:
+    return getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL"

@@ -1,0 +1,75 @@
+"""A store together with everything that managing it takes: settings, lake, journal, reports, policy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedStore:
+    """What an Airflow connection or a command line amounts to; crosses processes as JSON.
+
+    :param name: what people call the store; names its reports.
+    :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
+    :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
+    :param report_dir: directory that receives one JSON and one text report a run.
+    :param broker_conf: the broker's own config file; None: the broker's defaults.
+    :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
+    :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
+    """
+
+    name: str
+    root: str
+    lake: LakeConfig
+    journal_url: str
+    report_dir: str
+    broker: str = "rocketmq"
+    broker_conf: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def real_root(self) -> str:
+        return os.path.realpath(self.root)
+
+    @classmethod
+    def local(cls, name: str, root: str, directory: str | os.PathLike[str], **settings: Any) -> ManagedStore:
+        """A store whose lake, journal and reports all lie under one local directory.
+
+        :param settings: any other field.
+        """
+        base = Path(directory).absolute()
+        return cls(
+            name=name,
+            root=root,
+            lake=settings.pop("lake", None) or LakeConfig.local(str(base / "lake")),
+            journal_url=f"sqlite:///{base / 'journal.db'}",
+            report_dir=str(base / "reports"),
+            **settings,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(to_jsonable(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ManagedStore:
+        """Inverse of :meth:`to_json`.
+
+        :raises BadInputError: not JSON, or an unknown, missing or ill-typed key; names it.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise BadInputError(f"store settings: expected JSON, found {text[:80]!r} ({error})") from error
+        return from_jsonable(cls, data, "store settings")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import event
+
+from storage_engine.exceptions import BadInputError, JournalUnavailableError, RunStateError
+from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.retention.journal import Journal, Phase, RunState, Step
+
+WRITE_MANY = """
+import sys
+from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.model.plan import PlanRequest
+journal = Journal(sys.argv[1])
+store = journal.add_store("/s", "rocketmq")
+run = journal.begin_run(store.store_id, "r", PlanRequest())
+for i in range(20):
+    journal.record(run, Step.RELEASE, Phase.INTENT, [(f"{sys.argv[2]}-{i}", {})])
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "journal.db"
+
+
+@pytest.fixture
+def journal(path: Path) -> Journal:
+    return Journal(f"sqlite:///{path}")
+
+
+def plan(base_offset: int = 0) -> Plan:
+    facts = FileFacts(f"/s/commitlog/{base_offset:020d}", 1, 2, 3, 4, 5)
+    segment = Segment("commitlog", base_offset, facts, SegmentState.SEALED)
+    return Plan("/s", "commitlog", 7, (), (Decision(segment, Reason.EXPIRED, "old"),))
+
+
+def test_a_store_keeps_its_identity(journal: Journal) -> None:
+    first = journal.add_store("/s", "rocketmq")
+    assert journal.add_store("/s", "rocketmq") == first == journal.find_store("/s")
+    assert journal.add_store("/other", "rocketmq").store_id != first.store_id
+    assert journal.find_store("/unknown") is None
+
+
+def test_a_store_that_the_lake_knows_keeps_that_identity(journal: Journal) -> None:
+    known = "5a5a5a5a-0000-4000-8000-000000000000"
+    record = journal.add_store("/s", "rocketmq", store_id=known, lineage=3)
+    assert (record.store_id, record.lineage) == (known, 3)
+
+
+def test_a_new_lineage_is_the_next_one(journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    assert journal.open_lineage(store.store_id, "ann", "log was cut").lineage == 2
+    found = journal.find_store("/s")
+    assert found is not None
+    assert found.lineage == 2
+
+
+def test_a_run_is_begun_once(journal: Journal) -> None:
+    store_id = journal.add_store("/s", "rocketmq").store_id
+    run = journal.begin_run(store_id, "r", PlanRequest(manual=True))
+    assert journal.begin_run(store_id, "r", PlanRequest(manual=True)) == run
+    with pytest.raises(RunStateError, match="run 'r': expected the request it was begun with"):
+        journal.begin_run(store_id, "r", PlanRequest())
+    with pytest.raises(RunStateError, match=r"run 'x' of store .* not found"):
+        journal.run(store_id, "x")
+
+
+def test_the_first_plan_of_a_run_counts(journal: Journal) -> None:
+    store_id = journal.add_store("/s", "rocketmq").store_id
+    run = journal.begin_run(store_id, "r", PlanRequest())
+    planned = journal.record_plan(run, plan(), {"disks": []})
+    assert planned.plan == plan()
+    assert planned.plan_digest == plan().digest
+    assert planned.state is RunState.PLANNED
+    assert journal.record_plan(run, plan(99), {"disks": []}) == planned
+    assert len(journal.events(run, Step.PLAN)) == 1
+
+
+def test_a_run_is_finished_once(journal: Journal) -> None:
+    run = journal.begin_run(journal.add_store("/s", "rocketmq").store_id, "r", PlanRequest())
+    journal.finish_run(run, {"report": "a"})
+    finished = journal.run(run.store_id, "r")
+    journal.finish_run(run, {"report": "b"})
+    assert journal.run(run.store_id, "r") == finished
+    assert finished.state is RunState.FINISHED
+    assert [event.payload for event in journal.events(run, Step.REPORT)] == [{"report": "a"}]
+
+
+def test_events_come_back_in_order_and_by_step(journal: Journal) -> None:
+    store_id = journal.add_store("/s", "rocketmq").store_id
+    run = journal.begin_run(store_id, "r", PlanRequest())
+    journal.record(run, Step.RELEASE, Phase.INTENT, [("10", {"n": 1}), ("9", {"n": 2})])
+    journal.record(run, Step.RELEASE, Phase.RESULT, [("10", {})])
+    journal.record(run, Step.LAG, Phase.RESULT, [("", {})])
+    assert [e.subject for e in journal.events(run, Step.RELEASE)] == ["10", "9", "10"]
+    assert [e.payload for e in journal.events(run, Step.RELEASE, Phase.INTENT)] == [{"n": 1}, {"n": 2}]
+    other = journal.begin_run(store_id, "r2", PlanRequest())
+    journal.record(other, Step.RELEASE, Phase.RESULT, [("11", {})])
+    released = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
+    assert [(e.run_key, e.subject) for e in released] == [("r", "10"), ("r2", "11")]
+
+
+def test_the_last_sample_tells_unknown_from_full(journal: Journal) -> None:
+    store_id = journal.add_store("/s", "rocketmq").store_id
+    assert journal.last_sample(store_id) is None
+    unknown = DiskUsage("/cl", None, error="missing")
+    journal.add_sample(store_id, [DiskUsage("/cl", 100, 10, 0)], 1)
+    journal.add_sample(store_id, [unknown], 2)
+    sample = journal.last_sample(store_id)
+    assert sample is not None
+    assert (sample.at_ms, sample.levels) == (2, (unknown,))
+
+
+def test_the_first_waiver_of_a_plan_stands(journal: Journal) -> None:
+    waiver = journal.waive("d", "ann", "lake is gone")
+    assert journal.waive("d", "bob", "me too") == waiver == journal.find_waiver("d")
+    assert journal.find_waiver("e") is None
+
+
+def test_several_processes_write_at_once(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE_MANY, url, str(n)]) for n in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    journal = Journal(url)
+    store = journal.find_store("/s")
+    assert store is not None
+    subjects = [event.subject for event in journal.events(journal.run(store.store_id, "r"))]
+    assert len(subjects) == len(set(subjects)) == 60
+
+
+def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE storage_engine_schema SET version = 99")
+    connection.close()
+    with pytest.raises(BadInputError, match="expected journal schema version 1, found 99"):
+        Journal(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "nosuch:///x"])
+def test_a_url_that_is_no_durable_database_is_refused(url: str) -> None:
+    with pytest.raises(BadInputError, match="journal_url: expected"):
+        Journal(url)
+
+
+def test_a_file_that_is_no_database_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"precious" * 1000)
+    with pytest.raises(JournalUnavailableError, match=r"journal\.db: the journal can't be read or written"):
+        Journal(f"sqlite:///{path}")
+    assert path.read_bytes() == b"precious" * 1000
+
+
+def test_a_directory_that_can_not_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(JournalUnavailableError):
+        Journal(f"sqlite:///{tmp_path / 'file' / 'journal.db'}")
+
+
+def test_commits_are_flushed_to_disk(journal: Journal) -> None:
+    levels = journal._database.read(lambda c: c.exec_driver_sql("PRAGMA synchronous").scalar())
+    assert levels == 3
+
+
+def test_a_full_disk_gets_the_reserve_back(path: Path, journal: Journal) -> None:
+    """A page limit that goes with the reserve stands for the full disk: SQLite fails in the same way."""
+    run = journal.begin_run(journal.add_store("/s", "rocketmq").store_id, "r", PlanRequest())
+    reserve = path.with_name("journal.db.reserve")
+    assert reserve.stat().st_size == reserve.stat().st_blocks * 512 == 1 << 20
+
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        if reserve.exists():
+            connection.execute("PRAGMA max_page_count=1")
+
+    event.listen(journal._database._engine, "connect", limit)
+    journal.record(run, Step.RELEASE, Phase.INTENT, [("0", {"a": "b" * 100_000})])
+    assert [e.subject for e in journal.events(run)] == ["0"]
+    assert not reserve.exists()
+    event.listen(journal._database._engine, "connect", lambda c, _: c.execute("PRAGMA max_page_count=1"))
+    with pytest.raises(JournalUnavailableError, match="full"):
+        journal.record(run, Step.RELEASE, Phase.INTENT, [("1", {"a": "b" * 100_000})])
+
+
+def test_no_connection_outlives_its_transaction(path: Path, journal: Journal) -> None:
+    journal.add_store("/s", "rocketmq")
+    assert str(path) not in {file.path for file in psutil.Process().open_files()}
