@@ -1,0 +1,147 @@
+"""How a Spark job gets its request and gives its result: a JSON file each, named on its command line.
+
+A job's process tells nothing but what is in its result file and its exit status; standard output is
+Spark's. The result names the request it answers, so that an older run's result is never taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from storage_engine import durable, exceptions
+from storage_engine.exceptions import BadInputError, SparkJobError, StorageEngineError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+
+def write_request(path: str | os.PathLike[str], request: Any) -> None:
+    """Write a job's request durably.
+
+    :param request: a frozen dataclass of jsonable fields.
+    """
+    durable.make_dirs(Path(path).parent)
+    durable.write_file(path, json.dumps(to_jsonable(request), indent=1).encode())
+
+
+def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
+    """Read a request back.
+
+    :param kind: its dataclass.
+    :raises BadInputError: when the file is missing, not JSON, or not such a request.
+    """
+    return from_jsonable(kind, _read_json(path), str(path))
+
+
+def write_result(path: str | os.PathLike[str], request_path: str | os.PathLike[str], result: Any) -> None:
+    """Write what a job that ended well gives back."""
+    _write_answer(path, request_path, {"result": to_jsonable(result)})
+
+
+def write_failure(
+    path: str | os.PathLike[str], request_path: str | os.PathLike[str], error: BaseException
+) -> None:
+    """Write why a job failed, so that the caller can raise the same error."""
+    _write_answer(path, request_path, {"error": {"type": type(error).__name__, "message": str(error)}})
+
+
+def read_result(
+    path: str | os.PathLike[str], request_path: str | os.PathLike[str], kind: type[Result]
+) -> Result:
+    """Read what the job that was given ``request_path`` gave back.
+
+    :param kind: the result's dataclass.
+    :raises SparkJobError: when there is no result, it answers another request, or the job failed with
+        an error that isn't one of ours.
+    :raises StorageEngineError: the error of ours that ended the job, of its own class where a message
+        alone can make one.
+    """
+    if not Path(path).exists():
+        raise SparkJobError(
+            f"{path}: the Spark job left no result: it was killed or did not start. See its log; running it "
+            "again is safe."
+        )
+    answer = _read_json(path)
+    if not isinstance(answer, dict) or answer.get("request_sha256") != _digest(request_path):
+        raise SparkJobError(
+            f"{path}: expected the answer to {request_path}, found another request's. Run it again."
+        )
+    error = answer.get("error")
+    if error is not None:
+        raise _error_of(str(error["type"]), str(error["message"]))
+    return from_jsonable(kind, answer["result"], str(path))
+
+
+def run_job(
+    arguments: Sequence[str],
+    app_name: str,
+    kind: type[Request],
+    job: Callable[[SparkSession, Request], Any],
+) -> int:
+    """Run a job as its entry point does: request in, Spark session up, result or failure out.
+
+    :param arguments: the paths of the request and of the result.
+    :param job: what to run; its result is a frozen dataclass of jsonable fields.
+    :return: exit status: 0 done, 1 failed (the result file says why), 2 wrong arguments or request.
+    """
+    from storage_engine.spark.session import spark_session
+
+    if len(arguments) != 2:
+        sys.stderr.write(f"{app_name}: expected two arguments, REQUEST.json and RESULT.json\n")
+        return 2
+    request_path, result_path = arguments
+    try:
+        request = read_request(request_path, kind)
+        durable.unlink(result_path)
+        durable.make_dirs(Path(result_path).parent)
+    except (BadInputError, OSError) as error:
+        sys.stderr.write(f"{app_name}: {error}\n")
+        return 2
+    try:
+        with spark_session(app_name) as spark:
+            result = job(spark, request)
+    except Exception as error:
+        write_failure(result_path, request_path, error)
+        sys.stderr.write(f"{app_name}: {type(error).__name__}: {error}\n")
+        if not isinstance(error, StorageEngineError):
+            raise
+        return 1
+    write_result(result_path, request_path, result)
+    return 0
+
+
+def _error_of(name: str, message: str) -> StorageEngineError:
+    kind = getattr(exceptions, name, None)
+    if isinstance(kind, type) and issubclass(kind, StorageEngineError) and "__init__" not in vars(kind):
+        return kind(message)
+    return SparkJobError(f"{name}: {message}")
+
+
+def _write_answer(
+    path: str | os.PathLike[str], request_path: str | os.PathLike[str], answer: dict[str, Any]
+) -> None:
+    content = {"request_sha256": _digest(request_path), **answer}
+    durable.write_file(path, json.dumps(content, indent=1).encode())
+
+
+def _digest(path: str | os.PathLike[str]) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _read_json(path: str | os.PathLike[str]) -> Any:
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise BadInputError(f"{path}: can't be read: {error}") from error
+    except ValueError as error:
+        raise BadInputError(f"{path}: expected JSON, found something else: {error}") from error

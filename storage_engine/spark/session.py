@@ -1,0 +1,175 @@
+"""How every Spark of ours starts: which Java, which Python, quiet, on loopback, gone without a trace."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.exceptions import SparkJobError
+from storage_engine.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER = "local[2]"
+LOOPBACK = "127.0.0.1"
+
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the script it runs; the JVM is then its, and so are master and settings."""
+
+_SET_BY_PYSPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+
+_JVM_EXIT_SECONDS = 30
+
+
+def spark_environment(master: str = LOCAL_MASTER) -> dict[str, str]:
+    """Environment variables for a process that starts Spark: our own, or ``spark-submit``.
+
+    Spark is the installed ``pyspark``'s, whatever SPARK_HOME says: the Python side must match the jars.
+    Workers run this interpreter, as all that a task imports is installed there; on a cluster that is
+    the cluster's choice. A local master stays on loopback.
+
+    :param master: Spark's master URL.
+    :raises SparkJobError: when no usable Java is found.
+    """
+    environment = {
+        "JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(_spark_home()),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if _is_local(master):
+        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
+    return environment
+
+
+def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
+    """Spark configuration that our jobs run with, for a session or for ``spark-submit --conf``.
+
+    :param master: Spark's master URL.
+    """
+    log_configuration = Path(__file__).with_name("log4j2.properties").as_uri()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_configuration}",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if _is_local(master):
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return settings
+
+
+@contextmanager
+def spark_session(app_name: str, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
+    """A Spark session, stopped at the end with its JVM, sockets and the environment as it was.
+
+    In a script that ``spark-submit`` runs, master and settings are those of its command line.
+
+    :param master: Spark's master URL.
+    :raises SparkJobError: when Spark doesn't start, or this process has a session already, which
+        stopping ours would end.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise SparkJobError(
+            f"{app_name}: expected no running Spark session in this process, found "
+            f"{SparkContext._active_spark_context.appName!r}. Stop it first."
+        )
+    builder = SparkSession.builder.appName(app_name)
+    submitted = _SUBMITTED in os.environ
+    if not submitted:
+        for key, value in spark_settings(master).items():
+            builder = builder.config(key, value)
+        builder = builder.master(master)
+    try:
+        with _environment({} if submitted else spark_environment(master)), _sockets_closed_after_use():
+            try:
+                session = builder.getOrCreate()
+            except Exception as error:
+                raise SparkJobError(
+                    f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} "
+                    f"did not start: {error}. What Java printed is on standard error."
+                ) from error
+            try:
+                yield session
+            finally:
+                session.stop()
+    finally:
+        _shut_gateway(SparkContext)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in (*variables, *_SET_BY_PYSPARK)}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _sockets_closed_after_use() -> Iterator[None]:
+    """Close the socket of every result that PySpark fetches.
+
+    PySpark keeps only the file made of it and leaves the socket to the garbage collector, which is a
+    ResourceWarning at each collect. A socket closed at once lives on until its file is closed.
+    """
+    from pyspark import util
+
+    connect = util.local_connect_and_auth
+
+    def connect_and_close(*arguments: Any) -> tuple[Any, Any]:
+        file, connection = connect(*arguments)
+        connection.close()
+        return file, connection
+
+    util.local_connect_and_auth = connect_and_close
+    try:
+        yield
+    finally:
+        util.local_connect_and_auth = connect
+
+
+def _shut_gateway(context: Any) -> None:
+    """End the JVM behind a stopped context; PySpark itself keeps it, and its sockets, for a next one."""
+    gateway = context._gateway
+    if gateway is None:
+        return
+    context._gateway = None
+    context._jvm = None
+    gateway.shutdown()
+    process = gateway.proc
+    if process is None:
+        return
+    process.stdin.close()
+    try:
+        process.wait(_JVM_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkJobError(
+            "pyspark is not installed in this environment. Install it: pip install pyspark==4.1.3"
+        )
+    return Path(spec.origin).parent

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError, SparkJobError
+from storage_engine.spark.job_io import (
+    read_request,
+    read_result,
+    run_job,
+    write_failure,
+    write_request,
+    write_result,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    numbers: tuple[int, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    total: int
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job" / "request.json"
+    write_request(path, Addition((1, 2)))
+    return path
+
+
+def test_request_comes_back_equal(request_file: Path) -> None:
+    assert read_request(request_file, Addition) == Addition((1, 2))
+
+
+def test_result_comes_back_equal(request_file: Path, tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", request_file, Total(3))
+    assert read_result(tmp_path / "result.json", request_file, Total) == Total(3)
+
+
+def test_missing_result_is_an_error(request_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SparkJobError, match="left no result"):
+        read_result(tmp_path / "result.json", request_file, Total)
+
+
+def test_answer_to_another_request_is_never_taken(request_file: Path, tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", request_file, Total(3))
+    write_request(request_file, Addition((1, 2, 3)))
+    with pytest.raises(SparkJobError, match="another request"):
+        read_result(tmp_path / "result.json", request_file, Total)
+
+
+def test_error_of_ours_comes_back_as_its_class(request_file: Path, tmp_path: Path) -> None:
+    write_failure(tmp_path / "result.json", request_file, LakeConflictError("other bytes at 0"))
+    with pytest.raises(LakeConflictError, match=r"^other bytes at 0$"):
+        read_result(tmp_path / "result.json", request_file, Total)
+
+
+@pytest.mark.parametrize("error", [CorruptFrameError("file", 7, "a frame", "zeros"), OSError("no space")])
+def test_any_other_error_comes_back_with_its_name_and_message(
+    request_file: Path, tmp_path: Path, error: Exception
+) -> None:
+    write_failure(tmp_path / "result.json", request_file, error)
+    with pytest.raises(SparkJobError) as raised:
+        read_result(tmp_path / "result.json", request_file, Total)
+    assert str(raised.value) == f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"numbers": ["one"]}', '{"numbers": [], "extra": 1}'])
+def test_bad_request_ends_the_job_with_status_2_and_no_result(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "request.json"
+    path.write_text(content)
+    assert run_job([str(path), str(tmp_path / "result.json")], "add", Addition, _never) == 2
+    assert str(path) in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_missing_request_ends_the_job_with_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job([str(tmp_path / "none.json"), "result.json"], "add", Addition, _never) == 2
+    assert "can't be read" in capsys.readouterr().err
+
+
+def test_wrong_number_of_arguments_ends_the_job_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job([], "add", Addition, _never) == 2
+    assert "REQUEST.json" in capsys.readouterr().err
+
+
+def test_truncated_result_is_an_error(request_file: Path, tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", request_file, Total(3))
+    content = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(content)[:-5])
+    with pytest.raises(BadInputError, match="expected JSON"):
+        read_result(tmp_path / "result.json", request_file, Total)
+
+
+def _never(spark: object, request: object) -> None:
+    raise AssertionError("the job must not run")
