@@ -1,0 +1,146 @@
+"""Runs the suites on fact tables with Great Expectations and builds Data Docs that read offline."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from storage_engine.durable import make_dirs, write_file
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.validation import CheckResult, Status
+from storage_engine.quality import expectations
+from storage_engine.quality.data_docs import SITE, SITE_DIRECTORY, site_config, tidy_site
+from storage_engine.quality.gx import (
+    ActionContext,
+    Checkpoint,
+    CheckpointResult,
+    ExpectationSuite,
+    ProgressBarsConfig,
+    ValidationAction,
+    ValidationDefinition,
+    gx,
+)
+from storage_engine.quality.suite import SUITES, load_suite
+
+EXAMPLES = 10
+"""How many of the rows that break a rule a check names."""
+
+SUBJECT = "subject"
+"""Column of every fact table that names what the row is about."""
+
+
+class RecordChecks(ValidationAction):
+    """Action of the checkpoint that writes its outcome as our own :class:`CheckResult` rows."""
+
+    type: Literal["storage_engine_record_checks"] = "storage_engine_record_checks"
+    path: str
+
+    def run(
+        self, checkpoint_result: CheckpointResult, action_context: ActionContext | None = None
+    ) -> dict[str, Any]:
+        checks = [
+            _check(suite_result["suite_name"], result)
+            for suite_result in (r.to_json_dict() for r in checkpoint_result.run_results.values())
+            for result in suite_result["results"]
+        ]
+        write_file(self.path, json.dumps(to_jsonable(checks)).encode())
+        return {"checks": len(checks)}
+
+
+def run_suites(
+    tables: Mapping[str, pd.DataFrame], suites: Path, directory: Path, *, run_name: str
+) -> tuple[CheckResult, ...]:
+    """Check every fact table against the suite of its name.
+
+    :param tables: by suite name; a table without rows has nothing to check, and its checks say so.
+    :param suites: directory with the suites' JSON.
+    :param directory: becomes the Great Expectations project; what an earlier run left there is replaced.
+    :param run_name: names the run in Data Docs.
+    :return: one row an expectation, in the order of :data:`SUITES`.
+    """
+    if directory.exists():
+        shutil.rmtree(directory)
+    make_dirs(directory)
+    context = gx.get_context(mode="file", project_root_dir=str(directory), cloud_mode=False)
+    context.enable_analytics(False)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    context.update_data_docs_site(SITE, site_config())
+    source = context.data_sources.add_pandas("facts")
+    checks: dict[str, list[CheckResult]] = {}
+    for name in SUITES:
+        suite = context.suites.add(load_suite(suites, name))
+        table = tables[name]
+        if table.empty:
+            checks[name] = [_unchecked(name, item) for item in suite.expectations]
+        else:
+            checks[name] = _run_suite(context, source, suite, table, directory / "checks.json", run_name)
+    context.build_data_docs(site_names=[SITE])
+    tidy_site(directory / SITE_DIRECTORY)
+    return tuple(check for name in SUITES for check in checks[name])
+
+
+def _run_suite(
+    context: Any, source: Any, suite: ExpectationSuite, table: pd.DataFrame, path: Path, run_name: str
+) -> list[CheckResult]:
+    batch = source.add_dataframe_asset(suite.name).add_batch_definition_whole_dataframe(run_name)
+    definition = context.validation_definitions.add(
+        ValidationDefinition(name=suite.name, data=batch, suite=suite)
+    )
+    checkpoint = context.checkpoints.add(
+        Checkpoint(
+            name=suite.name,
+            validation_definitions=[definition],
+            actions=[RecordChecks(name="record", path=str(path))],
+            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [SUBJECT]},
+        )
+    )
+    checkpoint.run(batch_parameters={"dataframe": table}, run_id=gx.RunIdentifier(run_name=run_name))
+    return [from_jsonable(CheckResult, row, str(path)) for row in json.loads(path.read_bytes())]
+
+
+def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
+    config, outcome = result["expectation_config"], result["result"]
+    failed = Status.WARNING if config.get("severity") == "warning" else Status.FAILURE
+    raised = _raised(result.get("exception_info") or {})
+    return CheckResult(
+        suite=suite,
+        expectation=_class_name(config["type"]),
+        description=config.get("description") or "",
+        status=Status.OK if result["success"] else failed,
+        checked_count=outcome.get("element_count", 0),
+        unexpected_count=outcome.get("unexpected_count", 0),
+        examples=(raised,) if raised else tuple(map(_example, _unexpected(outcome)[:EXAMPLES])),
+    )
+
+
+def _unexpected(outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(outcome.get("unexpected_index_list") or [])
+
+
+def _example(row: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{key} = {value}" for key, value in row.items() if key != SUBJECT)
+    return f"{row[SUBJECT]}: {values}"
+
+
+def _raised(info: Mapping[str, Any]) -> str:
+    """What made an expectation impossible to evaluate; GX nests it by metric, or not."""
+    if info.get("raised_exception"):
+        return f"could not be evaluated: {info.get('exception_message')}"
+    nested = (value for value in info.values() if isinstance(value, Mapping))
+    return next((text for value in nested if (text := _raised(value))), "")
+
+
+def _unchecked(suite: str, expectation: Any) -> CheckResult:
+    return CheckResult(suite, type(expectation).__name__, expectation.description or "", Status.OK, 0, 0)
+
+
+def _class_name(expectation_type: str) -> str:
+    for item in vars(expectations).values():
+        if isinstance(item, type) and getattr(item, "expectation_type", None) == expectation_type:
+            return item.__name__
+    return "".join(part.capitalize() for part in expectation_type.split("_"))
