@@ -116,7 +116,9 @@ def _choice(label: str, values: list[str], description: str) -> dict[str, Any]:
     }
 
 
-def _option(description: str, example: str, default: str | None, *, sensitive: bool = False) -> dict[str, Any]:
+def _option(
+    description: str, example: str, default: str | None, *, sensitive: bool = False
+) -> dict[str, Any]:
     option = {
         "description": description,
         "version_added": _VERSION_ADDED,

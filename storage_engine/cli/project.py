@@ -1,0 +1,67 @@
+"""Commands that put a project in place and run it on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import check_time_zone
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The broker's storePathRootDir, for the connection.",
+)
+@click.option(
+    "--broker-conf",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The broker's own config file, for the connection.",
+)
+@click.option("--time-zone", metavar="ZONE", default="UTC", help="IANA zone deleteWhen is meant in.")
+def init(directory: Path, store: Path | None, broker_conf: Path | None, time_zone: str) -> None:
+    """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY."""
+    from storage_engine.project.init import init_project, next_steps
+
+    check_time_zone(time_zone)
+    project = init_project(directory, store_root=store, broker_conf=broker_conf, time_zone=time_zone)
+    click.echo(next_steps(project, store_is_known=store is not None))
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo")
+def demo(directory: Path) -> int:
+    """Run the whole cycle on the sample store in a real Airflow, then check it and sum it up.
+
+    Everything happens in DIRECTORY (default .demo), which is made afresh.
+    """
+    from storage_engine.project.demo import run_demo
+
+    return run_demo(directory, _say_with_time())
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/up")
+def up(directory: Path) -> int:
+    """Start Airflow on loopback for the project in DIRECTORY until Ctrl-C.
+
+    A missing project is created, with the sample store.
+    """
+    from storage_engine.project.up import up as run_up
+
+    return run_up(directory, _say_with_time())
+
+
+def _say_with_time() -> Callable[[str], None]:
+    """Prints a line with the seconds since the start, so that a person sees that something happens."""
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        click.echo(f"[{time.monotonic() - started:5.1f} s] {line}")
+
+    return say

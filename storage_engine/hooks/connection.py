@@ -1,0 +1,143 @@
+"""From an Airflow connection's fields to a ManagedStore. Pure: no Airflow, no input or output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.retention.managed_store import ManagedStore
+
+DEFAULT_SPARK_CONNECTION = "spark_default"
+_CATALOG_NAME = "storage_engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the ``[storage_engine]`` section says, for connections that leave a field empty.
+
+    :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
+    :param lake: a directory, or a JSON object of catalog properties.
+    """
+
+    home: str
+    journal_url: str = ""
+    lake: str = ""
+    report_dir: str = ""
+
+
+def managed_store(
+    conn_id: str, extra: Mapping[str, Any], password: str | None, defaults: Defaults
+) -> ManagedStore:
+    """Work out what a connection amounts to.
+
+    :param extra: the connection's extra fields, by the names in ``get_provider_info``.
+    :param password: the journal's password, put into its URL.
+    :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
+    """
+    read = _Fields(conn_id, extra)
+    directory = Path(defaults.home) / "storage_engine"
+    return ManagedStore(
+        name=conn_id,
+        root=read.text("root", required=True),
+        broker_conf=read.text("broker_conf") or None,
+        overrides=read.mapping("overrides"),
+        time_zone=read.text("time_zone") or None,
+        lake=_lake(read, defaults, directory),
+        journal_url=_journal_url(read, password, defaults, directory),
+        report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),
+        policy=Policy(
+            archive=ArchiveMode(read.choice("archive", [mode.value for mode in ArchiveMode])),
+            lag_policy=LagPolicy(read.choice("lag_policy", ["warn", "block", "ignore"])),
+        ),
+    )
+
+
+def spark_connection(extra: Mapping[str, Any]) -> str:
+    """The connection that a store's Spark jobs are submitted with."""
+    return str(extra.get("spark_conn_id") or DEFAULT_SPARK_CONNECTION)
+
+
+def _lake(read: _Fields, defaults: Defaults, directory: Path) -> LakeConfig:
+    properties = read.mapping("lake_properties")
+    place = read.text("lake_directory")
+    if properties and place:
+        raise read.error("lake_directory", "empty when lake_properties are given", place)
+    name = read.text("lake_catalog") or _CATALOG_NAME
+    if properties:
+        return LakeConfig(name=name, properties=properties)
+    if not place and defaults.lake.lstrip().startswith("{"):
+        return LakeConfig(name=name, properties=_catalog_properties(defaults.lake))
+    return LakeConfig.local(place or defaults.lake or str(directory / "lake"))
+
+
+def _catalog_properties(text: str) -> dict[str, str]:
+    """The ``[storage_engine] lake`` option as catalog properties. Never quotes it: it may hold secrets."""
+    try:
+        properties = json.loads(text)
+    except ValueError as error:
+        raise BadInputError(
+            f"[storage_engine] lake: expected a directory or a JSON object of catalog properties: {error}"
+        ) from None
+    return {str(key): str(value) for key, value in properties.items()}
+
+
+def _journal_url(read: _Fields, password: str | None, defaults: Defaults, directory: Path) -> str:
+    url = read.text("journal_url") or defaults.journal_url or f"sqlite:///{directory / 'journal.db'}"
+    if not password:
+        return url
+    try:
+        return make_url(url).set(password=password).render_as_string(hide_password=False)
+    except ArgumentError:
+        raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Typed access to a connection's extra fields."""
+
+    conn_id: str
+    extra: Mapping[str, Any]
+
+    def error(self, name: str, expected: str, found: object) -> BadInputError:
+        return BadInputError(
+            f"connection {self.conn_id}: field {name}: expected {expected}, found {found!r}."
+        )
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        value = self.extra.get(name)
+        if value is None or value == "":
+            if required:
+                raise self.error(name, "a value", value)
+            return ""
+        if not isinstance(value, str):
+            raise self.error(name, "text", value)
+        return value.strip()
+
+    def choice(self, name: str, allowed: list[str]) -> str:
+        value = self.text(name) or allowed[0]
+        if value not in allowed:
+            raise self.error(name, f"one of {', '.join(allowed)}", value)
+        return value
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """An object of texts; the form stores it as JSON text or as an object, so both are read."""
+        value = self.extra.get(name)
+        if isinstance(value, str) and value.strip():
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise self.error(name, "a JSON object", "something else") from None
+        if not value:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(name, "a JSON object", type(value).__name__)
+        return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}

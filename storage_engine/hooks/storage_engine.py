@@ -1,0 +1,107 @@
+"""The hook: one Airflow connection is one managed store."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+from airflow.providers.common.compat.sdk import BaseHook, Connection, conf, mask_secret
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.hooks.connection import Defaults, managed_store, spark_connection
+from storage_engine.retention.managed_store import ManagedStore
+
+DEFAULT_CONNECTION = "storage_engine_default"
+_SECTION = "storage_engine"
+
+
+class StorageEngineHook(BaseHook):
+    """Turns a ``storage_engine`` connection into what the engine's calls take.
+
+    :param storage_engine_conn_id: the :ref:`connection <howto/connection:storage_engine>` of a store.
+    """
+
+    conn_name_attr = "storage_engine_conn_id"
+    default_conn_name = DEFAULT_CONNECTION
+    conn_type = "storage_engine"
+    hook_name = "Storage Engine"
+
+    def __init__(self, storage_engine_conn_id: str = DEFAULT_CONNECTION) -> None:
+        super().__init__()
+        self.storage_engine_conn_id = storage_engine_conn_id
+
+    @cached_property
+    def connection(self) -> Connection:
+        return self.get_connection(self.storage_engine_conn_id)
+
+    def get_conn(self) -> ManagedStore:
+        """The managed store.
+
+        :raises BadInputError: a field of the connection that can't be used; names it.
+        """
+        return self.managed_store
+
+    @cached_property
+    def managed_store(self) -> ManagedStore:
+        store = managed_store(
+            self.storage_engine_conn_id, self.connection.extra_dejson, self.connection.password, _defaults()
+        )
+        _mask_secrets(store)
+        return store
+
+    @cached_property
+    def spark_conn_id(self) -> str:
+        """The connection that this store's Spark jobs are submitted with."""
+        return spark_connection(self.connection.extra_dejson)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Look at store, journal and lake without changing any; for the form's Test button.
+
+        A lake that does not exist yet is no failure: the first archive creates it.
+
+        :return: whether it works, and a sentence about it.
+        """
+        from storage_engine.hooks.check import check_store
+
+        try:
+            return True, check_store(self.managed_store)
+        except StorageEngineError as error:
+            return False, str(error)
+
+
+def configured_stores() -> tuple[str, ...]:
+    """Connection ids of the stores that the ``[storage_engine] stores`` option lists."""
+    listed = conf.get(_SECTION, "stores", fallback=DEFAULT_CONNECTION)
+    names = (name.strip() for name in listed.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _defaults() -> Defaults:
+    def option(name: str) -> str:
+        return str(conf.get(_SECTION, name, fallback="") or "")
+
+    return Defaults(
+        home=os.environ.get("AIRFLOW_HOME") or str(Path("~/airflow").expanduser()),
+        journal_url=option("journal_url"),
+        lake=option("lake"),
+        report_dir=option("report_dir"),
+    )
+
+
+def _mask_secrets(store: ManagedStore) -> None:
+    """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
+    mask_secret(dict(store.lake.properties))
+    for key, value in store.lake.properties.items():
+        # A REST catalog's "credential" is an id and a secret; Airflow's list of names lacks it.
+        if key.endswith("credential"):
+            mask_secret(value)
+    for url in (store.journal_url, store.lake.properties.get("uri", "")):
+        try:
+            password = make_url(url).password
+        except ArgumentError:
+            continue
+        if password:
+            mask_secret(str(password))

@@ -1,0 +1,218 @@
+"""Puts a project in place: DAGs, Spark entry points, suites, Airflow's settings and the connections.
+
+Writes only into the directory it is given, and never over a file that a person may have changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import io
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.durable import make_dirs, write_file
+from storage_engine.exceptions import BadInputError
+from storage_engine.project.resources import project_path
+
+STORE_CONNECTION = "storage_engine_default"
+SPARK_CONNECTION = "spark_default"
+_TREES = ("dags", "spark_jobs", "expectations")
+_SETTINGS_FILE = "airflow.cfg"
+_CONNECTIONS_FILE = "connections.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where things are in a project directory, which is also its AIRFLOW_HOME."""
+
+    home: Path
+
+    @property
+    def settings_file(self) -> Path:
+        return self.home / _SETTINGS_FILE
+
+    @property
+    def connections_file(self) -> Path:
+        return self.home / _CONNECTIONS_FILE
+
+    @property
+    def passwords_file(self) -> Path:
+        return self.home / "passwords.json"
+
+    @property
+    def lake(self) -> Path:
+        return self.home / "lake"
+
+    @property
+    def reports(self) -> Path:
+        return self.home / "reports"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def store_root(self) -> str:
+        """The root that the store's connection was created with."""
+        definition = json.loads(self.connections_file.read_text())[STORE_CONNECTION]
+        return str(json.loads(definition["extra"])["root"])
+
+    @property
+    def journal_url(self) -> str:
+        return f"sqlite:///{self.home / 'journal.db'}"
+
+    def made_by_us(self) -> tuple[Path, ...]:
+        """Everything that ``init`` and Airflow write into the directory."""
+        names = (
+            *_TREES,
+            _SETTINGS_FILE,
+            _CONNECTIONS_FILE,
+            "passwords.json",
+            "airflow.db",
+            "airflow.db-shm",
+            "airflow.db-wal",
+            "journal.db",
+            "journal.db-shm",
+            "journal.db-wal",
+            "lake",
+            "reports",
+            "logs",
+        )
+        return tuple(self.home / name for name in names)
+
+
+def init_project(
+    directory: Path,
+    *,
+    store_root: Path | None = None,
+    broker_conf: Path | None = None,
+    time_zone: str = "UTC",
+) -> Project:
+    """Create a project that Airflow can run as it is.
+
+    :param directory: where to put it; created when missing.
+    :param store_root: the broker's storePathRootDir, for the connection; a placeholder when None.
+    :param broker_conf: the broker's own config file, when it has one.
+    :param time_zone: the zone in which the broker reads ``deleteWhen``.
+    :raises BadInputError: when the directory already holds one of the files.
+    """
+    project = Project(directory.resolve())
+    taken = [p for p in (*(project.home / t for t in _TREES), project.settings_file) if p.exists()]
+    if taken:
+        raise BadInputError(
+            f"{project.home}: expected an empty place for a project, found {taken[0].name}. "
+            "Nothing was written. Choose another directory, or remove that one's project first."
+        )
+    make_dirs(project.home)
+    for tree in _TREES:
+        shutil.copytree(
+            project_path(tree), project.home / tree, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
+    write_private(project.settings_file, _settings(project).encode())
+    connections = connection_definitions(store_root=store_root, broker_conf=broker_conf, time_zone=time_zone)
+    write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
+    return project
+
+
+def next_steps(project: Project, *, store_is_known: bool) -> str:
+    """What a person does with a new project."""
+    edit = (
+        ""
+        if store_is_known
+        else f"\n{STORE_CONNECTION} names no store yet: set its root in {project.connections_file}.\n"
+    )
+    return (
+        f"Created a project in {project.home}:\n"
+        "  dags/             storage_retention (scheduled) and storage_forced_cleanup (by hand)\n"
+        "  spark_jobs/       what spark-submit runs\n"
+        "  expectations/     what a store is validated against\n"
+        f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
+        f"  {_CONNECTIONS_FILE}  the connections {STORE_CONNECTION} and {SPARK_CONNECTION}\n"
+        f"{edit}\n"
+        "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
+        f"  storage-engine up {project.home}\n\n"
+        "Or use an Airflow that you have:\n"
+        f"  copy {project.home / 'dags'} into its DAGs folder\n"
+        f"  airflow connections import {project.connections_file}\n"
+        f"  copy the section [storage_engine] of {project.settings_file} into its airflow.cfg\n"
+    )
+
+
+def connection_definitions(
+    *, store_root: Path | None, broker_conf: Path | None, time_zone: str
+) -> dict[str, dict[str, object]]:
+    """The two connections of a project, in the format of ``airflow connections import``."""
+    extra: dict[str, object] = {
+        "root": str(store_root.resolve()) if store_root else "/path/to/store",
+        "time_zone": time_zone,
+    }
+    if broker_conf:
+        extra["broker_conf"] = str(broker_conf.resolve())
+    return {
+        STORE_CONNECTION: {
+            "conn_type": "storage_engine",
+            "description": "The message store whose retention is managed",
+            "extra": json.dumps(extra),
+        },
+        SPARK_CONNECTION: {
+            "conn_type": "spark",
+            "description": "Spark, inside the task's own process tree",
+            "host": "local[*]",
+            "extra": json.dumps({"spark-binary": "spark-submit", "deploy-mode": "client"}),
+        },
+    }
+
+
+def _settings(project: Project) -> str:
+    """Airflow's settings that differ from its defaults; it keeps to the loopback address."""
+    address = "http://127.0.0.1:8080"
+    settings = configparser.RawConfigParser()
+    settings.read_dict(
+        {
+            "core": {
+                "dags_folder": str(project.home / "dags"),
+                "load_examples": "False",
+                "executor": "LocalExecutor",
+                "parallelism": "4",
+                "fernet_key": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+                "test_connection": "Enabled",
+                "simple_auth_manager_users": "admin:admin",
+                "simple_auth_manager_passwords_file": str(project.passwords_file),
+                "execution_api_server_url": f"{address}/execution/",
+            },
+            "database": {"sql_alchemy_conn": f"sqlite:///{project.home / 'airflow.db'}"},
+            "api": {
+                "host": "127.0.0.1",
+                "port": "8080",
+                "base_url": address,
+                "workers": "1",
+                "secret_key": secrets.token_urlsafe(32),
+            },
+            "api_auth": {"jwt_secret": secrets.token_urlsafe(48)},
+            "logging": {"base_log_folder": str(project.logs)},
+            "usage_data_collection": {"enabled": "False"},
+            "storage_engine": {
+                "stores": STORE_CONNECTION,
+                "journal_url": project.journal_url,
+                "lake": str(project.lake),
+                "report_dir": str(project.reports),
+            },
+        }
+    )
+    text = io.StringIO()
+    settings.write(text)
+    return text.getvalue()
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file with secrets: readable by its owner alone from its first byte on."""
+    previous = os.umask(0o077)
+    try:
+        write_file(path, data)
+    finally:
+        os.umask(previous)

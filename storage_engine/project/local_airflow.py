@@ -1,0 +1,202 @@
+"""Runs a project's Airflow on this machine, on the loopback address, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.project.airflow_api import AirflowApi, ApiError
+from storage_engine.project.init import Project, write_private
+from storage_engine.project.process_tree import ProcessTree
+
+_COMPONENTS = {
+    "api-server": ["api-server", "--host", "127.0.0.1"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+_READY_SECONDS = 180.0
+
+
+class Interrupted(BaseException):
+    """A person or the system asked us to end; not an error, and not to be caught as one.
+
+    :param signal_number: the signal that said so.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.signal_number = signal_number
+        self.exit_status = 128 + signal_number
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and a closed terminal into `Interrupted`, once; later ones are ignored so
+    that the clean-up which the first one starts is not itself torn."""
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in watched:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    previous = {number: signal.signal(number, interrupt) for number in watched}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class LocalAirflow:
+    """The four components of one project; a context manager that stops them however it is left.
+
+    :param project: what to run.
+    :param port: a free port of the loopback address; wins over the one in the project's settings.
+    :param say: receives a line about each step.
+    """
+
+    def __init__(self, project: Project, port: int, say: Callable[[str], None]) -> None:
+        self.project = project
+        self.address = f"http://127.0.0.1:{port}"
+        self.user = "admin"
+        self.password = _password(project.passwords_file, self.user)
+        self._say = say
+        self._tree = ProcessTree()
+        self._environment = component_environment(project) | {
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": self.address,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
+        }
+
+    def __enter__(self) -> LocalAirflow:
+        try:
+            self._start()
+        except BaseException:
+            self._tree.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._say("stopping Airflow")
+        self._tree.stop()
+
+    def api(self) -> AirflowApi:
+        """An authenticated client of the running API server."""
+        return AirflowApi.log_in(self.address, self.user, self.password)
+
+    def wait(self) -> None:
+        """Keep watch over the components until the caller is interrupted."""
+        while True:
+            self.check_alive()
+            time.sleep(1)
+
+    def check_alive(self) -> None:
+        """Raise StorageEngineError, with the end of its log, if a component has ended."""
+        for name in self._tree.ended():
+            raise StorageEngineError(
+                f"Airflow's {name} ended although it should run on. Its log {self._log(name)} ends:\n"
+                f"{_tail(self._log(name))}"
+            )
+
+    def _start(self) -> None:
+        self.project.logs.mkdir(exist_ok=True)
+        self._say("Airflow: creating its database")
+        self._run_once("migrate", ["db", "migrate"])
+        self._say(f"Airflow: starting {', '.join(_COMPONENTS)} on {self.address}")
+        for name, arguments in _COMPONENTS.items():
+            self._tree.start(name, [*_AIRFLOW, *arguments], self._environment, self._log(name))
+        self._wait_until_ready()
+        api = self.api()
+        for name, definition in json.loads(self.project.connections_file.read_text()).items():
+            api.add_connection(name, definition)
+
+    def _run_once(self, name: str, arguments: list[str]) -> None:
+        self._tree.start(name, [*_AIRFLOW, *arguments], self._environment, self._log(name))
+        if status := self._tree.wait(name):
+            raise StorageEngineError(
+                f"`airflow {' '.join(arguments)}` ended with status {status}, expected 0. "
+                f"Its log {self._log(name)} ends:\n{_tail(self._log(name))}"
+            )
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        missing = list(_COMPONENTS)
+        while time.monotonic() < deadline:
+            self.check_alive()
+            missing = _unhealthy(self.address)
+            if not missing:
+                self._say("Airflow: ready")
+                return
+            time.sleep(0.5)
+        raise StorageEngineError(
+            f"Airflow was not ready within {_READY_SECONDS:.0f} s: still waiting for "
+            f"{', '.join(missing)}. The logs are in {self.project.logs}."
+        )
+
+    def _log(self, name: str) -> Path:
+        return self.project.logs / f"{name}.log"
+
+
+def component_environment(project: Project) -> dict[str, str]:
+    """The environment of a project's Airflow: the caller's, without anything meant for another Airflow.
+
+    The interpreter's own scripts come first on PATH, so that ``spark-submit`` is the one that belongs
+    to this installation.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW", "_AIRFLOW", "SPARK_")) and name != "PYTHONPATH"
+    }
+    environment["AIRFLOW_HOME"] = str(project.home)
+    environment["PATH"] = os.pathsep.join(
+        [sysconfig.get_path("scripts"), environment.get("PATH", os.defpath)]
+    )
+    # Calls to the loopback address must not go through a proxy.
+    environment["NO_PROXY"] = environment["no_proxy"] = "127.0.0.1,localhost"
+    environment["PYTHONUNBUFFERED"] = "1"
+    return environment
+
+
+_AIRFLOW = [sys.executable, "-m", "airflow"]
+
+
+def _password(passwords_file: Path, user: str) -> str:
+    """The password of ``user``, chosen at random the first time."""
+    if passwords_file.exists():
+        return str(json.loads(passwords_file.read_text())[user])
+    password = secrets.token_urlsafe(12)
+    write_private(passwords_file, (json.dumps({user: password}) + "\n").encode())
+    return password
+
+
+def _unhealthy(address: str) -> list[str]:
+    """Components that don't report themselves healthy yet."""
+    try:
+        health: dict[str, Any] = AirflowApi(address, None).get("/api/v2/monitor/health")
+    except ApiError:
+        return ["api-server"]
+    return [name for name, state in health.items() if (state or {}).get("status") != "healthy"]
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    text = path.read_text(errors="replace") if path.exists() else ""
+    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

@@ -1,0 +1,51 @@
+"""A throw-away Airflow for the tests: its own AIRFLOW_HOME, set before anything imports Airflow."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def _isolate() -> Path:
+    """Point this process at a fresh AIRFLOW_HOME and drop what the user's own Airflow is set up with."""
+    for name in [name for name in os.environ if name.startswith(("AIRFLOW", "_AIRFLOW"))]:
+        del os.environ[name]
+    home = Path(tempfile.mkdtemp(prefix="storage-engine-airflow-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    os.environ |= {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+    return home
+
+
+HOME = _isolate()
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """AIRFLOW_HOME of this test process."""
+    return HOME
+
+
+@pytest.fixture(scope="session")
+def airflow_database(airflow_home: Path) -> Path:
+    """A migrated metadata database; made once, when the first test needs it."""
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=300
+    )
+    return airflow_home / "airflow.db"

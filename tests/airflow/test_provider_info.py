@@ -1,0 +1,66 @@
+"""What Airflow reads of the provider before it imports any of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from storage_engine.get_provider_info import get_provider_info
+
+
+def _airflow_schema(name: str) -> dict[str, Any]:
+    spec = find_spec("airflow")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    schema: dict[str, Any] = json.loads((Path(spec.submodule_search_locations[0]) / name).read_text())
+    return schema
+
+
+def test_metadata_fits_the_schema_that_airflow_checks_at_run_time() -> None:
+    jsonschema.validate(get_provider_info(), _airflow_schema("provider_info.schema.json"))
+
+
+@pytest.mark.parametrize("part", ["connection-types", "config", "hooks", "operators", "sensors", "triggers"])
+def test_metadata_fits_the_stricter_schema_of_provider_sources(part: str) -> None:
+    schema = _airflow_schema("provider.yaml.schema.json")
+    schema.pop("required")
+    jsonschema.validate({part: get_provider_info()[part]}, schema)
+
+
+def test_entry_point_leads_to_the_metadata() -> None:
+    found = [
+        point
+        for point in entry_points(group="apache_airflow_provider")
+        if point.value.startswith("storage_engine.")
+    ]
+    assert [point.load()() for point in found] == [get_provider_info()]
+
+
+def test_every_named_module_and_class_exists() -> None:
+    info = get_provider_info()
+    for part in ("hooks", "operators", "sensors", "triggers"):
+        for entry in info[part]:
+            for module in entry["python-modules"]:
+                importlib.import_module(module)
+    (connection,) = info["connection-types"]
+    module, name = connection["hook-class-name"].rsplit(".", 1)
+    hook = getattr(importlib.import_module(module), name)
+    assert hook.conn_type == connection["connection-type"]
+    assert hook.hook_name == connection["hook-name"]
+
+
+def test_airflow_shows_the_connection_form() -> None:
+    from airflow.providers_manager import ProvidersManager
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    manager = ProvidersManager()
+    assert "extra__storage_engine__root" in manager.connection_form_widgets
+    assert ProvidersManagerTaskRuntime().hooks["storage_engine"] is not None
+    assert manager.field_behaviours["storage_engine"]["relabeling"] == {"password": "Journal password"}

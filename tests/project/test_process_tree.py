@@ -1,0 +1,79 @@
+"""Every process that was started ends, however far down it was started and whoever died in between."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.project.process_tree import ProcessTree
+
+_SLEEP = "import time; time.sleep(60)"
+_DAEMON = f"""
+import os, subprocess, sys, time
+# A child in a session of its own, whose parent dies at once: found by no parent id, by no group.
+if os.fork() == 0:
+    subprocess.Popen([sys.executable, "-c", {_SLEEP!r}], start_new_session=True)
+    os._exit(0)
+os.wait()
+{{}}
+"""
+_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def test_an_orphan_in_its_own_session_is_found_and_ended(tmp_path: Path) -> None:
+    tree = ProcessTree()
+    tree.start("parent", [sys.executable, "-c", _DAEMON.format(_SLEEP)], os.environ, tmp_path / "log")
+    _wait_until(lambda: len(tree.living()) == 2)
+    tree.stop()
+    assert tree.living() == []
+
+
+def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tmp_path: Path) -> None:
+    tree = ProcessTree()
+    tree.start("parent", [sys.executable, "-c", _DAEMON.format("")], os.environ, tmp_path / "log")
+    _wait_until(lambda: tree.ended() == ("parent",) and len(tree.living()) == 1)
+    tree.stop()
+    assert tree.living() == []
+
+
+def test_a_process_that_ignores_the_request_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.project.process_tree._ASK_SECONDS", 0.5)
+    tree = ProcessTree()
+    tree.start("stubborn", [sys.executable, "-c", _STUBBORN], os.environ, tmp_path / "log")
+    _wait_until(lambda: len(tree.living()) == 1)
+    time.sleep(0.3)
+    tree.stop()
+    assert tree.living() == []
+
+
+def test_two_trees_leave_each_other_alone(tmp_path: Path) -> None:
+    one, other = ProcessTree(), ProcessTree()
+    try:
+        one.start("a", [sys.executable, "-c", _SLEEP], os.environ, tmp_path / "a")
+        other.start("b", [sys.executable, "-c", _SLEEP], os.environ, tmp_path / "b")
+        _wait_until(lambda: len(one.living()) == 1 and len(other.living()) == 1)
+        one.stop()
+        assert len(other.living()) == 1
+    finally:
+        other.stop()
+
+
+def test_exit_status_and_output_of_a_process_that_ends_are_kept(tmp_path: Path) -> None:
+    tree = ProcessTree()
+    tree.start("p", [sys.executable, "-c", "print('said'); raise SystemExit(3)"], {}, tmp_path / "log")
+    assert tree.wait("p") == 3
+    assert (tmp_path / "log").read_text() == "said\n"
