@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyiceberg.io import OutputStream
+import pyarrow as pa
+from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from storage_engine.durable import fsync_path, make_dirs
@@ -46,6 +47,16 @@ def local_path(location: str) -> Path | None:
     """The path behind a location on this machine's file systems; None for any other scheme."""
     scheme, _, path = PyArrowFileIO.parse_location(location)
     return Path(path) if scheme == "file" else None
+
+
+def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
+    """A whole data file: mapped where it is local (data files never change), else read into memory."""
+    path = local_path(location)
+    if path is None:
+        with file_io.new_input(location).open() as stream:
+            return pa.py_buffer(stream.read())
+    with pa.memory_map(str(path)) as file:
+        return file.read_buffer()
 
 
 class DurableOutputStream(io.BufferedWriter):

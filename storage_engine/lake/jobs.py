@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts
+
+_DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class SegmentJob:
 
         :param sha256: of the segment's bytes, in hex.
         """
-        name = data_file_name(SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256))
+        name = data_file_name(
+            SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256)
+        )
         return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
 
 
@@ -84,7 +89,9 @@ class ProvenSegment:
 
     def receipt(self, previous_hash: str, row_hash: str) -> Receipt:
         """The row that says so, as a link of its store's chain."""
-        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "staged_file"}
+        same = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "staged_file"
+        }
         return Receipt(**same, previous_hash=previous_hash, row_hash=row_hash)
 
 
@@ -96,6 +103,15 @@ def data_file_name(identity: SegmentIdentity) -> str:
 def slot_prefix(identity: SegmentIdentity) -> str:
     """What the data files of every content ever seen under one (lineage, log, base offset) begin with."""
     return f"{identity.lineage}-{identity.log.replace('/', '_')}-{identity.base_offset:020d}-"
+
+
+def split_data_file_name(name: str) -> tuple[str, str]:
+    """What :func:`slot_prefix` made, and the 16 digits of the content.
+
+    :return: two empty strings when another program named the file.
+    """
+    match = _DATA_FILE_NAME.fullmatch(name)
+    return (match[1], match[2]) if match else ("", "")
 
 
 def file_name(location: str) -> str:

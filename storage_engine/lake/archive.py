@@ -1,0 +1,242 @@
+"""Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
+
+:func:`archive_segment` is all of it for one segment and runs anywhere in plain Python. What it returns is
+proven, but counts only once :func:`storage_engine.lake.commit.commit_segments` has committed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, OutputStream, load_file_io
+
+from storage_engine.durable import fsync_path, make_dirs, unlink
+from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.commit import commit_segments
+from storage_engine.lake.data_file import data_file_stats, segment_bytes, write_data_file
+from storage_engine.lake.durable_io import local_path, read_buffer
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.jobs import ProvenSegment, SegmentJob
+from storage_engine.lake.staging import discard, staged_location
+from storage_engine.model.codec import SegmentCodec
+from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.store import FileFacts, Segment
+
+__all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
+
+Progress = Callable[[int], None]
+"""Called with the number of segment bytes that are done since the last call."""
+
+
+def segment_jobs(
+    lake: Lake,
+    segments: Iterable[Segment],
+    *,
+    store_id: str,
+    lineage: int,
+    broker: str,
+    store_root: str,
+    accept_damage: bool = False,
+) -> tuple[SegmentJob, ...]:
+    """Describe what to archive; the only place that asks the lake where its data files go.
+
+    :raises LakeUnavailableError: when the lake can't be read.
+    """
+    location = lake.messages().location().rstrip("/")
+    return tuple(
+        SegmentJob(
+            store_id=store_id,
+            lineage=lineage,
+            broker=broker,
+            store_root=store_root,
+            log=segment.log,
+            base_offset=segment.base_offset,
+            facts=segment.facts,
+            lake=lake.config,
+            messages_location=location,
+            accept_damage=accept_damage,
+        )
+        for segment in segments
+    )
+
+
+def archive_all(
+    lake: Lake, jobs: Sequence[SegmentJob], progress: Progress | None = None
+) -> tuple[Receipt, ...]:
+    """Archive segments one after the other in this process, and commit them together.
+
+    All or nothing: after an error no segment of these is committed.
+
+    :param progress: called after each segment with its size in bytes.
+    :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
+    """
+    proven: list[ProvenSegment] = []
+    try:
+        for job in jobs:
+            proven.append(archive_segment(job))
+            if progress is not None:
+                progress(job.facts.size_bytes)
+        return commit_segments(lake, proven)
+    finally:
+        discard(proven)
+
+
+def archive_segment(job: SegmentJob) -> ProvenSegment:
+    """Write one segment into the lake and prove it there.
+
+    The file with the proven bytes is staged beside its final name; if a file has that name already, it
+    is proven instead, and nothing is written.
+
+    :raises StoreNotFoundError: the segment file can't be seen from this host.
+    :raises ProofError: the file changed, or what was read back from the lake is not the file.
+    :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
+    :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
+    """
+    codec = codec_for(job.broker)
+    data = _read_source(job)
+    sha256 = hashlib.sha256(data).hexdigest()
+    data_file = job.data_file(sha256)
+    file_io = load_file_io(job.lake.file_io_properties, data_file)
+    with lake_errors(data_file, "look for a data file"):
+        exists = file_io.new_input(data_file).exists()
+    staged = data_file if exists else staged_location(data_file)
+    try:
+        if not exists:
+            with lake_errors(data_file, "write a data file"), _new_file(file_io, staged) as sink:
+                write_data_file(job, codec, data, sink)
+        proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
+        _check_facts(job, "while it was archived")
+    except BaseException:
+        if staged != data_file and (path := local_path(staged)) is not None:
+            unlink(path)
+        raise
+    return proven
+
+
+def _prove(
+    job: SegmentJob,
+    codec: SegmentCodec,
+    data: memoryview,
+    sha256: str,
+    data_file: str,
+    staged: str,
+    file_io: FileIO,
+) -> ProvenSegment:
+    with lake_errors(data_file, "read a data file back"):
+        stored = read_buffer(file_io, staged)
+    try:
+        with pq.ParquetFile(pa.BufferReader(stored)) as parquet:
+            for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file):
+                _compare(job, data_file, data, offset, found)
+            stats = data_file_stats(parquet)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise ProofError(
+            f"{data_file}: expected the Parquet file of {job.path}, found one that can't be read: {error}. "
+            "Nothing was committed or deleted. Remove the file if no receipt names it, and run archive again."
+        ) from error
+    return ProvenSegment(
+        store_id=job.store_id,
+        lineage=job.lineage,
+        log=job.log,
+        base_offset=job.base_offset,
+        size_bytes=len(data),
+        sha256=sha256,
+        broker=job.broker,
+        store_root=job.store_root,
+        message_count=stats.message_count,
+        row_count=stats.row_count,
+        damaged_bytes=stats.damaged_bytes,
+        first_store_timestamp_ms=stats.first_store_timestamp_ms,
+        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        source_path=job.path,
+        source_device=job.facts.device,
+        source_inode=job.facts.inode,
+        source_mtime_ns=job.facts.mtime_ns,
+        source_ctime_ns=job.facts.ctime_ns,
+        data_file=data_file,
+        data_file_bytes=stored.size,
+        data_file_sha256=hashlib.sha256(stored).hexdigest(),
+        proof_version=PROOF_VERSION,
+        proven_at_ms=time.time_ns() // 1_000_000,
+        staged_file=staged,
+    )
+
+
+def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, found: memoryview) -> None:
+    start = offset - job.base_offset
+    expected = np.frombuffer(data[start : start + len(found)], dtype=np.uint8)
+    actual = np.frombuffer(found, dtype=np.uint8)
+    if np.array_equal(expected, actual):
+        return
+    at = int(np.flatnonzero(expected != actual)[0])
+    raise ProofError(
+        f"{data_file}: expected the bytes of {job.path}; at physical offset {offset + at} the file has "
+        f"0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
+        "damaged disk or a fault of the codec: keep the segment and report it."
+    )
+
+
+def _read_source(job: SegmentJob) -> memoryview:
+    """The whole file; its facts have to be the job's before it is read, and after the proof."""
+    _check_facts(job, "since it was chosen")
+    data = np.empty(job.facts.size_bytes, dtype=np.uint8).data
+    done = 0
+    with _source_errors(job), Path(job.path).open("rb", buffering=0) as file:
+        inode = os.fstat(file.fileno()).st_ino
+        while done < len(data) and (count := file.readinto(data[done:])):
+            done += count
+    if (done, inode) != (len(data), job.facts.inode):
+        raise ProofError(
+            f"{job.path}: expected {len(data)} bytes of inode {job.facts.inode}, read {done} of inode "
+            f"{inode}: the file was replaced or truncated meanwhile. Nothing was committed or deleted."
+        )
+    return data
+
+
+def _check_facts(job: SegmentJob, when: str) -> None:
+    with _source_errors(job):
+        found = FileFacts.of(job.path)
+    if found != job.facts:
+        raise ProofError(
+            f"{job.path}: expected {job.facts}, found {found}: the file changed {when}. Nothing was "
+            "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed "
+            "segment."
+        )
+
+
+@contextmanager
+def _source_errors(job: SegmentJob) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreNotFoundError(
+            f"{job.path}: expected a segment file that host {socket.gethostname()} can read: "
+            f"{error.strerror}. Work on a store runs where its disk is: use local[N] there, or mount the "
+            "store at the same path on every executor."
+        ) from error
+
+
+@contextmanager
+def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.NativeFile]:
+    """A file to write; on this machine its bytes are on disk when the block ends well."""
+    path = local_path(location)
+    if path is None:
+        with file_io.new_output(location).create(overwrite=True) as stream:
+            yield stream
+        return
+    make_dirs(path.parent)
+    # Not through the FileIO: Arrow's own file writes without going through Python.
+    with pa.OSFile(str(path), "wb") as file:
+        yield file
+    fsync_path(path)

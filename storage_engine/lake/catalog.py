@@ -1,0 +1,186 @@
+"""Opening a lake: its catalog, made durable, and its two tables."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy import event, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+
+from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.tables import (
+    COMMIT_RETRIES_PROPERTY,
+    MESSAGES,
+    SEGMENTS,
+    SEGMENTS_PROPERTIES,
+    check_messages_schema,
+    messages_properties,
+    messages_schema,
+    partition_by_store,
+    segments_schema,
+)
+
+CHANGE_LOCK = threading.Lock()
+"""Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
+
+_BROKER = "rocketmq"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """An open lake. Tables are loaded anew at each call: a handle that is kept shows the past."""
+
+    config: LakeConfig
+    catalog: Catalog
+
+    @property
+    def location(self) -> str:
+        return self.config.location
+
+    def messages(self) -> Table:
+        """
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        return self._load(MESSAGES)
+
+    def segments(self) -> Table:
+        """
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        return self._load(SEGMENTS)
+
+    def _load(self, name: str) -> Table:
+        with lake_errors(self.location, f"load table {self.config.namespace}.{name}"):
+            return self.catalog.load_table((self.config.namespace, name))
+
+
+def open_lake(config: LakeConfig, *, create: bool) -> Lake:
+    """Open a lake's catalog and make sure that both tables are there and are ours.
+
+    :param create: make what is missing; without it a missing lake is an error and nothing is written.
+    :raises LakeUnavailableError: the lake is missing, can't be read or written, or isn't ours.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    sqlite_file = _sqlite_file(config)
+    with lake_errors(config.location, "open the catalog"):
+        if sqlite_file is not None and not sqlite_file.exists():
+            if not create:
+                raise LakeUnavailableError(
+                    f"lake {config.location}: expected the catalog {sqlite_file}, found no such file. "
+                    "Name the directory of an existing lake, or archive into it first."
+                )
+            make_dirs(sqlite_file.parent)
+        catalog = _load_catalog(config)
+        lake = Lake(config, catalog)
+        if create and not _tables_exist(lake):
+            with CHANGE_LOCK:
+                _create(lake, sqlite_file)
+    _check(lake)
+    return lake
+
+
+def _load_catalog(config: LakeConfig) -> Catalog:
+    properties: dict[str, Any] = config.file_io_properties
+    if properties.get("type") == "sql":
+        # Creating its own tables is a write; it happens in _create, on durable connections.
+        properties["init_catalog_tables"] = "false"
+    try:
+        catalog = load_catalog(config.name, **properties)
+    except (ValueError, ArgumentError) as error:
+        raise BadInputError(
+            f"lake {config.location}: the catalog's properties don't work: {error}"
+        ) from error
+    if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
+        event.listen(catalog.engine, "connect", _make_durable)
+        # Whatever was opened before the listener was there is dropped.
+        catalog.engine.dispose()
+    return catalog
+
+
+def _make_durable(connection: Any, _record: Any) -> None:
+    """EXTRA is FULL and also fsyncs the directory once the rollback journal is gone: without that a
+    power cut may bring the journal back, and it would roll a committed transaction back."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous=EXTRA")
+    cursor.close()
+
+
+def _sqlite_file(config: LakeConfig) -> Path | None:
+    uri = config.properties.get("uri", "")
+    if not uri.startswith("sqlite"):
+        return None
+    database = make_url(uri).database
+    if not database or database == ":memory:":
+        raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
+    return Path(database)
+
+
+def _tables_exist(lake: Lake) -> bool:
+    try:
+        return all(lake.catalog.table_exists((lake.config.namespace, name)) for name in (MESSAGES, SEGMENTS))
+    except OperationalError:
+        # A SQL catalog without its own tables.
+        return False
+
+
+def _create(lake: Lake, sqlite_file: Path | None) -> None:
+    catalog, namespace = lake.catalog, lake.config.namespace
+    if isinstance(catalog, SqlCatalog):
+        try:
+            catalog.create_tables()
+        except OperationalError as error:
+            # Two processes may make the same new lake; both find the tables in the end.
+            if "already exists" not in str(error):
+                raise
+    if sqlite_file is not None:
+        fsync_path(sqlite_file)
+        fsync_path(sqlite_file.parent)
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        catalog.create_namespace_if_not_exists(namespace)
+    messages = messages_schema(codec_for(_BROKER).schema)
+    segments = segments_schema()
+    for name, schema, properties in (
+        (MESSAGES, messages, messages_properties()),
+        (SEGMENTS, segments, SEGMENTS_PROPERTIES),
+    ):
+        catalog.create_table_if_not_exists(
+            (namespace, name),
+            schema=schema,
+            partition_spec=partition_by_store(schema),
+            properties=properties,
+        )
+
+
+def _check(lake: Lake) -> None:
+    try:
+        tables = (lake.messages(), lake.segments())
+    except LakeUnavailableError as error:
+        if isinstance(error.__cause__, (NoSuchTableError, OperationalError)):
+            raise LakeUnavailableError(
+                f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
+                f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "
+                "changed. Name the directory of an existing lake, or archive into it first."
+            ) from error
+        raise
+    for table in tables:
+        retries = table.properties.get(COMMIT_RETRIES_PROPERTY)
+        if retries != "0":
+            raise LakeUnavailableError(
+                f"lake table {table.location()}: expected property {COMMIT_RETRIES_PROPERTY}=0, found "
+                f"{retries}: with built-in retries a segment could be committed twice. Set it back to 0."
+            )
+    check_messages_schema(
+        tables[0].location(), messages_schema(codec_for(_BROKER).schema), tables[0].schema()
+    )

@@ -1,0 +1,232 @@
+"""Bringing segments back from the lake: identical files, in a directory that a broker opens.
+
+A file gets its name only after its SHA-256 was found to be the receipt's. Nothing is overwritten; files
+that are there already with the right bytes are kept, so that a restore which was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from pyiceberg.table import Table
+
+from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.exceptions import RestoreError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.staging import sha256_of
+from storage_engine.model.receipt import Receipt
+
+_PARTIAL_SUFFIX = ".restoring"
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of a log to restore; every limit that is None is open. Whole segments are restored.
+
+    :param from_offset: first physical offset.
+    :param to_offset: physical offset behind the last.
+    :param from_ms: store timestamp of the first message, ms since the epoch.
+    :param to_ms: store timestamp that all messages of later segments have reached.
+    """
+
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSegment:
+    """A file that is there now. ``existed``: it was there before with the right bytes."""
+
+    path: str
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    existed: bool
+
+
+def restore(
+    lake: Lake,
+    store_id: str,
+    to_dir: str | os.PathLike[str],
+    *,
+    span: Span | None = None,
+    lineage: int | None = None,
+    log: str | None = None,
+    keep_mtime: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[RestoredSegment, ...]:
+    """Write archived segments into a new store directory, as ``<log>/<base offset, 20 digits>``.
+
+    :param span: None: everything the lake has.
+    :param lineage: None: the newest.
+    :param log: None: all logs.
+    :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
+    :param progress: called after each segment with its size in bytes, from any thread.
+    :raises RestoreError: nothing there, a hole in the span, the target holds something else, it can't be
+        written, or the lake's bytes are not those of the receipt.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    target = Path(to_dir)
+    chosen = choose(
+        receipts(lake, store_id, lineage=lineage, log=log), span or Span(), store_id, lake.location
+    )
+    _check_target(target, chosen)
+    table = lake.messages()
+    with _target_errors(target):
+        for directory in {_path(target, receipt).parent for receipt in chosen}:
+            make_dirs(directory)
+
+    def restore_one(receipt: Receipt) -> RestoredSegment:
+        restored = _restore_segment(table, receipt, _path(target, receipt), keep_mtime)
+        if progress is not None:
+            progress(receipt.size_bytes)
+        return restored
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+        futures = [pool.submit(restore_one, receipt) for receipt in chosen]
+        try:
+            return tuple(future.result() for future in futures)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
+    """The segments that a span touches, of the newest lineage in ``found``, without a hole in any log.
+
+    :raises RestoreError: when there are none, or a segment in between is missing.
+    """
+    newest = max((receipt.lineage for receipt in found), default=0)
+    chosen: list[Receipt] = []
+    for log, rows in groupby((r for r in found if r.lineage == newest), key=lambda r: r.log):
+        of_log = list(rows)
+        hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
+        if not hits:
+            continue
+        # A segment without messages has no time, but lies between two that were asked for.
+        of_span = of_log[hits[0] : hits[-1] + 1]
+        for left, right in pairwise(of_span):
+            if left.end_offset != right.base_offset:
+                raise RestoreError(
+                    f"lake {location}, store {store_id}, {log}: expected a segment at offset "
+                    f"{left.end_offset}, the next one archived is at {right.base_offset}. Nothing was "
+                    "written. Restore the two sides of the hole into two directories."
+                )
+        chosen += of_span
+    if not chosen:
+        spans = "; ".join(
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end_offset})"
+            for r in (*found[:1], *found[-1:])
+        )
+        raise RestoreError(
+            f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
+            + (f"; first and last it has: {spans}." if spans else " of this store at all.")
+            + " Nothing was written."
+        )
+    return tuple(chosen)
+
+
+def _touches(receipt: Receipt, span: Span) -> bool:
+    if span.from_offset is not None and receipt.end_offset <= span.from_offset:
+        return False
+    if span.to_offset is not None and receipt.base_offset >= span.to_offset:
+        return False
+    if span.from_ms is None and span.to_ms is None:
+        return True
+    first, last = receipt.first_store_timestamp_ms, receipt.last_store_timestamp_ms
+    if first is None or last is None:
+        return False
+    return (span.from_ms is None or last >= span.from_ms) and (span.to_ms is None or first < span.to_ms)
+
+
+def _check_target(target: Path, chosen: Sequence[Receipt]) -> None:
+    """Make sure that the directory holds nothing but what this restore writes."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise RestoreError(f"{target}: expected a directory to restore into, found a file. Name another.")
+    expected = {_path(target, receipt) for receipt in chosen}
+    expected |= {_partial(path) for path in expected}
+    with _target_errors(target):
+        strange = sorted(path for path in target.rglob("*") if not path.is_dir() and path not in expected)
+    if strange:
+        raise RestoreError(
+            f"{target}: expected an empty directory, or one that this restore was interrupted in; found "
+            f"{strange[0]} and {len(strange) - 1} more. Nothing was written. Restore into a new directory."
+        )
+
+
+def _restore_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool) -> RestoredSegment:
+    existed = path.exists()
+    if existed:
+        with _target_errors(path):
+            found = sha256_of(path)
+        if found != receipt.sha256:
+            raise RestoreError(
+                f"{path}: expected SHA-256 {receipt.sha256} as archived, found a file with {found}. It was "
+                "left alone. Restore into a new directory."
+            )
+    else:
+        partial = _partial(path)
+        try:
+            with _target_errors(path):
+                _write_segment(table, receipt, partial, keep_mtime)
+                partial.rename(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    with _target_errors(path):
+        fsync_path(path.parent)
+    return RestoredSegment(
+        str(path), receipt.log, receipt.base_offset, receipt.size_bytes, receipt.sha256, existed
+    )
+
+
+def _write_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool) -> None:
+    digest = hashlib.sha256()
+    with path.open("wb", buffering=0) as file:
+        for _, chunk in read_segment(table, receipt):
+            digest.update(chunk)
+            done = 0
+            while done < len(chunk):
+                done += file.write(chunk[done:])
+        if digest.hexdigest() != receipt.sha256:
+            raise RestoreError(
+                f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
+                f"SHA-256 {receipt.sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
+                "is damaged: run verify, and restore from a second lake if there is one."
+            )
+        if keep_mtime:
+            os.utime(file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
+        os.fsync(file.fileno())
+
+
+def _path(target: Path, receipt: Receipt) -> Path:
+    return target / receipt.log / f"{receipt.base_offset:020d}"
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_PARTIAL_SUFFIX}")
+
+
+@contextmanager
+def _target_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RestoreError(
+            f"{path}: can't restore there: {error.strerror or error}. Files that were restored before it are "
+            "whole; free space or fix permissions, and run the same restore again to go on."
+        ) from error

@@ -1,0 +1,108 @@
+"""Data files before they count: written under a name of this attempt's own, then published by a hard link.
+
+A hard link never overwrites, so of two attempts at one segment the first to publish wins and the other
+finds the file there. Object stores have no links: there a file is written under its final name at once
+(it appears as a whole when its upload ends), and nothing here applies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage_engine.durable import fsync_path, unlink
+from storage_engine.exceptions import ProofError
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.jobs import ProvenSegment
+
+PARTIAL_SUFFIX = ".partial"
+
+
+def staged_location(data_file: str) -> str:
+    """A name beside the final one that no other attempt uses; the final one itself on an object store."""
+    if local_path(data_file) is None:
+        return data_file
+    return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
+
+
+def publish(segments: Iterable[ProvenSegment]) -> None:
+    """Give proven files their final names, durably. Doing it again, or beside another attempt, is fine.
+
+    :raises ProofError: a file with other bytes than were proven has the name already.
+    :raises LakeUnavailableError: when the lake can't be written.
+    """
+    directories = set()
+    for segment in segments:
+        if segment.staged_file == segment.data_file:
+            continue
+        staged, final = _paths(segment)
+        with lake_errors(segment.data_file, "publish a data file"):
+            try:
+                os.link(staged, final)
+            except FileExistsError:
+                _check_published(segment, final)
+            except FileNotFoundError:
+                # Another attempt at the same segment committed, and swept this one's file away.
+                if not final.exists():
+                    raise
+                _check_published(segment, final)
+            directories.add(final.parent)
+    for directory in directories:
+        with lake_errors(str(directory), "publish data files"):
+            fsync_path(directory)
+
+
+def discard(segments: Iterable[ProvenSegment]) -> None:
+    """Remove what these attempts staged. Published files stay: another attempt may have proven them."""
+    for segment in segments:
+        if segment.staged_file != segment.data_file:
+            staged, _ = _paths(segment)
+            unlink(staged)
+
+
+def sweep(segments: Iterable[ProvenSegment]) -> None:
+    """Remove every attempt's staged files for segments that are committed by now.
+
+    :raises LakeUnavailableError: when the lake can't be written.
+    """
+    names_by_directory: dict[Path, set[str]] = {}
+    for segment in segments:
+        if (final := local_path(segment.data_file)) is not None:
+            names_by_directory.setdefault(final.parent, set()).add(final.name)
+    for directory, names in names_by_directory.items():
+        with lake_errors(str(directory), "remove staged files"):
+            stale = [path for path in directory.glob(f"*{PARTIAL_SUFFIX}") if _final_name(path) in names]
+            for path in stale:
+                unlink(path)
+            if stale:
+                fsync_path(directory)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _final_name(partial: Path) -> str:
+    return partial.name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
+
+
+def _paths(segment: ProvenSegment) -> tuple[Path, Path]:
+    staged, final = local_path(segment.staged_file), local_path(segment.data_file)
+    assert staged is not None
+    assert final is not None
+    return staged, final
+
+
+def _check_published(segment: ProvenSegment, final: Path) -> None:
+    if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
+        return
+    raise ProofError(
+        f"{segment.source_path}: expected its data file {final} to have the {segment.data_file_bytes} bytes "
+        f"with SHA-256 {segment.data_file_sha256}, found others: another attempt wrote it meanwhile. "
+        "Nothing was committed. Run archive again: it proves the file that is there."
+    )

@@ -1,0 +1,150 @@
+"""The lake's two Iceberg tables: their columns, field ids, partitions and properties.
+
+Data files carry Iceberg's field ids, so other engines read them without a name mapping. The ids are the
+ones that a catalog gives when it creates the table; :func:`check_messages_schema` makes sure of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import typing
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.model.receipt import Receipt
+
+MESSAGES = "messages"
+SEGMENTS = "segments"
+
+SCHEMA_VERSION = "1"
+SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
+
+COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
+
+_IDENTITY_TYPES: dict[str, pa.DataType] = {
+    "store_id": pa.string(),
+    "lineage": pa.int32(),
+    "log": pa.string(),
+    "segment_base_offset": pa.int64(),
+}
+IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
+"""What the lake adds in front of a codec's columns."""
+
+STATISTICS_COLUMNS = (
+    *IDENTITY_COLUMNS.names,
+    "physical_offset",
+    "kind",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "born_timestamp",
+    "store_timestamp",
+    "keys",
+    "unique_key",
+)
+"""Columns with minimum and maximum: what a query selects by. Bodies have none: they would be copies."""
+
+_COMMON_PROPERTIES = {
+    "format-version": "2",
+    # A built-in retry commits the same files again without looking whether they are there by now.
+    COMMIT_RETRIES_PROPERTY: "0",
+    SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
+    "write.parquet.compression-codec": "zstd",
+    # Each commit writes the whole table metadata; without a bound old versions outgrow small lakes.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+SEGMENTS_PROPERTIES = _COMMON_PROPERTIES
+
+_INTEGERS = {"lineage", "proof_version"}
+
+
+def messages_properties() -> dict[str, str]:
+    """Table properties of ``messages``: which columns have statistics in the manifests."""
+    bounds = {
+        f"write.metadata.metrics.column.{name}": "truncate(64)"
+        for name in STATISTICS_COLUMNS
+        if name not in ("keys", "unique_key")
+    }
+    return {**_COMMON_PROPERTIES, "write.metadata.metrics.default": "none", **bounds}
+
+
+@cache
+def messages_arrow_schema(codec_schema: pa.Schema) -> pa.Schema:
+    """Columns of a data file: identity, then the codec's, each with its Iceberg field id.
+
+    Ids are given as a catalog does when it creates a table: all columns first, then what is nested in
+    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids).
+    """
+    ids = itertools.count(1)
+    columns = [_with_id(field, next(ids)) for field in (*IDENTITY_COLUMNS, *codec_schema)]
+    return pa.schema([_with_nested_ids(column, ids) for column in columns])
+
+
+def messages_schema(codec_schema: pa.Schema) -> Schema:
+    """The Iceberg schema of ``messages`` for a codec's columns."""
+    return pyarrow_to_schema(messages_arrow_schema(codec_schema))
+
+
+def segments_schema() -> Schema:
+    """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`."""
+    return Schema(*_receipt_fields())
+
+
+def partition_by_store(schema: Schema) -> PartitionSpec:
+    """One partition a store."""
+    source = schema.find_field("store_id").field_id
+    return PartitionSpec(
+        PartitionField(source_id=source, field_id=1000, transform=IdentityTransform(), name="store_id")
+    )
+
+
+def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
+    """Make sure that the table's columns have the ids and types that data files are written with.
+
+    :raises LakeUnavailableError: when they haven't; further columns are fine.
+    """
+    columns = {field.name: field for field in found.fields}
+    for field in expected.fields:
+        other = columns.get(field.name)
+        if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
+            raise LakeUnavailableError(
+                f"lake table {location}: expected column {field.field_id} {field.name} "
+                f"{field.field_type}, found {other}. The table was made by another version or program; "
+                "archive into another namespace or warehouse."
+            )
+
+
+def _receipt_fields() -> Iterator[NestedField]:
+    for number, (name, hint) in enumerate(typing.get_type_hints(Receipt).items(), start=1):
+        types = set(typing.get_args(hint)) or {hint}
+        column_type: IcebergType = LongType()
+        if str in types:
+            column_type = StringType()
+        elif name in _INTEGERS:
+            column_type = IntegerType()
+        yield NestedField(
+            field_id=number, name=name, field_type=column_type, required=type(None) not in types
+        )
+
+
+def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
+    return field.with_metadata({b"PARQUET:field_id": str(field_id).encode()})
+
+
+def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
+    if not pa.types.is_map(field.type):
+        return field
+    key = _with_id(field.type.key_field, next(ids))
+    value = _with_id(field.type.item_field, next(ids))
+    return field.with_type(pa.map_(key, value))
