@@ -1,0 +1,71 @@
+"""Layout of a commitlog frame: constants only, so that importing it costs nothing.
+
+All integers are big-endian. With IPv4 hosts the fields lie at the offsets below; a host that the
+system flag marks as IPv6 takes 12 bytes more and moves what is behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAGIC_V1: Final = 0xDAA320A7
+"""A message whose topic length has one byte."""
+MAGIC_V2: Final = 0xDAA320AB
+"""A message whose topic length has two bytes."""
+MAGIC_BLANK: Final = 0xCBD43194
+"""The filler behind a segment's last message; its size is all that remains of the file."""
+
+SIZE_AT: Final = 0
+MAGIC_AT: Final = 4
+BODY_CRC_AT: Final = 8
+QUEUE_ID_AT: Final = 12
+FLAG_AT: Final = 16
+QUEUE_OFFSET_AT: Final = 20
+PHYSICAL_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+BORN_TIMESTAMP_AT: Final = 40
+BORN_HOST_AT: Final = 48
+STORE_TIMESTAMP_AT: Final = 56
+"""With an IPv4 born host, as all that follow."""
+STORE_HOST_AT: Final = 64
+RECONSUME_TIMES_AT: Final = 72
+PREPARED_TRANSACTION_OFFSET_AT: Final = 76
+BODY_LENGTH_AT: Final = 84
+BODY_AT: Final = 88
+
+IPV6_EXTRA_BYTES: Final = 12
+"""How much longer an IPv6 address is than an IPv4 one."""
+MIN_MESSAGE_BYTES: Final = 91
+"""Empty body, topic and properties: body offset + topic length byte + two bytes of properties length."""
+BLANK_HEADER_BYTES: Final = 8
+"""The broker writes size and magic only; what lies behind is whatever was there."""
+
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_NOT: Final = 0x0
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+BORN_HOST_IPV6: Final = 0x10
+STORE_HOST_IPV6: Final = 0x20
+NEED_UNWRAP: Final = 0x40
+INNER_BATCH: Final = 0x80
+COMPRESSION_TYPE_MASK: Final = 0x700
+
+CRC_MASK: Final = 0x7FFFFFFF
+"""CRCs are stored without their highest bit, so that Java's int is never negative."""
+
+NAME_VALUE_SEPARATOR: Final = 0x01
+PROPERTY_SEPARATOR: Final = 0x02
+PROPERTY_KEYS: Final = b"KEYS"
+PROPERTY_TAGS: Final = b"TAGS"
+PROPERTY_UNIQUE_KEY: Final = b"UNIQ_KEY"
+PROPERTY_CRC: Final = b"__CRC32#"
+PROPERTY_CRC_BYTES: Final = 20
+"""``__CRC32#``, separator, ten decimal digits (least significant first), separator."""
+
+
+def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:
+    """Bytes of an address in a frame with this system flag (MessageSysFlag)."""
+    return 16 if sys_flag & ipv6_bit else 4

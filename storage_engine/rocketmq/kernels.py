@@ -1,0 +1,502 @@
+"""Compiled walk over a commitlog segment: where its frames lie, and what is no frame.
+
+Must never read outside the buffer, whatever its bytes say, and never look at a byte more than a few
+times: segments may be hostile. Python calls these through ``commitlog.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.rocketmq.crc import crc32
+from storage_engine.rocketmq.frame import (
+    BLANK_HEADER_BYTES,
+    BODY_AT,
+    BODY_CRC_AT,
+    BORN_HOST_IPV6,
+    CRC_MASK,
+    IPV6_EXTRA_BYTES,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_MESSAGE_BYTES,
+    NAME_VALUE_SEPARATOR,
+    PHYSICAL_OFFSET_AT,
+    PROPERTY_CRC_BYTES,
+    PROPERTY_SEPARATOR,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_HOST_IPV6,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
+from storage_engine.rocketmq.native import (
+    inlined,
+    kernel,
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_i8,
+    load_le_u64,
+    load_u8,
+)
+
+KIND_MESSAGE: Final = 0
+KIND_BLANK: Final = 1
+KIND_UNDECODABLE: Final = 2
+
+MESSAGE: Final = 0
+BLANK: Final = 1
+FAULT_TRUNCATED: Final = 2
+FAULT_MAGIC: Final = 3
+FAULT_SIZE: Final = 4
+FAULT_PHYSICAL_OFFSET: Final = 5
+FAULT_LENGTHS: Final = 6
+FAULT_BLANK_SIZE: Final = 7
+FAULT_BODY_CRC: Final = 8
+FAULT_PROPERTY_CRC: Final = 9
+
+RUN_PIECE_BYTES: Final = 1 << 20
+"""A blank or undecodable run is split into rows of at most so many bytes."""
+
+# Where a walk stands, between calls: indexes into its state array.
+POSITION: Final = 0
+RUN_START: Final = 1
+RUN_KIND: Final = 2
+RUN_CLOSED: Final = 3
+RUN_ORIGIN: Final = 4
+RUN_FAULT: Final = 5
+ROWS: Final = 6
+BODY_BYTES: Final = 7
+TOPIC_BYTES: Final = 8
+PROPERTY_BYTES: Final = 9
+BORN_IPV6_ROWS: Final = 10
+STORE_IPV6_ROWS: Final = 11
+QUEUES: Final = 12
+STATE_SIZE: Final = 13
+
+_CRC_NAME = int.from_bytes(b"__CRC32#", "little")
+_CRC_DIGITS = 10
+
+Ints32 = npt.NDArray[np.int32]
+Ints64 = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Table = npt.NDArray[np.uint32]
+
+
+@inlined
+def classify(address: int, length: int, position: int, base_offset: int) -> int:
+    """MESSAGE, BLANK or a fault: the structure of the frame at ``position`` of a segment.
+
+    CommitLog#checkMessageAndReturnSize, and beyond it: the header must name its own physical offset
+    (old bytes may look like frames), and a blank frame must fill the segment to its end.
+    """
+    remaining = length - position
+    if remaining < BLANK_HEADER_BYTES:
+        return FAULT_TRUNCATED
+    at = address + position
+    size = load_be_i32(at)
+    magic = load_be_u32(at + MAGIC_AT)
+    if magic == MAGIC_BLANK:
+        return BLANK if size == remaining else FAULT_BLANK_SIZE
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return FAULT_MAGIC
+    if size < MIN_MESSAGE_BYTES or size > remaining:
+        return FAULT_SIZE
+    if load_be_i64(at + PHYSICAL_OFFSET_AT) != base_offset + position:
+        return FAULT_PHYSICAL_OFFSET
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    body_at = body_position(at)
+    if body_at + length_bytes + 2 > size:
+        return FAULT_LENGTHS
+    topic_at = body_at + max(load_be_i32(at + body_at - 4), 0)
+    if topic_at + length_bytes + 2 > size:
+        return FAULT_LENGTHS
+    topic_length = load_i8(at + topic_at) if length_bytes == 1 else load_be_i16(at + topic_at)
+    if topic_length < 0:
+        return FAULT_LENGTHS
+    properties_at = topic_at + length_bytes + topic_length
+    if properties_at + 2 > size:
+        return FAULT_LENGTHS
+    if properties_at + 2 + max(load_be_i16(at + properties_at), 0) != size:
+        return FAULT_LENGTHS
+    return MESSAGE
+
+
+@inlined
+def body_position(at: int) -> int:
+    """Where the body begins in the frame at address ``at``: IPv6 hosts move it."""
+    sys_flag = load_be_i32(at + SYS_FLAG_AT)
+    position = BODY_AT
+    if sys_flag & BORN_HOST_IPV6:
+        position += IPV6_EXTRA_BYTES
+    if sys_flag & STORE_HOST_IPV6:
+        position += IPV6_EXTRA_BYTES
+    return position
+
+
+@inlined
+def crc_fault(at: int, size: int, crc_function: int, crc_table: Table) -> int:
+    """MESSAGE, or which CRC of the well-formed frame at address ``at`` is wrong.
+
+    The body's is checked where there is a body (CommitLog#checkMessageAndReturnSize), the one over
+    the whole frame where the property block ends with it (MessageDecoder#createCrc32).
+    """
+    body_at = body_position(at)
+    body_length = max(load_be_i32(at + body_at - 4), 0)
+    if body_length > 0:
+        crc = crc32(crc_function, crc_table, at + body_at, body_length) & CRC_MASK
+        if crc != load_be_i32(at + BODY_CRC_AT):
+            return FAULT_BODY_CRC
+    topic_at = body_at + body_length
+    if load_be_u32(at + MAGIC_AT) == MAGIC_V1:
+        properties_at = topic_at + 1 + load_i8(at + topic_at) + 2
+    else:
+        properties_at = topic_at + 2 + load_be_i16(at + topic_at) + 2
+    begin = size - PROPERTY_CRC_BYTES
+    if begin < properties_at or load_le_u64(at + begin) != np.uint64(_CRC_NAME):
+        return MESSAGE
+    if begin > properties_at and load_u8(at + begin - 1) != PROPERTY_SEPARATOR:
+        return MESSAGE
+    if load_u8(at + begin + 8) != NAME_VALUE_SEPARATOR:
+        return MESSAGE
+    expected = 0
+    for i in range(_CRC_DIGITS - 1, -1, -1):
+        digit = load_u8(at + begin + 9 + i) - 48
+        if digit < 0 or digit > 9:
+            return FAULT_PROPERTY_CRC
+        expected = expected * 10 + digit
+    if load_u8(at + size - 1) != PROPERTY_SEPARATOR:
+        return FAULT_PROPERTY_CRC
+    if crc32(crc_function, crc_table, at, begin) & CRC_MASK != expected:
+        return FAULT_PROPERTY_CRC
+    return MESSAGE
+
+
+@inlined
+def next_magic(address: int, position: int, stop: int, length: int) -> int:
+    """First place in [position, stop) that has a frame's magic; ``stop`` if there is none."""
+    last = min(stop, length - BLANK_HEADER_BYTES + 1)
+    while position < last:
+        magic = load_be_u32(address + position + MAGIC_AT)
+        if magic == MAGIC_V1 or magic == MAGIC_V2 or magic == MAGIC_BLANK:
+            return position
+        position += 1
+    return stop
+
+
+@inlined
+def hash_bytes(address: int, size: int, seed: np.uint64) -> np.uint64:
+    """A keyed hash, so that nobody can choose names that collide."""
+    value = seed ^ np.uint64(size)
+    factor = (seed | np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    at = address
+    end = address + size
+    while end - at >= 8:
+        value = (value ^ load_le_u64(at)) * factor
+        value ^= value >> np.uint64(29)
+        at += 8
+    word = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end:
+        word |= np.uint64(load_u8(at)) << shift
+        shift += np.uint64(8)
+        at += 1
+    value = (value ^ word) * factor
+    value ^= value >> np.uint64(32)
+    value *= np.uint64(0xD6E8FEB86659FD93)
+    return value ^ (value >> np.uint64(32))
+
+
+@inlined
+def same_bytes(left: int, right: int, size: int) -> bool:
+    at = 0
+    while size - at >= 8:
+        if load_le_u64(left + at) != load_le_u64(right + at):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(left + at) != load_u8(right + at):
+            return False
+        at += 1
+    return True
+
+
+@inlined
+def queue_code(
+    address: int,
+    topic_at: int,
+    topic_length: int,
+    queue_id: int,
+    seed: np.uint64,
+    state: Ints64,
+    slots: Ints32,
+    queue_topic_at: Ints64,
+    queue_topic_length: Ints32,
+    queue_ids: Ints32,
+) -> int:
+    """Number of the queue (topic, queue id) in order of first appearance; -1 when the table is full."""
+    mask = np.uint64(len(slots) - 1)
+    hashed = hash_bytes(address + topic_at, topic_length, seed ^ np.uint64(queue_id & 0xFFFFFFFF))
+    slot = hashed & mask
+    while True:
+        code = slots[slot] - 1
+        if code < 0:
+            code = state[QUEUES]
+            if code >= len(queue_ids):
+                return -1
+            state[QUEUES] = code + 1
+            slots[slot] = code + 1
+            queue_topic_at[code] = topic_at
+            queue_topic_length[code] = topic_length
+            queue_ids[code] = queue_id
+            return code
+        if (
+            queue_ids[code] == queue_id
+            and queue_topic_length[code] == topic_length
+            and same_bytes(address + queue_topic_at[code], address + topic_at, topic_length)
+        ):
+            return code
+        slot = (slot + np.uint64(1)) & mask
+
+
+@kernel
+def scan(
+    address: int,
+    length: int,
+    base_offset: int,
+    limit: int,
+    crc_function: int,
+    crc_table: Table,
+    check_crc: bool,
+    seed: np.uint64,
+    state: Ints64,
+    positions: Ints64,
+    sizes: Ints32,
+    kinds: Bytes,
+    faults: Bytes,
+    origins: Ints64,
+    codes: Ints32,
+    slots: Ints32,
+    queue_topic_at: Ints64,
+    queue_topic_length: Ints32,
+    queue_ids: Ints32,
+) -> None:
+    """Walk on from ``state``, until ``limit`` bytes are covered, the arrays are full, or the end.
+
+    Every byte behind the walk belongs to exactly one row. A bad frame is followed by a search for
+    the next good one; a frame that is well-formed but fails its CRC is passed over whole, which is
+    both what it most likely is and what keeps the walk linear.
+    """
+    capacity = len(positions)
+    chunk_start = state[RUN_START]
+    position = state[POSITION]
+    run_start = state[RUN_START]
+    rows = 0
+    body_bytes = 0
+    topic_bytes = 0
+    property_bytes = 0
+    born_ipv6_rows = 0
+    store_ipv6_rows = 0
+    while rows < capacity:
+        pending = position - run_start
+        if pending >= RUN_PIECE_BYTES or (pending > 0 and (state[RUN_CLOSED] or position >= length)):
+            piece = min(pending, RUN_PIECE_BYTES)
+            if rows > 0 and run_start + piece - chunk_start > limit:
+                break
+            positions[rows] = run_start
+            sizes[rows] = piece
+            kinds[rows] = state[RUN_KIND]
+            faults[rows] = state[RUN_FAULT]
+            origins[rows] = state[RUN_ORIGIN]
+            codes[rows] = -1
+            rows += 1
+            run_start += piece
+            continue
+        if position >= length:
+            break
+        if pending == 0:
+            state[RUN_CLOSED] = 0
+        found = classify(address, length, position, base_offset)
+        if found > BLANK:
+            if pending == 0:
+                state[RUN_KIND] = KIND_UNDECODABLE
+                state[RUN_FAULT] = found
+                state[RUN_ORIGIN] = position
+            stop = min(run_start + RUN_PIECE_BYTES, length)
+            position = next_magic(address, position + 1, stop, length)
+            continue
+        if pending > 0:
+            state[RUN_CLOSED] = 1
+            continue
+        if found == BLANK:
+            state[RUN_KIND] = KIND_BLANK
+            state[RUN_FAULT] = found
+            state[RUN_ORIGIN] = position
+            position = length
+            continue
+        at = address + position
+        size = load_be_i32(at)
+        if rows > 0 and position + size - chunk_start > limit:
+            break
+        if check_crc:
+            found = crc_fault(at, size, crc_function, crc_table)
+            if found != MESSAGE:
+                state[RUN_KIND] = KIND_UNDECODABLE
+                state[RUN_FAULT] = found
+                state[RUN_ORIGIN] = position
+                state[RUN_CLOSED] = 1
+                position += size
+                continue
+        body_at = body_position(at)
+        body_length = max(load_be_i32(at + body_at - 4), 0)
+        topic_at = body_at + body_length
+        if load_be_u32(at + MAGIC_AT) == MAGIC_V1:
+            topic_length = load_i8(at + topic_at)
+            topic_at += 1
+        else:
+            topic_length = load_be_i16(at + topic_at)
+            topic_at += 2
+        code = queue_code(
+            address,
+            position + topic_at,
+            topic_length,
+            load_be_i32(at + QUEUE_ID_AT),
+            seed,
+            state,
+            slots,
+            queue_topic_at,
+            queue_topic_length,
+            queue_ids,
+        )
+        if code < 0:
+            break
+        positions[rows] = position
+        sizes[rows] = size
+        kinds[rows] = KIND_MESSAGE
+        faults[rows] = MESSAGE
+        origins[rows] = position
+        codes[rows] = code
+        rows += 1
+        body_bytes += body_length
+        topic_bytes += topic_length
+        property_bytes += size - (topic_at + topic_length + 2)
+        sys_flag = load_be_i32(at + SYS_FLAG_AT)
+        if sys_flag & BORN_HOST_IPV6:
+            born_ipv6_rows += 1
+        if sys_flag & STORE_HOST_IPV6:
+            store_ipv6_rows += 1
+        position += size
+        run_start = position
+    state[POSITION] = position
+    state[RUN_START] = run_start
+    state[ROWS] = rows
+    state[BODY_BYTES] = body_bytes
+    state[TOPIC_BYTES] = topic_bytes
+    state[PROPERTY_BYTES] = property_bytes
+    state[BORN_IPV6_ROWS] = born_ipv6_rows
+    state[STORE_IPV6_ROWS] = store_ipv6_rows
+
+
+@kernel
+def walk_to_end(
+    address: int,
+    length: int,
+    base_offset: int,
+    start: int,
+    crc_function: int,
+    crc_table: Table,
+    check_crc: bool,
+) -> int:
+    """Where the frames that follow each other from ``start`` end; ``length`` behind a blank frame."""
+    position = start
+    while position < length:
+        found = classify(address, length, position, base_offset)
+        if found == BLANK:
+            return length
+        if found != MESSAGE:
+            return position
+        size = load_be_i32(address + position)
+        if check_crc and crc_fault(address + position, size, crc_function, crc_table) != MESSAGE:
+            return position
+        position += size
+    return position
+
+
+@kernel
+def cluster(rows: int, codes: Ints32, ranks: Ints32, queues: int, starts: Ints64, order: Ints32) -> int:
+    """Order rows by their queue's rank, and within a queue as they lie; what has no queue comes last.
+
+    :return: number of rows that have a queue.
+    """
+    for queue in range(queues + 1):
+        starts[queue] = 0
+    messages = 0
+    for row in range(rows):
+        code = codes[row]
+        if code >= 0:
+            starts[ranks[code] + 1] += 1
+            messages += 1
+    for queue in range(queues):
+        starts[queue + 1] += starts[queue]
+    others = messages
+    for row in range(rows):
+        code = codes[row]
+        if code >= 0:
+            rank = ranks[code]
+            order[starts[rank]] = row
+            starts[rank] += 1
+        else:
+            order[others] = row
+            others += 1
+    return messages
+
+
+@kernel
+def read_headers(
+    address: int,
+    positions: Ints64,
+    kinds: Bytes,
+    queue_offset: Ints64,
+    sys_flags: Ints32,
+    store_timestamp_ms: Ints64,
+) -> None:
+    """Some header fields of frames that ``scan`` found; 0 where there is no message."""
+    for row in range(len(positions)):
+        if kinds[row] != KIND_MESSAGE:
+            queue_offset[row] = 0
+            sys_flags[row] = 0
+            store_timestamp_ms[row] = 0
+            continue
+        at = address + positions[row]
+        sys_flag = load_be_i32(at + SYS_FLAG_AT)
+        extra = IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_IPV6 else 0
+        queue_offset[row] = load_be_i64(at + QUEUE_OFFSET_AT)
+        sys_flags[row] = sys_flag
+        store_timestamp_ms[row] = load_be_i64(at + STORE_TIMESTAMP_AT + extra)
+
+
+@kernel
+def any_dispatchable(address: int, length: int, base_offset: int, start: int) -> bool:
+    """Whether a frame that is neither prepared nor rolled back lies at or behind ``start``."""
+    position = start
+    while position < length:
+        found = classify(address, length, position, base_offset)
+        if found == BLANK:
+            return False
+        if found != MESSAGE:
+            position = next_magic(address, position + 1, length, length)
+            continue
+        transaction = load_be_i32(address + position + SYS_FLAG_AT) & TRANSACTION_MASK
+        if transaction == TRANSACTION_NOT or transaction == TRANSACTION_COMMIT:
+            return True
+        position += load_be_i32(address + position)
+    return False

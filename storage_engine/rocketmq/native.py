@@ -1,0 +1,154 @@
+"""Loads, stores and copies at raw addresses, for the compiled kernels.
+
+Nothing here checks bounds: every kernel proves that an address lies inside its buffer before it
+uses one of these.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+_LITTLE_ENDIAN = sys.byteorder == "little"
+
+
+def kernel(function: Kernel) -> Kernel:
+    """Compile a function on first use and keep the machine code on disk for later processes."""
+    compiled: Kernel = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return compiled
+
+
+def inlined(function: Kernel) -> Kernel:
+    """A small function that kernels call; LLVM inlines it."""
+    compiled: Kernel = numba.njit(nogil=True, error_model="numpy")(function)
+    return compiled
+
+
+def _load(bits: int, result: Any, big_endian: bool, signed: bool) -> Any:
+    def typer(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            value = builder.load(pointer, align=1)
+            if bits > 8 and big_endian == _LITTLE_ENDIAN:
+                value = builder.bswap(value)
+            if bits < 64:
+                extend = builder.sext if signed else builder.zext
+                value = extend(value, ir.IntType(64))
+            return value
+
+        return result(types.int64), generate
+
+    return intrinsic(typer)
+
+
+def _store(bits: int, big_endian: bool) -> Any:
+    def typer(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = args[1]
+            if bits < 64:
+                word = builder.trunc(word, ir.IntType(bits))
+            if bits > 8 and big_endian == _LITTLE_ENDIAN:
+                word = builder.bswap(word)
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            builder.store(word, pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(typer)
+
+
+load_u8 = _load(8, types.int64, big_endian=True, signed=False)
+load_i8 = _load(8, types.int64, big_endian=True, signed=True)
+load_be_i16 = _load(16, types.int64, big_endian=True, signed=True)
+load_be_i32 = _load(32, types.int64, big_endian=True, signed=True)
+load_be_u32 = _load(32, types.int64, big_endian=True, signed=False)
+load_be_i64 = _load(64, types.int64, big_endian=True, signed=True)
+load_le_u64 = _load(64, types.uint64, big_endian=False, signed=False)
+store_u8 = _store(8, big_endian=True)
+store_be_i16 = _store(16, big_endian=True)
+store_be_i32 = _store(32, big_endian=True)
+store_be_i64 = _store(64, big_endian=True)
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
+    """Copy ``size`` bytes; the ranges must not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer = ir.IntType(8).as_pointer()
+        to, origin, count = args
+        cgutils.raw_memcpy(
+            builder, builder.inttoptr(to, byte_pointer), builder.inttoptr(origin, byte_pointer), count, 1
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy exactly 16 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector_pointer = ir.VectorType(ir.IntType(8), 16).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
+        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line of an address that will be read soon. Never faults."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer = ir.IntType(8).as_pointer()
+        int32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32]),
+            "llvm.prefetch.p0",
+        )
+        pointer = builder.inttoptr(args[0], byte_pointer)
+        builder.call(function, [pointer, int32(0), int32(3), int32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def trailing_zeros(typingctx: Any, value: Any) -> Any:
+    """Index of the lowest bit that is set; ``value`` must not be 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def call_crc(typingctx: Any, function: Any, address: Any, size: Any) -> Any:
+    """Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)``.
+
+    The function's address is an argument and no constant, so that the kernel can be cached.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int32, int64 = ir.IntType(32), ir.IntType(64)
+        byte_pointer = ir.IntType(8).as_pointer()
+        prototype = ir.FunctionType(int32, [int32, byte_pointer, int64])
+        callee = builder.inttoptr(args[0], prototype.as_pointer())
+        crc = builder.call(callee, [int32(0), builder.inttoptr(args[1], byte_pointer), args[2]])
+        return builder.zext(crc, int64)
+
+    return types.int64(types.int64, types.int64, types.int64), generate
