@@ -82,8 +82,9 @@ def sweep(segments: Iterable[ProvenSegment]) -> None:
                 fsync_path(directory)
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a local file, in hex."""
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
