@@ -1,0 +1,187 @@
+"""Facts of the commitlog's files: names, sizes, first frames, and on demand every frame."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.model.facts import DispatchFact, FactsScope, FrameFact, LocalSegment, SegmentFact
+from storage_engine.model.store import FileFacts
+from storage_engine.rocketmq import frame
+from storage_engine.rocketmq.commitlog import FrameKind, FrameTable, scan_segment
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.queue_facts import missing_entries
+from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, well_named
+from storage_engine.rocketmq.store import LOG, find_active
+
+_HEAD = struct.Struct(">iI")
+_OFFSET = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The commitlog as its files are, whatever is wrong with them.
+
+    :param files: (path, size) of all of them, in the order of their names.
+    :param named: the well-named ones, by base offset.
+    """
+
+    files: tuple[tuple[Path, int], ...]
+    named: tuple[MappedFile, ...]
+    active: int
+    max_offset: int
+
+    @property
+    def min_offset(self) -> int:
+        return self.named[0].base_offset
+
+    @property
+    def local(self) -> tuple[LocalSegment, ...]:
+        return tuple(
+            LocalSegment(
+                log=LOG,
+                start_offset=file.base_offset,
+                end_offset=min(file.end_offset, max(file.base_offset, self.max_offset)),
+                facts=FileFacts.of(file.path),
+            )
+            for file in self.named
+        )
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the log at a physical offset; fewer, or none, where no file has them."""
+        for file in self.named:
+            if file.base_offset <= offset < file.end_offset:
+                with file.path.open("rb", buffering=0) as opened:
+                    return os.pread(opened.fileno(), size_bytes, offset - file.base_offset)
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """:param newest_store_timestamp_ms: of the last message that was seen; -1 when none was."""
+
+    frames: tuple[FrameFact, ...]
+    dispatch: tuple[DispatchFact, ...]
+    newest_store_timestamp_ms: int
+    notes: tuple[str, ...]
+
+
+def find_log_files(layout: StoreLayout) -> LogFiles:
+    """
+    :raises StoreNotFoundError: there is no segment.
+    """
+    found = list_raw_files(layout.log_paths)
+    named = well_named(found)
+    if not named:
+        raise StoreNotFoundError(
+            f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
+            "directory that the broker's storePathRootDir names."
+        )
+    active, max_offset = find_active(named)
+    return LogFiles(found, named, active, max_offset)
+
+
+def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
+    """One row a file, in the order of names."""
+    expected = layout.segment_size_bytes or Counter(size for _, size in log.files).most_common(1)[0][0]
+    rows = []
+    for path, size in log.files:
+        base_offset = int(path.name) if is_offset(path.name) else -1
+        rows.append(
+            SegmentFact(
+                subject=f"{path.parent.name}/{path.name}",
+                log=LOG,
+                name=path.name,
+                base_offset=base_offset,
+                end_offset=base_offset + size if base_offset >= 0 else -1,
+                first_frame_offset=_first_frame_offset(path),
+                expected_size_bytes=expected,
+                size_bytes=size,
+            )
+        )
+    return tuple(rows)
+
+
+def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk:
+    """Walk the first and the active segment frame by frame; with ``full`` every one.
+
+    The first one is where a deletion ended, the active one holds the newest message.
+    """
+    frames: list[FrameFact] = []
+    dispatch: list[DispatchFact] = []
+    newest = -1
+    chosen = [
+        file
+        for index, file in enumerate(log.named)
+        if index <= log.active and (scope.full or index in (0, log.active))
+    ]
+    for file in chosen:
+        end = min(file.size_bytes, log.max_offset - file.base_offset)
+        with mapped(file.path) as data, data[:end] as used:
+            table = scan_segment(used, file.base_offset)
+        bad = table.kind == FrameKind.UNDECODABLE
+        frames.append(
+            FrameFact(
+                subject=f"{file.path.parent.name}/{file.path.name}",
+                frames=len(table.kind) - int(bad.sum()),
+                accepted_damaged_bytes=scope.accepted_damage.get((LOG, file.base_offset), 0),
+                damaged_bytes=int(table.size_bytes[bad].astype(np.int64).sum()),
+            )
+        )
+        stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
+        newest = max(newest, int(stamps.max(initial=-1)))
+        if scope.full:
+            dispatch += _dispatch_facts(layout, file, table)
+    skipped = log.active + 1 - len(chosen)
+    notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
+    return Walk(tuple(frames), tuple(dispatch), newest, notes)
+
+
+def _first_frame_offset(path: Path) -> int:
+    with path.open("rb", buffering=0) as file:
+        header = file.read(frame.SYS_FLAG_AT)
+    if len(header) < frame.SYS_FLAG_AT:
+        return -1
+    _, magic = _HEAD.unpack_from(header)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return -1
+    (offset,) = _OFFSET.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
+    return int(offset)
+
+
+def _dispatch_facts(layout: StoreLayout, file: MappedFile, table: FrameTable) -> list[DispatchFact]:
+    """Per queue, how many of a segment's messages their consume queue lacks.
+
+    Frames flagged prepared or rollback get no entry, inner batches one in another kind of queue
+    (CommitLogDispatcherBuildConsumeQueue).
+    """
+    transaction = table.sys_flag & frame.TRANSACTION_MASK
+    dispatched = (
+        (table.kind == FrameKind.MESSAGE)
+        & (transaction != frame.TRANSACTION_PREPARED)
+        & (transaction != frame.TRANSACTION_ROLLBACK)
+        & ((table.sys_flag & frame.INNER_BATCH) == 0)
+    )
+    rows = np.flatnonzero(dispatched)
+    order = rows[np.lexsort((table.queue_offset[rows], table.queue_id[rows], table.topic[rows]))]
+    if not len(order):
+        return []
+    queue_of = np.stack((table.topic[order], table.queue_id[order]))
+    starts = np.flatnonzero(np.any(np.diff(queue_of, prepend=-2), axis=0))
+    facts = []
+    for group in np.split(order, starts[1:]):
+        topic, queue_id = table.topics[int(table.topic[group[0]])], int(table.queue_id[group[0]])
+        missing = missing_entries(
+            layout, topic, queue_id, table.queue_offset[group], table.physical_offset[group]
+        )
+        if missing is not None:
+            subject = f"{file.path.name}: {topic}/{queue_id}"
+            facts.append(DispatchFact(subject, messages=len(group), missing=missing))
+    return facts

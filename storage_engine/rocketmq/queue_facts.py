@@ -1,0 +1,212 @@
+"""Facts of the consume queues: their files, and where their live part begins."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
+from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import MappedFile
+from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
+from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, well_named
+
+_LMQ_PREFIX = "%LMQ%"
+
+
+class LogReader(Protocol):
+    """The part of the log that the queues point into."""
+
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    def read_at(self, offset: int, size_bytes: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    files: tuple[QueueFileFact, ...]
+    queues: tuple[QueueFact, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    kind: str
+    topic: str
+    queue_id: int
+    path: Path
+    format: EntryFormat
+
+    @property
+    def subject(self) -> str:
+        return f"{self.kind}/{self.topic}/{self.queue_id}"
+
+
+def collect_queues(layout: StoreLayout, log: LogReader, scope: FactsScope) -> Queues:
+    """Look at the queues in ``scope``: the files' names, and the entries around the log's min offset.
+
+    With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
+    and each queue's last one.
+    """
+    files: list[QueueFileFact] = []
+    queues: list[QueueFact] = []
+    for queue in _chosen(layout, scope):
+        found = list_raw_files((queue.path,))
+        files += _file_facts(queue, found)
+        named = well_named(found)
+        if named:
+            queues.append(_queue_fact(queue, named, log, scope.full))
+    notes = (
+        ()
+        if scope.full or scope.queues is None
+        else (f"{len(queues)} queues that the run touched were read",)
+    )
+    return Queues(tuple(files), tuple(queues), notes)
+
+
+def missing_entries(
+    layout: StoreLayout,
+    topic: str,
+    queue_id: int,
+    queue_offsets: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
+) -> int | None:
+    """How many of these messages have no entry at their queue offset that points at them.
+
+    :param queue_offsets: ascending.
+    :return: None when there is no such queue (its topic was deleted).
+    """
+    path = layout.consumequeue / topic / str(queue_id)
+    named = well_named(list_raw_files((path,)))
+    if not named:
+        return None
+    unit = consume_queue.DTYPE.itemsize
+    matched = 0
+    for file in named:
+        first, last = file.base_offset // unit, file.end_offset // unit
+        low, high = np.searchsorted(queue_offsets, (first, last))
+        if low < high:
+            entries = consume_queue.FORMAT.read_file(file)
+            at = queue_offsets[low:high] - first
+            inside = at < len(entries)
+            matched += int((entries["offset"][at[inside]] == physical_offsets[low:high][inside]).sum())
+    return len(queue_offsets) - matched
+
+
+def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
+    kinds = (
+        ("consumequeue", layout.consumequeue, consume_queue.FORMAT),
+        ("batchconsumequeue", layout.batchconsumequeue, batch_consume_queue.FORMAT),
+    )
+    for kind, directory, form in kinds:
+        if scope.full or scope.queues is None:
+            for found in iter_queues(directory):
+                yield _Queue(kind, found.topic, found.queue_id, found.path, form)
+            continue
+        touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
+        touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
+        for path in sorted(touched):
+            if path.is_dir() and path.name.isdecimal():
+                yield _Queue(kind, path.parent.name, int(path.name), path, form)
+
+
+def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[QueueFileFact]:
+    unit = queue.format.dtype.itemsize
+    for path, size in files:
+        start = int(path.name) if is_offset(path.name) else -1
+        whole = start >= 0 and start % unit == 0 and size % unit == 0
+        yield QueueFileFact(
+            subject=f"{queue.subject}/{path.name}",
+            queue=queue.subject,
+            start_offset=start // unit if whole else -1,
+            end_offset=(start + size) // unit if whole else -1,
+        )
+
+
+def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
+    left_over, live = 0, files[0]
+    for index, file in enumerate(files):
+        live = file
+        last = queue.format.entry(file, queue.format.capacity(file) - 1)
+        if last is None or int(last["offset"]) >= log.min_offset or index == len(files) - 1:
+            break
+        left_over += 1
+    entries = (
+        queue.format.read_queue(tuple(f for f in files if f.base_offset >= live.base_offset))
+        if full
+        else (queue.format.read_file(live))
+    )
+    offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
+    at_or_above = np.flatnonzero(offsets >= log.min_offset)
+    first = int(at_or_above[0]) if len(at_or_above) else -1
+    newest = queue.format.last_position(files)
+    last_entry = None if newest is None else queue.format.entry(*newest)
+    messages = offsets >= 0
+    ends = offsets[messages] + entries["size"][messages]
+    expected, found = _messages(queue, live, entries, first, log)
+    return QueueFact(
+        subject=queue.subject,
+        log_min_offset=log.min_offset,
+        log_max_offset=log.max_offset,
+        first_live_offset=-1 if first < 0 else int(offsets[first]),
+        lowest_live_offset=-1 if first < 0 else int(offsets[first:].min()),
+        floor=0,
+        first_offset=-1 if last_entry is None else int(last_entry["offset"]),
+        last_offset=-1 if last_entry is None else int(max(_end(last_entry), ends.max(initial=0))),
+        expected_message=expected,
+        found_message=found,
+        left_over_files=left_over,
+    )
+
+
+def _end(entry: np.void) -> int:
+    return int(entry["offset"]) + (0 if int(entry["size"]) == FILLER_SIZE else int(entry["size"]))
+
+
+def _messages(
+    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
+) -> tuple[str, str]:
+    """What the first live entry stands for, and what the frame it points at says it is.
+
+    An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
+    names its first message.
+    """
+    if first < 0:
+        return "", ""
+    entry = entries[first]
+    batch = "base_offset" in (entries.dtype.names or ())
+    position = file.base_offset // queue.format.dtype.itemsize + first
+    queue_offset = int(entry["base_offset"]) if batch else position
+    expected = f"{queue.topic}/{queue.queue_id} @ {queue_offset}"
+    if queue.topic.startswith(_LMQ_PREFIX):
+        return expected, ""
+    return expected, _message_at(log.read_at(int(entry["offset"]), int(entry["size"])))
+
+
+def _message_at(data: bytes) -> str:
+    """Topic, queue and queue offset in a frame's header."""
+    if len(data) < frame.MIN_MESSAGE_BYTES:
+        return "no frame"
+    _, magic = struct.unpack_from(">iI", data, frame.SIZE_AT)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return f"magic {magic:08x}"
+    (queue_id,) = struct.unpack_from(">i", data, frame.QUEUE_ID_AT)
+    (queue_offset,) = struct.unpack_from(">q", data, frame.QUEUE_OFFSET_AT)
+    (sys_flag,) = struct.unpack_from(">i", data, frame.SYS_FLAG_AT)
+    flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
+    extra = sum(frame.IPV6_EXTRA_BYTES for bit in flags if sys_flag & bit)
+    (body_bytes,) = struct.unpack_from(">i", data, frame.BODY_LENGTH_AT + extra)
+    topic_at = frame.BODY_AT + extra + body_bytes
+    length_bytes = 1 if magic == frame.MAGIC_V1 else 2
+    topic_bytes = int.from_bytes(data[topic_at : topic_at + length_bytes], "big")
+    topic = data[topic_at + length_bytes : topic_at + length_bytes + topic_bytes]
+    return f"{topic.decode(errors='surrogateescape')}/{queue_id} @ {queue_offset}"
