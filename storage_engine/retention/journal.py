@@ -112,6 +112,11 @@ class Journal:
     def __init__(self, url: str) -> None:
         self._database = JournalDatabase(url)
 
+    @property
+    def name(self) -> str:
+        """Its URL without a password."""
+        return self._database.name
+
     # Stores
 
     def find_store(self, real_path: str) -> StoreRecord | None:

@@ -1,0 +1,82 @@
+"""Flush what a cleanup left behind, and look at the broker's checkpoint. It is never written here.
+
+Recovery trusts the checkpoint: a value that is higher than the truth makes a broker skip messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_engine import durable
+from storage_engine.retention.cycle.context import Context, open_context
+from storage_engine.retention.cycle.dependents import deleted_dependents
+from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """:param checkpoint: its values as they are, by name.
+    :param flushed: number of files and directories that were flushed.
+    :param notices: values that a person should look at.
+    """
+
+    run_key: str
+    checkpoint: Mapping[str, int]
+    flushed: int
+    notices: tuple[str, ...]
+
+
+def flush_checkpoint(store: ManagedStore, run_key: str) -> CheckpointResult:
+    """Flush the active segment, the checkpoint, and every directory that the run changed.
+
+    Flushing changes no byte, so it needs no hold and does no harm beside a running broker.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    done = context.result(run, Step.CHECKPOINT, CheckpointResult)
+    if done is not None:
+        return done
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.CHECKPOINT):
+        now_ms = clock_ms()
+        paths = dict.fromkeys(
+            str(path) for path in context.broker.flush_paths(context.broker.snapshot(now_ms))
+        )
+        paths.update(
+            dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
+        )
+        for path in paths:
+            durable.fsync_path(path)
+        checkpoint = context.broker.checkpoint()
+        notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
+        result = CheckpointResult(run_key, checkpoint, len(paths), notices)
+        context.save(run, Step.CHECKPOINT, result, started_ns)
+    return result
+
+
+def _planned_with(context: Context, run: Run) -> Mapping[str, int]:
+    plans = context.journal.events(run, Step.PLAN, Phase.RESULT)
+    return dict(plans[0].payload["checkpoint"]) if plans else {}
+
+
+def _look_at(now: Mapping[str, int], before: Mapping[str, int], now_ms: int) -> tuple[str, ...]:
+    notices = []
+    for name, value in now.items():
+        if value < 0:
+            notices.append(f"checkpoint: expected {name} to be 0 or more, found {value}")
+        if "timestamp" in name and value > now_ms:
+            notices.append(
+                f"checkpoint: expected {name} to be at most now, {now_ms}, found {value}: recovery would "
+                "trust it"
+            )
+        if value > before.get(name, value):
+            notices.append(
+                f"checkpoint: {name} rose from {before[name]} to {value} since the plan: the broker ran in "
+                "between"
+            )
+    return tuple(notices)

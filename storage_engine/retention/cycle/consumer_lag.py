@@ -1,0 +1,59 @@
+"""Take down how far consumers are, and hold back what they still have to read where the policy says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.plan import Plan
+from storage_engine.model.policy import LagPolicy
+from storage_engine.retention.cycle.context import WHOLE, Context, open_context
+from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.lag_policy import apply_lag_policy
+from storage_engine.retention.managed_store import ManagedStore
+
+
+def record_lag(store: ManagedStore, run_key: str, summary: LagSummary, rows: Iterable[QueueLag]) -> None:
+    """Record the lag that was computed for the run's plan; the latest one counts.
+
+    :param rows: of every group and queue; those at risk are kept, for the gate and the report.
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    payload: dict[str, Any] = {
+        "result": {
+            "summary": to_jsonable(summary),
+            "at_risk": [to_jsonable(row) for row in rows if row.at_risk],
+        }
+    }
+    context.journal.record(context.run(run_key), Step.LAG, Phase.RESULT, [(WHOLE, payload)])
+
+
+def recorded_lag(context: Context, run: Run) -> tuple[LagSummary, tuple[QueueLag, ...]] | None:
+    """The run's latest lag: the summary, and every queue that still has to read what would go."""
+    results = context.journal.events(run, Step.LAG, Phase.RESULT)
+    if not results:
+        return None
+    found = results[-1].payload["result"]
+    at_risk = tuple(from_jsonable(QueueLag, row) for row in found["at_risk"])
+    return from_jsonable(LagSummary, found["summary"]), at_risk
+
+
+def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
+    """The fresh plan, cut by the store's lag policy.
+
+    :raises GateRefusedError: the policy blocks and no lag is known.
+    """
+    policy = context.store.policy.lag_policy
+    if policy is not LagPolicy.BLOCK or not fresh.to_delete:
+        return fresh
+    lag = recorded_lag(context, run)
+    if lag is None:
+        raise GateRefusedError(
+            f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
+            "lag_policy is block, found none recorded. Nothing was deleted. Run this run's lag job first."
+        )
+    return apply_lag_policy(fresh, lag[1], policy)

@@ -1,0 +1,98 @@
+"""What every step begins with: the store's settings, its journal, its identity, its broker's rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.model.broker import BrokerStore
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import Plan
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.identity import identify
+from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.lease import Lease
+from storage_engine.retention.managed_store import ManagedStore
+
+T = TypeVar("T")
+
+WHOLE = ""
+"""Subject of the event that carries a step's result as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    store: ManagedStore
+    journal: Journal
+    record: StoreRecord
+    broker: BrokerStore
+
+    def run(self, run_key: str) -> Run:
+        """
+        :raises RunStateError: there is no such run.
+        """
+        return self.journal.run(self.record.store_id, run_key)
+
+    def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
+        """What the step came to, if it was done already."""
+        done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
+        return from_jsonable(cls, done[0].payload["result"]) if done else None
+
+    def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
+        """Record what the step came to, and how long it took."""
+        took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+        self.journal.record(
+            run, step, Phase.RESULT, [(WHOLE, {"result": to_jsonable(result), "took_ms": took_ms})]
+        )
+
+    @contextmanager
+    def errors(self, run: Run, step: Step) -> Iterator[None]:
+        """Record why a step failed, for the report; the error goes on its way."""
+        try:
+            yield
+        except (StorageEngineError, OSError) as error:
+            said = {"type": type(error).__name__, "message": str(error)}
+            with suppress(StorageEngineError):
+                self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+            raise
+
+    @contextmanager
+    def changing(self, now_ms: int) -> Iterator[tuple[StoreSnapshot, Lease]]:
+        """Hold the store, by the broker's lock and by our lease, and look at it anew.
+
+        :raises StoreBusyError: a broker or another run has it.
+        :raises StoreCrashedError: its broker has to recover it first.
+        """
+        with self.broker.hold(), self.journal.lease(self.record.store_id) as lease:
+            snapshot = self.broker.snapshot(now_ms)
+            if snapshot.crashed:
+                raise StoreCrashedError(
+                    f"{snapshot.root}: its broker did not stop cleanly (the file 'abort' is there), so where "
+                    "its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
+                    "stop it cleanly, and run again."
+                )
+            yield snapshot, lease
+
+
+def open_context(store: ManagedStore) -> Context:
+    """
+    :raises BadInputError: settings that can't be used.
+    :raises StoreNotFoundError: there is no such store.
+    """
+    broker = open_store(store)
+    journal = Journal(store.journal_url)
+    return Context(store, journal, identify(store, journal), broker)
+
+
+def approved_plan(run: Run) -> Plan:
+    """
+    :raises RunStateError: the run has no plan.
+    """
+    if run.plan is None:
+        raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")
+    return run.plan

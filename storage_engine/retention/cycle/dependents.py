@@ -1,0 +1,88 @@
+"""Delete what points only below the log's new beginning: queues and index files, by the broker's own rule."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import RunStateError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import DependentFile
+from storage_engine.retention.cycle.context import Context, open_context
+from storage_engine.retention.cycle.releasing import ReleaseResult
+from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class DependentsResult:
+    """:param min_offset: the log's, by the files that are there; None when nothing was released.
+    :param deleted: number of files by kind.
+    """
+
+    run_key: str
+    min_offset: int | None
+    deleted: Mapping[str, int]
+    freed_bytes: int
+
+
+def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
+    """Delete the dependents of what the run released; nothing when it released nothing.
+
+    :raises RunStateError: the run has not released yet.
+    :raises StoreBusyError: a broker or another run has the store.
+    :raises StoreCrashedError: the broker has to recover the store first.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    done = context.result(run, Step.DEPENDENTS, DependentsResult)
+    if done is not None:
+        return done
+    released = context.result(run, Step.RELEASE, ReleaseResult)
+    if released is None:
+        raise RunStateError(f"run {run_key!r}: expected its release to be done, found none. Release first.")
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.DEPENDENTS):
+        result = _clean(context, run) if released.deleted else DependentsResult(run_key, None, {}, 0)
+        context.save(run, Step.DEPENDENTS, result, started_ns)
+    return result
+
+
+def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
+    """The files that the run deleted, by its results."""
+    results = context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)
+    return tuple(from_jsonable(DependentFile, event.payload) for event in results if event.subject)
+
+
+def _clean(context: Context, run: Run) -> DependentsResult:
+    with context.changing(clock_ms()) as (snapshot, lease):
+        min_offset = min(log.min_offset for log in snapshot.logs)
+        files = context.broker.dependents(min_offset)
+        said = [(file.facts.path, to_jsonable(file)) for file in files]
+        context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
+        context.broker.delete_dependents(files)
+        _record_results(context, run)
+    deleted = deleted_dependents(context, run)
+    return DependentsResult(
+        run_key=run.run_key,
+        min_offset=min_offset,
+        deleted=Counter(file.kind.value for file in deleted),
+        freed_bytes=sum(file.facts.size_bytes for file in deleted),
+    )
+
+
+def _record_results(context: Context, run: Run) -> None:
+    """Record every file that is gone after an intent of this run, those from before a kill included."""
+    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
+    gone = {
+        event.subject: event.payload
+        for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)
+        if event.subject not in known and not Path(event.subject).exists()
+    }
+    for directory in sorted({Path(path).parent for path in gone}):
+        durable.fsync_path(directory)
+    context.journal.record(run, Step.DEPENDENTS, Phase.RESULT, list(gone.items()))

@@ -1,0 +1,68 @@
+"""End a run with its report, whatever became of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.cycle.context import open_context
+from storage_engine.retention.journal import RunState, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import Outcome, Report, report_of
+from storage_engine.retention.report_text import report_text
+
+_ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResult:
+    """:param ok: nothing failed and nothing was refused.
+    :param finished: the run is over; otherwise the same run key goes on with it.
+    """
+
+    run_key: str
+    outcome: Outcome
+    ok: bool
+    finished: bool
+    report_json: str
+    report_text: str
+
+
+def finish(store: ManagedStore, run_key: str) -> FinishResult:
+    """Write the run's report as JSON and text, and close the run if it is at its end.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    with context.errors(run, Step.REPORT):
+        report = report_of(context, run)
+        if report.outcome in _ENDED and run.state is not RunState.FINISHED:
+            context.journal.finish_run(run, {"result": report.outcome.value})
+            report = report_of(context, context.run(run_key))
+        json_path, text_path = _paths(store, run_key)
+        durable.make_dirs(json_path.parent)
+        durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
+        durable.write_file(text_path, report_text(report).encode())
+    ended = report.outcome in _ENDED
+    return FinishResult(run_key, report.outcome, report.ok, ended, str(json_path), str(text_path))
+
+
+def report_json(report: Report) -> dict[str, object]:
+    """A report as plain values for JSON."""
+    return {**to_jsonable(report), "ok": report.ok}
+
+
+def _paths(store: ManagedStore, run_key: str) -> tuple[Path, Path]:
+    directory = Path(store.report_dir) / _file_name(store.name)
+    name = _file_name(run_key)
+    return directory / f"{name}.json", directory / f"{name}.txt"
+
+
+def _file_name(text: str) -> str:
+    """Airflow's run ids have colons and plus signs, which not every file system and tool takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"

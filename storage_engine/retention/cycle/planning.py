@@ -1,0 +1,81 @@
+"""Decide what a run deletes, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.retention.cycle.context import approved_plan, open_context
+from storage_engine.retention.journal import Run, Step, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The plan in short; :func:`recorded_plan` has it whole.
+
+    :param causes: the causes that hold, such as ``time-up``.
+    :param delete_offsets: base offsets of the segments to delete, oldest first.
+    """
+
+    run_key: str
+    store_id: str
+    lineage: int
+    digest: str
+    causes: tuple[str, ...]
+    delete_offsets: tuple[int, ...]
+    delete_bytes: int
+    kept: int
+    new_min_offset: int
+    notices: tuple[str, ...]
+
+
+def make_plan(
+    store: ManagedStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
+) -> PlanResult:
+    """Plan the run; a run that has a plan keeps it.
+
+    :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises RunStateError: the run was begun with another request.
+    """
+    context = open_context(store)
+    request = request or PlanRequest()
+    run = context.journal.begin_run(context.record.store_id, run_key, request)
+    if run.plan is None:
+        with context.errors(run, Step.PLAN):
+            now_ms = clock_ms() if now_ms is None else now_ms
+            snapshot = context.broker.snapshot(now_ms)
+            plan = context.broker.plan(snapshot, now_ms, request)
+            decided_from = {
+                "levels": to_jsonable((*snapshot.log_disks, snapshot.dependents_disk)),
+                "crashed": snapshot.crashed,
+                "checkpoint": dict(context.broker.checkpoint()),
+            }
+            run = context.journal.record_plan(run, plan, decided_from)
+    return _result(run, context.record.lineage)
+
+
+def recorded_plan(store: ManagedStore, run_key: str) -> Plan:
+    """The whole plan of a run.
+
+    :raises RunStateError: no such run, or it has none.
+    """
+    return approved_plan(open_context(store).run(run_key))
+
+
+def _result(run: Run, lineage: int) -> PlanResult:
+    plan = approved_plan(run)
+    return PlanResult(
+        run_key=run.run_key,
+        store_id=run.store_id,
+        lineage=lineage,
+        digest=plan.digest,
+        causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
+        delete_offsets=tuple(segment.base_offset for segment in plan.to_delete),
+        delete_bytes=sum(segment.facts.size_bytes for segment in plan.to_delete),
+        kept=sum(not decision.deletes for decision in plan.decisions),
+        new_min_offset=plan.new_min_offset,
+        notices=plan.notices,
+    )

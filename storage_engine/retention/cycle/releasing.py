@@ -1,0 +1,246 @@
+"""Delete what the approved plan says, as far as the gate lets it pass. The only place that unlinks segments.
+
+Under the broker's lock and our lease: a new snapshot, a new plan, every segment judged before the first one
+goes; then, oldest first, for each: intent, unlink, directory flushed, result. Killed at any instant and run
+again, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import (
+    GateRefusedError,
+    LakeConflictError,
+    LakeUnavailableError,
+    ReceiptError,
+    RunStateError,
+)
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import FileFacts, StoreSnapshot
+from storage_engine.retention.cycle.consumer_lag import without_held_back
+from storage_engine.retention.cycle.context import Context, approved_plan, open_context
+from storage_engine.retention.gate import (
+    Passage,
+    Verdict,
+    judge,
+    request_again,
+    same_file,
+    still_eligible,
+)
+from storage_engine.retention.history import SegmentRelease, releases, segment_subject
+from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.lease import Lease
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An approved segment that stays after all."""
+
+    log: str
+    base_offset: int
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """:param new_min_offset: where the log begins now."""
+
+    run_key: str
+    digest: str
+    deleted: tuple[SegmentRelease, ...]
+    kept: tuple[Kept, ...]
+    freed_bytes: int
+    new_min_offset: int
+
+
+def release(
+    store: ManagedStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
+) -> ReleaseResult:
+    """Delete the planned segments that pass the gate.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
+    :raises RunStateError: no such run, it has no plan, or another plan was approved.
+    :raises StoreBusyError: a broker or another run has the store.
+    :raises StoreCrashedError: the broker has to recover the store first.
+    :raises GateRefusedError: a segment has no valid receipt, is gone, or changes under our eyes.
+    :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
+    :raises LakeUnavailableError: receipts can't be read.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    plan = approved_plan(run)
+    if approved_digest is not None and approved_digest != plan.digest:
+        raise RunStateError(
+            f"run {run_key!r}: expected approval of its plan {plan.digest}, found approval of "
+            f"{approved_digest}. Nothing was deleted. Approve the plan that is recorded."
+        )
+    done = context.result(run, Step.RELEASE, ReleaseResult)
+    if done is not None:
+        return done
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.RELEASE):
+        if plan.to_delete:
+            result = _release(context, run, plan, clock_ms() if now_ms is None else now_ms)
+        else:
+            result = ReleaseResult(run_key, plan.digest, (), (), 0, plan.new_min_offset)
+        context.save(run, Step.RELEASE, result, started_ns)
+    return result
+
+
+def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResult:
+    if now_ms < plan.decided_at_ms:
+        raise GateRefusedError(
+            f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
+            "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
+        )
+    with context.changing(now_ms) as (snapshot, lease):
+        _settle(context, run, plan, snapshot)
+        fresh = context.broker.plan(snapshot, now_ms, request_again(plan, run.request))
+        eligible = still_eligible(plan, without_held_back(context, run, fresh))
+        verdicts = _judge_all(context, plan, eligible.go)
+        for verdict in verdicts:
+            _delete(context, run, verdict, lease)
+        deleted, _ = releases(context.journal.events(run, Step.RELEASE))
+        left = context.broker.snapshot(now_ms)
+    return ReleaseResult(
+        run_key=run.run_key,
+        digest=plan.digest,
+        deleted=tuple(deleted.values()),
+        kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
+        freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
+        new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
+    )
+
+
+def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> None:
+    """Account for planned segments that are gone: ours, from before a kill, or somebody else's doing.
+
+    :raises GateRefusedError: one is gone that we never meant to delete.
+    """
+    there = {s.base_offset for log in snapshot.logs if log.name == plan.log for s in log.segments}
+    done, meant = releases(context.journal.events(run, Step.RELEASE))
+    for segment in plan.to_delete:
+        subject = segment_subject(segment.log, segment.base_offset)
+        if segment.base_offset in there or subject in done:
+            continue
+        if subject not in meant:
+            raise GateRefusedError(
+                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
+                "no file, and this run did not delete it. Nothing was deleted by this call. Run verify to "
+                "see whether its bytes are in the lake or lost, and plan again."
+            )
+        durable.fsync_path(Path(meant[subject].facts.path).parent)
+        context.journal.record(run, Step.RELEASE, Phase.RESULT, [(subject, to_jsonable(meant[subject]))])
+
+
+def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision]) -> list[Verdict]:
+    """Judge every segment before the first one goes.
+
+    :raises GateRefusedError: one doesn't pass; names all that don't.
+    """
+    waiver = context.journal.find_waiver(plan.digest)
+    try:
+        rows, faults = _receipts(context)
+    except LakeUnavailableError:
+        if waiver is None:
+            raise
+        rows, faults = (), {}
+    planned = {segment.base_offset: segment for segment in plan.to_delete}
+    verdicts = [
+        judge(
+            decision,
+            planned[decision.segment.base_offset],
+            [r for r in rows if (r.log, r.base_offset) == (plan.log, decision.segment.base_offset)],
+            faults,
+            context.store.policy,
+            waiver,
+        )
+        for decision in decisions
+    ]
+    refused = [f"{v.segment.facts.path}: {v.detail}" for v in verdicts if v.passage is Passage.REFUSED]
+    if refused:
+        raise GateRefusedError(
+            "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
+            + "; ".join(refused)
+            + f". Archive them, or let a person waive plan {plan.digest}."
+        )
+    return [_hash_again(v) if v.passage is Passage.HASH_AGAIN else v for v in verdicts]
+
+
+def _receipts(context: Context) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
+    """The receipts of the store's lineage, and which of them are not valid."""
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return (), {}
+    lake = open_lake(context.store.lake, create=False)
+    every = receipts(lake, context.record.store_id)
+    rows = tuple(row for row in every if row.lineage == context.record.lineage)
+    try:
+        check_chain(every)
+    except ReceiptError as error:
+        return rows, {row.identity: str(error) for row in rows}
+    return rows, broken_receipts(lake, rows)
+
+
+def _hash_again(verdict: Verdict) -> Verdict:
+    """Compare a touched file with its receipt.
+
+    :raises LakeConflictError: it has other bytes.
+    """
+    assert verdict.receipt is not None
+    path = verdict.segment.facts.path
+    with Path(path).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != verdict.receipt.sha256:
+        raise LakeConflictError(
+            f"{path}: expected SHA-256 {verdict.receipt.sha256}, which its receipt proves, found {sha256}. "
+            "Nothing was deleted. If the broker recovered from a crash and wrote these offsets again, run "
+            "storage-engine adopt to open a new lineage; otherwise find out who changed the file."
+        )
+    detail = f"{verdict.detail}, and its SHA-256 is still {sha256}"
+    return Verdict(verdict.decision, Passage.PROVEN, verdict.receipt, detail)
+
+
+def _delete(context: Context, run: Run, verdict: Verdict, lease: Lease) -> None:
+    segment, receipt = verdict.segment, verdict.receipt
+    path = Path(segment.facts.path)
+    entry = SegmentRelease(
+        log=segment.log,
+        base_offset=segment.base_offset,
+        facts=segment.facts,
+        reason=verdict.decision.reason,
+        reason_detail=verdict.decision.detail,
+        passage=verdict.passage,
+        passage_detail=verdict.detail,
+        sha256=receipt.sha256 if receipt else None,
+        data_file=receipt.data_file if receipt else None,
+        receipt_hash=receipt.row_hash if receipt else None,
+    )
+    said = [(entry.subject, to_jsonable(entry))]
+    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
+    found = FileFacts.of(path)
+    if not same_file(found, segment.facts):
+        context.journal.record(
+            run, Step.RELEASE, Phase.ERROR, [(entry.subject, {"found": to_jsonable(found)})]
+        )
+        raise GateRefusedError(
+            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found}: somebody changes "
+            "the store while we hold it. It was not deleted, older ones of the plan may be. Stop who does."
+        )
+    durable.unlink(path)
+    # Before the next, younger one goes: a power loss must never leave a hole.
+    durable.fsync_path(path.parent)
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)

@@ -1,0 +1,164 @@
+"""When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
+
+A segment goes when (1) the approved plan and a fresh one both let it go, together with every older
+segment, and (2) a valid receipt proves that its bytes are in the lake, or the store's policy or a person's
+waiver does without, for exactly the file that was planned. What is not known counts as no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.journal import Waiver
+
+
+class Passage(StrEnum):
+    """On what ground a segment passes, or that it doesn't."""
+
+    PROVEN = "proven"
+    """A valid receipt, and the file is as it was when it was proven."""
+    HASH_AGAIN = "hash-again"
+    """A valid receipt, but the file was touched: it passes if its SHA-256 is still the receipt's."""
+    ARCHIVE_OFF = "archive-off"
+    WAIVED = "waived"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """:param receipt: what proves the segment; None where it passes without proof, or is refused."""
+
+    decision: Decision
+    passage: Passage
+    receipt: Receipt | None
+    detail: str
+
+    @property
+    def segment(self) -> Segment:
+        return self.decision.segment
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """What both plans let go, oldest first, and every other approved segment with why it stays."""
+
+    go: tuple[Decision, ...]
+    stay: tuple[Decision, ...]
+
+
+def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
+    """The request to decide by again when ``approved`` is released.
+
+    Archiving may take longer than the deleteWhen hour: a pass that the clock began may end after it, as a
+    manual one. A full disk has to be full still.
+    """
+    by_clock = any(trigger.cause is Cause.TIME_UP for trigger in approved.triggers)
+    return replace(request, manual=request.manual or by_clock)
+
+
+def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
+    """Cut the approved plan down to the prefix of the log that may still go.
+
+    :param fresh: decided just now, while the store is held, and cut by the lag policy.
+    """
+    wanted = {segment.base_offset for segment in approved.to_delete}
+    go: list[Decision] = []
+    stay: list[Decision] = []
+    blocked: Decision | None = None
+    for decision in fresh.decisions:
+        segment = decision.segment
+        if blocked is None:
+            if segment.base_offset not in wanted:
+                blocked = replace(decision, detail="not in the approved plan")
+            elif not decision.deletes:
+                blocked = decision
+            else:
+                go.append(decision)
+                continue
+        if segment.base_offset in wanted:
+            stay.append(blocked if blocked.segment == segment else _behind(decision, blocked))
+    return Eligible(tuple(go), tuple(stay))
+
+
+def _behind(decision: Decision, blocked: Decision) -> Decision:
+    if not decision.deletes:
+        return decision
+    detail = f"behind {blocked.segment.name}, which stays: {blocked.detail}"
+    return Decision(decision.segment, Reason.BEHIND_KEPT, detail)
+
+
+def judge(
+    decision: Decision,
+    planned: Segment,
+    receipts: Sequence[Receipt],
+    faults: Mapping[SegmentIdentity, str],
+    policy: Policy,
+    waiver: Waiver | None,
+) -> Verdict:
+    """Decide whether an eligible segment passes.
+
+    :param decision: the fresh plan's, with the file as it is now.
+    :param planned: the same segment as the approved plan knew it.
+    :param receipts: those of this store and lineage for this log and base offset.
+    :param faults: receipts that are not valid, and why.
+    :param waiver: of the approved plan.
+    """
+    segment = decision.segment
+    untouched = same_file(segment.facts, planned.facts)
+    if policy.archive is ArchiveMode.OFF:
+        if untouched:
+            return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
+        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+    receipt, doubt = _valid(receipts, faults)
+    if receipt is None and waiver is not None:
+        if untouched:
+            said = f"waived by {waiver.person}: {waiver.reason} ({doubt})"
+            return Verdict(decision, Passage.WAIVED, None, said)
+        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
+    if receipt is None:
+        return Verdict(decision, Passage.REFUSED, None, doubt)
+    if same_file(segment.facts, proven_facts(receipt)):
+        return Verdict(decision, Passage.PROVEN, receipt, "as it was when its copy was proven")
+    return Verdict(decision, Passage.HASH_AGAIN, receipt, "touched since its copy was proven")
+
+
+def same_file(left: FileFacts, right: FileFacts) -> bool:
+    """Whether device, inode, size, mtime and ctime agree: then nobody wrote to it in between."""
+    return replace(left, path="") == replace(right, path="")
+
+
+def proven_facts(receipt: Receipt) -> FileFacts:
+    """The facts of the file that a receipt was made from."""
+    return FileFacts(
+        path=receipt.source_path,
+        device=receipt.source_device,
+        inode=receipt.source_inode,
+        size_bytes=receipt.size_bytes,
+        mtime_ns=receipt.source_mtime_ns,
+        ctime_ns=receipt.source_ctime_ns,
+    )
+
+
+def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -> tuple[Receipt | None, str]:
+    """The one receipt that counts, or None and why there is none."""
+    if not receipts:
+        return None, "no receipt in the lake"
+    if len(receipts) > 1:
+        hashes = ", ".join(receipt.sha256 for receipt in receipts)
+        return None, f"several receipts for one segment, with SHA-256 {hashes}"
+    (receipt,) = receipts
+    if receipt.identity in faults:
+        return None, f"its receipt is not valid: {faults[receipt.identity]}"
+    if receipt.proof_version > PROOF_VERSION:
+        return None, f"its receipt has proof version {receipt.proof_version}, known is {PROOF_VERSION}"
+    return receipt, ""
+
+
+def _touched(planned: Segment) -> str:
+    return f"{planned.facts.path} changed since it was planned, and nothing proves its bytes: plan again"

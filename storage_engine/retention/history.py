@@ -1,0 +1,87 @@
+"""What the journal says became of each segment: meant to go, gone, or never touched by us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from storage_engine.lake.ranges import ReleasedSpan
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.plan import Reason
+from storage_engine.model.store import FileFacts
+from storage_engine.retention.gate import Passage
+from storage_engine.retention.journal import Event, Journal, Phase, Step
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRelease:
+    """One segment's deletion: what the intent says, and what its result confirms.
+
+    :param sha256: of its bytes by the receipt; None where it went without one.
+    :param data_file: where those bytes are in the lake; None likewise.
+    :param receipt_hash: ``row_hash`` of the receipt; None likewise.
+    """
+
+    log: str
+    base_offset: int
+    facts: FileFacts
+    reason: Reason
+    reason_detail: str
+    passage: Passage
+    passage_detail: str
+    sha256: str | None
+    data_file: str | None
+    receipt_hash: str | None
+
+    @property
+    def subject(self) -> str:
+        return segment_subject(self.log, self.base_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.facts.size_bytes
+
+
+def segment_subject(log: str, base_offset: int) -> str:
+    """How events name a segment."""
+    return f"{log}/{base_offset:020d}"
+
+
+def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
+    """The segments that release events say are gone, and those that were meant to go without a result.
+
+    :param events: of the release step, oldest first.
+    :return: (done, open), each by subject. An error after an intent withdraws it.
+    """
+    done: dict[str, SegmentRelease] = {}
+    open_intents: dict[str, SegmentRelease] = {}
+    for event in events:
+        if not event.subject:
+            continue
+        if event.phase is Phase.ERROR:
+            open_intents.pop(event.subject, None)
+        elif event.phase is Phase.INTENT:
+            open_intents[event.subject] = _release(event.payload)
+        else:
+            open_intents.pop(event.subject, None)
+            done[event.subject] = _release(event.payload)
+    return done, open_intents
+
+
+def released_spans(journal: Journal, store_id: str) -> tuple[ReleasedSpan, ...]:
+    """What all runs deleted from a store, for laying store and lake over each other."""
+    results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
+    gone = (_release(event.payload) for event in results if event.subject)
+    return tuple(
+        ReleasedSpan(
+            log=release.log,
+            start_offset=release.base_offset,
+            end_offset=release.end_offset,
+            excused="" if release.receipt_hash else release.passage_detail,
+        )
+        for release in gone
+    )
+
+
+def _release(payload: Mapping[str, object]) -> SegmentRelease:
+    return from_jsonable(SegmentRelease, payload)

@@ -1,0 +1,312 @@
+"""What a run did and why: the answer to every question about a segment that went or stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import DiskUsage
+from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.retention.cycle.checkpointing import CheckpointResult
+from storage_engine.retention.cycle.consumer_lag import recorded_lag
+from storage_engine.retention.cycle.context import WHOLE, Context, open_context
+from storage_engine.retention.cycle.dependents import deleted_dependents
+from storage_engine.retention.cycle.releasing import Kept, ReleaseResult
+from storage_engine.retention.cycle.validation import recorded_validation
+from storage_engine.retention.history import SegmentRelease, releases, segment_subject
+from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
+from storage_engine.retention.managed_store import ManagedStore
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    """Everything that was approved and passed the gate is deleted, and what should hold does."""
+    NOTHING_TO_DO = "nothing-to-do"
+    BLOCKED = "blocked"
+    """Something would go, but nothing may; the segments say why."""
+    UNFINISHED = "unfinished"
+    """A step is still to be done: run the same again."""
+    FAILED = "failed"
+    """A step failed and was not done since, or validation found a failure."""
+
+
+class Fate(StrEnum):
+    DELETED = "deleted"
+    KEPT = "kept"
+    PENDING = "pending"
+    """To be deleted by the plan, and still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment of the plan: what became of it, why, and on what ground.
+
+    :param proof: on what ground it was deleted; "" when it was not.
+    """
+
+    log: str
+    base_offset: int
+    path: str
+    size_bytes: int
+    planned: bool
+    fate: Fate
+    reason: Reason
+    detail: str
+    proof: str
+    proof_detail: str
+    sha256: str | None
+    data_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSegment:
+    """One segment that the run wanted in the lake and that is there with a receipt.
+
+    :param by_this_run: False where it was proven before the run began.
+    """
+
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    data_file: str
+    data_file_bytes: int
+    proven_at_ms: int
+    by_this_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """:param took_ms: None while the step is not done.
+    :param error: the last failure, unless the step was done since.
+    """
+
+    step: str
+    done: bool
+    took_ms: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    :param levels: of the disks when the plan was made.
+    :param notices: what a person should read though it changed nothing.
+    """
+
+    outcome: Outcome
+    store: str
+    store_id: str
+    lineage: int
+    broker: str
+    root: str
+    run_key: str
+    request: PlanRequest
+    began_at_ms: int
+    finished_at_ms: int | None
+    plan_digest: str | None
+    decided_at_ms: int | None
+    triggers: tuple[Trigger, ...]
+    levels: tuple[DiskUsage, ...]
+    crashed: bool
+    segments: tuple[SegmentReport, ...]
+    archived: tuple[ArchivedSegment, ...]
+    unproven: tuple[int, ...]
+    waiver: Waiver | None
+    freed_bytes: int
+    new_min_offset: int | None
+    dependents: tuple[DependentFile, ...]
+    lag: LagSummary | None
+    lagging: tuple[QueueLag, ...]
+    lag_policy: str
+    archive_mode: str
+    checkpoint: CheckpointResult | None
+    validation: ValidationResult | None
+    notices: tuple[str, ...]
+    steps: tuple[StepReport, ...]
+    lake: str
+    journal: str
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO)
+
+
+def build_report(store: ManagedStore, run_key: str) -> Report:
+    """Collect everything that the journal and the lake know of a run, at whatever step it is.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    return report_of(context, context.run(run_key))
+
+
+def report_of(context: Context, run: Run) -> Report:
+    """:func:`build_report` for a context that is open already."""
+    store, plan = context.store, run.plan
+    events = context.journal.events(run)
+    released = context.result(run, Step.RELEASE, ReleaseResult)
+    gone, _ = releases(event for event in events if event.step == Step.RELEASE)
+    archived, unproven, lake_notice = _archived(context, run, events)
+    decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
+    steps = _steps(run, events)
+    validation = recorded_validation(context, run)
+    summary, lagging = recorded_lag(context, run) or (None, ())
+    checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
+    return Report(
+        outcome=_outcome(plan, released, steps, validation, unproven),
+        store=store.name,
+        store_id=run.store_id,
+        lineage=context.record.lineage,
+        broker=store.broker,
+        root=store.real_root,
+        run_key=run.run_key,
+        request=run.request,
+        began_at_ms=run.created_at_ms,
+        finished_at_ms=run.finished_at_ms,
+        plan_digest=run.plan_digest,
+        decided_at_ms=plan.decided_at_ms if plan else None,
+        triggers=plan.triggers if plan else (),
+        levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
+        crashed=bool(decided_from.get("crashed", False)),
+        segments=_segments(plan, gone, released.kept if released else ()),
+        archived=archived,
+        unproven=unproven,
+        waiver=context.journal.find_waiver(plan.digest) if plan else None,
+        freed_bytes=sum(release.facts.size_bytes for release in gone.values()),
+        new_min_offset=released.new_min_offset if released else None,
+        dependents=deleted_dependents(context, run),
+        lag=summary,
+        lagging=lagging,
+        lag_policy=store.policy.lag_policy.value,
+        archive_mode=store.policy.archive.value,
+        checkpoint=checkpoint,
+        validation=validation,
+        notices=(
+            *(plan.notices if plan else ()),
+            *lake_notice,
+            *(checkpoint.notices if checkpoint else ()),
+        ),
+        steps=steps,
+        lake=store.lake.location,
+        journal=context.journal.name,
+    )
+
+
+def _segments(
+    plan: Plan | None, gone: dict[str, SegmentRelease], kept: Sequence[Kept]
+) -> tuple[SegmentReport, ...]:
+    stayed = {segment_subject(k.log, k.base_offset): k for k in kept}
+    rows = []
+    for decision in plan.decisions if plan else ():
+        segment = decision.segment
+        subject = segment_subject(segment.log, segment.base_offset)
+        release, stay = gone.get(subject), stayed.get(subject)
+        rows.append(
+            SegmentReport(
+                log=segment.log,
+                base_offset=segment.base_offset,
+                path=segment.facts.path,
+                size_bytes=segment.facts.size_bytes,
+                planned=decision.deletes,
+                fate=Fate.DELETED if release else Fate.KEPT if stay or not decision.deletes else Fate.PENDING,
+                reason=stay.reason if stay else decision.reason,
+                detail=stay.detail if stay else decision.detail,
+                proof=release.passage.value if release else "",
+                proof_detail=release.passage_detail if release else "",
+                sha256=release.sha256 if release else None,
+                data_file=release.data_file if release else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _archived(
+    context: Context, run: Run, events: Sequence[Event]
+) -> tuple[tuple[ArchivedSegment, ...], tuple[int, ...], tuple[str, ...]]:
+    """What the run wanted in the lake: what is there, what is not, and why that is unknown if it is."""
+    wanted = [
+        (str(event.payload["log"]), int(event.payload["base_offset"]))
+        for event in events
+        if (event.step, event.phase) == (Step.ARCHIVE, Phase.INTENT)
+    ]
+    if not wanted:
+        return (), (), ()
+    try:
+        lake = open_lake(context.store.lake, create=False)
+        rows = receipts(lake, context.record.store_id, lineage=context.record.lineage)
+    except LakeUnavailableError as error:
+        return (), tuple(offset for _, offset in wanted), (f"what is archived is unknown: {error}",)
+    found = {(row.log, row.base_offset): row for row in rows}
+    archived = tuple(_archived_segment(found[key], run) for key in wanted if key in found)
+    return archived, tuple(offset for log, offset in wanted if (log, offset) not in found), ()
+
+
+def _archived_segment(receipt: Receipt, run: Run) -> ArchivedSegment:
+    return ArchivedSegment(
+        log=receipt.log,
+        base_offset=receipt.base_offset,
+        size_bytes=receipt.size_bytes,
+        sha256=receipt.sha256,
+        message_count=receipt.message_count,
+        row_count=receipt.row_count,
+        damaged_bytes=receipt.damaged_bytes,
+        data_file=receipt.data_file,
+        data_file_bytes=receipt.data_file_bytes,
+        proven_at_ms=receipt.proven_at_ms,
+        by_this_run=receipt.proven_at_ms >= run.created_at_ms,
+    )
+
+
+def _steps(run: Run, events: Sequence[Event]) -> tuple[StepReport, ...]:
+    rows = []
+    for step in Step:
+        whole = [event for event in events if event.step == step and event.subject == WHOLE]
+        results = [event for event in whole if event.phase is Phase.RESULT]
+        errors = [event for event in whole if event.phase is Phase.ERROR]
+        if not (results or errors):
+            continue
+        failed = whole[-1].phase is Phase.ERROR
+        rows.append(
+            StepReport(
+                step=step.value,
+                done=bool(results),
+                took_ms=results[-1].payload.get("took_ms") if results else None,
+                error=f"{errors[-1].payload['type']}: {errors[-1].payload['message']}" if failed else "",
+            )
+        )
+    return tuple(rows)
+
+
+def _outcome(
+    plan: Plan | None,
+    released: ReleaseResult | None,
+    steps: Sequence[StepReport],
+    validation: ValidationResult | None,
+    unproven: Sequence[int],
+) -> Outcome:
+    archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
+    failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
+    if failed or (archive_error and (unproven or released is None)):
+        return Outcome.FAILED
+    if validation is not None and validation.overall is Status.FAILURE:
+        return Outcome.FAILED
+    if plan is None:
+        return Outcome.UNFINISHED if unproven else Outcome.DONE
+    if not plan.to_delete:
+        crashed = any(decision.reason is Reason.STORE_CRASHED for decision in plan.decisions)
+        return Outcome.BLOCKED if crashed and plan.triggers else Outcome.NOTHING_TO_DO
+    if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
+        return Outcome.UNFINISHED
+    return Outcome.DONE if released.deleted else Outcome.BLOCKED

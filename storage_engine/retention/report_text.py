@@ -1,0 +1,151 @@
+"""A report for reading: plain text, one fact a line, the reasons in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from storage_engine.retention.report import Fate, Report, SegmentReport
+
+_LAGGING_SHOWN = 10
+
+
+def report_text(report: Report) -> str:
+    """Render a report."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"Store {report.store} ({report.broker}, {report.root})"
+    yield f"Run {report.run_key}: {report.outcome.value}"
+    yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
+    yield from _cause(report)
+    yield from _section("Archived and proven", _archived(report))
+    yield from _section("Deleted", _segments(report, Fate.DELETED))
+    yield from _section("To be deleted", _segments(report, Fate.PENDING))
+    yield from _section("Kept", _segments(report, Fate.KEPT))
+    yield from _section("Consume queues and index", _dependents(report))
+    yield from _section("Consumer lag", _lag(report))
+    yield from _section("Checkpoint", _checkpoint(report))
+    yield from _section("Validation", _validation(report))
+    yield from _section("Notices", iter(report.notices))
+    yield from _section("Steps", _steps(report))
+    yield ""
+    yield f"Lake     {report.lake}"
+    yield f"Journal  {report.journal}"
+
+
+def _cause(report: Report) -> Iterator[str]:
+    if report.plan_digest is None:
+        return
+    if not report.triggers:
+        yield "Cause: none holds"
+    for trigger in report.triggers:
+        yield f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}"
+    for disk in report.levels:
+        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
+        yield f"Disk {disk.path}: {level}"
+    if report.crashed:
+        yield "The broker did not stop cleanly: the store may be read, but not changed."
+    if report.request.reason:
+        yield f"Asked for because: {report.request.reason}"
+    yield f"Plan {report.plan_digest}"
+    if report.waiver is not None:
+        waiver = report.waiver
+        yield f"Receipts waived by {waiver.person} at {_time(waiver.at_ms)}: {waiver.reason}"
+
+
+def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
+    body = [f"  {line}" for line in lines]
+    if body:
+        yield ""
+        yield title
+        yield from body
+
+
+def _archived(report: Report) -> Iterator[str]:
+    for row in report.archived:
+        damage = f", {row.damaged_bytes} bytes that don't decode" if row.damaged_bytes else ""
+        when = "" if row.by_this_run else f", proven before, at {_time(row.proven_at_ms)}"
+        yield (
+            f"{row.base_offset:020d}  {row.message_count} messages, {row.size_bytes} bytes{damage}, "
+            f"SHA-256 {row.sha256}{when}"
+        )
+        yield f"  {row.data_file} ({row.data_file_bytes} bytes)"
+    for offset in report.unproven:
+        yield f"{offset:020d}  not in the lake yet"
+    if report.archive_mode == "off":
+        yield "The store's policy is archive: off; nothing has to be in the lake."
+
+
+def _segments(report: Report, fate: Fate) -> Iterator[str]:
+    rows = [row for row in report.segments if row.fate is fate]
+    for row in rows:
+        yield f"{row.base_offset:020d}  {row.reason.value}: {row.detail}{_ground(row)}"
+    if rows and fate is Fate.DELETED:
+        yield f"{report.freed_bytes} bytes freed; the log begins at {report.new_min_offset} now"
+
+
+def _ground(row: SegmentReport) -> str:
+    return f" [{row.proof}: {row.proof_detail}]" if row.proof else ""
+
+
+def _dependents(report: Report) -> Iterator[str]:
+    counts = Counter(file.kind.value for file in report.dependents)
+    freed = Counter[str]()
+    for file in report.dependents:
+        freed[file.kind.value] += file.facts.size_bytes
+    for kind, count in sorted(counts.items()):
+        yield f"{kind}: {count} files deleted, {freed[kind]} bytes"
+
+
+def _lag(report: Report) -> Iterator[str]:
+    lag = report.lag
+    if lag is None:
+        return
+    yield (
+        f"{lag.groups} groups, {lag.queues} queues, {lag.total_lag_messages} messages behind, at most "
+        f"{lag.max_lag_ms} ms; {lag.unknown} unknown; policy: {report.lag_policy}"
+    )
+    if lag.at_risk_groups:
+        yield f"{lag.at_risk_queues} queues of {', '.join(lag.at_risk_groups)} still have to read what goes"
+    for row in report.lagging[:_LAGGING_SHOWN]:
+        behind = "unknown" if row.lag_messages is None else f"{row.lag_messages} messages"
+        yield f"{row.group} {row.topic}/{row.queue_id}: {behind} behind"
+    if len(report.lagging) > _LAGGING_SHOWN:
+        yield f"and {len(report.lagging) - _LAGGING_SHOWN} more"
+
+
+def _checkpoint(report: Report) -> Iterator[str]:
+    if report.checkpoint is not None:
+        yield f"{report.checkpoint.flushed} files and directories flushed"
+        for name, value in report.checkpoint.checkpoint.items():
+            yield f"{name} {value}"
+
+
+def _validation(report: Report) -> Iterator[str]:
+    result = report.validation
+    if result is None:
+        return
+    yield f"{result.overall.value} ({result.scope}, {len(result.checks)} checks)"
+    for row in result.ranges:
+        span = f"{row.log} [{row.start_offset}, {row.end_offset})"
+        yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
+    for check in result.failures:
+        yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
+
+
+def _steps(report: Report) -> Iterator[str]:
+    for step in report.steps:
+        took = f" in {step.took_ms} ms" if step.took_ms is not None else ""
+        if step.error:
+            yield f"{step.step}: failed: {step.error}"
+        elif step.done:
+            yield f"{step.step}: done{took}"
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "not yet"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
