@@ -6,9 +6,11 @@ and goes on; here it is an error, since what is deleted is decided from it.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,3 +99,17 @@ def _scan(directories: Sequence[Path]) -> list[tuple[Path, int]]:
         except (FileNotFoundError, NotADirectoryError):
             continue
     return found
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    """A file's bytes as a read-only mapping that is gone when the block ends.
+
+    For looking at a few pages of a large file. No view of it may outlive the block.
+    """
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
+        memoryview(mapping) as view,
+    ):
+        yield view

@@ -1,0 +1,148 @@
+"""A RocketMQ store on disk: what is in it at one moment, its segments' bytes, and holding it.
+
+Reading changes nothing, not even a file's access to the lock. Only a store that is held may be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq import store_lock
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.commitlog import find_logical_end
+from storage_engine.rocketmq.disk import disk_usage
+from storage_engine.rocketmq.dispatch import dispatched_offset
+from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+
+BROKER = "rocketmq"
+LOG = "commitlog"
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQStore:
+    """A store that was found and whose layout is one that we handle."""
+
+    config: BrokerConfig
+    layout: StoreLayout
+
+    @classmethod
+    def open(cls, config: BrokerConfig) -> RocketMQStore:
+        """Find the store that a broker's settings describe.
+
+        :raises StoreNotFoundError: a directory of it is missing.
+        :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+        """
+        return cls(config, resolve_layout(config))
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """What the store is now: everything that a plan is decided from.
+
+        :param now_ms: the moment, in milliseconds since the epoch.
+        :raises StoreNotFoundError: no segment in it.
+        :raises StoreLayoutError: segments that don't form one contiguous log.
+        :raises CorruptFileError: a consume queue that isn't one.
+        :raises StoreBusyError: a file went away in the middle: somebody else changes the store.
+        """
+        layout = self.layout
+        try:
+            log = self._log(list_segments(layout))
+            crashed = layout.abort.exists()
+            used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: went away while the store was being read: somebody else changes it. "
+                "Try again when nobody does."
+            ) from error
+        return StoreSnapshot(
+            broker=BROKER,
+            root=str(layout.root),
+            taken_at_ms=now_ms,
+            logs=(log,),
+            log_disks=tuple(disk_usage(str(path)) for path in layout.commitlog_paths),
+            dependents_disk=disk_usage(str(layout.consumequeue)),
+            crashed=crashed,
+            used_bytes=used_bytes,
+        )
+
+    @contextmanager
+    def read_segment(self, segment: Segment) -> Iterator[memoryview]:
+        """A segment's bytes, read into memory: a mapping could outlive the file or fault under us.
+
+        :raises StoreBusyError: it is gone, or has another size than in the snapshot.
+        """
+        data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
+        with memoryview(data).toreadonly() as view:
+            yield view
+
+    def hold(self) -> AbstractContextManager[store_lock.Hold]:
+        """Keep brokers and other managers away until the block ends; see :func:`store_lock.hold`.
+
+        :raises StoreBusyError: somebody else uses the store.
+        """
+        return store_lock.hold(self.layout)
+
+    def _log(self, files: tuple[MappedFile, ...]) -> LogSnapshot:
+        active, max_offset = find_active(files)
+        return LogSnapshot(
+            name=LOG,
+            segments=tuple(
+                Segment(
+                    log=LOG,
+                    base_offset=file.base_offset,
+                    facts=FileFacts.of(file.path),
+                    state=SegmentState.SEALED if i < active else SegmentState.ACTIVE,
+                )
+                for i, file in enumerate(files)
+            ),
+            max_offset=max_offset,
+            dispatched_offset=dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
+        )
+
+    def _used_bytes(self, log: LogSnapshot) -> int:
+        """What the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
+        dependents = (self.layout.consumequeue, self.layout.batchconsumequeue, self.layout.index)
+        files = (path for directory in dependents for path in directory.rglob("*") if path.is_file())
+        return sum(s.facts.size_bytes for s in log.segments) + sum(path.stat().st_size for path in files)
+
+
+def find_active(files: tuple[MappedFile, ...]) -> tuple[int, int]:
+    """Find the active segment and the logical end of the log.
+
+    Files behind the last frame are preallocated. The last file with a frame stays active even when it is
+    full: opening the store removes an empty file behind it, and makes it the last one.
+
+    :param files: the commitlog's files, oldest first.
+    :return: index of the active segment (all behind it are active too), and the log's max offset.
+    """
+    for index in range(len(files) - 1, -1, -1):
+        file = files[index]
+        with mapped(file.path) as data:
+            end = find_logical_end(data, file.base_offset)
+        if end > 0:
+            return index, file.base_offset + end
+    return 0, files[0].base_offset
+
+
+def read_whole(path: Path, size_bytes: int) -> bytearray:
+    """Read a file that must have this size.
+
+    :raises StoreBusyError: it is gone or has another size: somebody changes the store.
+    """
+    data = bytearray(size_bytes)
+    try:
+        with path.open("rb", buffering=0) as file, memoryview(data) as view:
+            position = 0
+            while position < size_bytes and (count := file.readinto(view[position:])):
+                position += count
+            found = position if position < size_bytes else size_bytes + len(file.read(1))
+    except FileNotFoundError as error:
+        raise StoreBusyError(f"{path}: went away: somebody else changes the store.") from error
+    if found != size_bytes:
+        raise StoreBusyError(f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it.")
+    return data

@@ -1,0 +1,198 @@
+"""The broker's own lock on a store, and who else has the store's files open.
+
+A broker takes a POSIX write lock on byte 0 of ``lock`` at the end of its start (DefaultMessageStore#start)
+and keeps it until it stops. Whoever has it, has the store. The kernel drops a process's POSIX lock when the
+process closes *any* descriptor of the file, so nothing but this module may ever open ``lock``.
+
+The lock tells that a broker runs; it can't keep a broker that starts from loading first. That is why we also
+look for processes that have the store's files open or mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.rocketmq.layout import StoreLayout
+
+_BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
+_held: set[Path] = set()
+_held_guard = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A store that is held. ``notices`` say what could not be checked, for the report."""
+
+    root: Path
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Another process that uses the store: by its lock, or by a file that it has open or mapped."""
+
+    pid: int
+    name: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name}) has {self.path}"
+
+
+@contextmanager
+def hold(layout: StoreLayout) -> Iterator[Hold]:
+    """Keep every broker and every other manager away from the store until the block ends.
+
+    A missing lock file is created, as a broker creates it.
+
+    :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
+        that we may not look into, or the lock file can't be opened.
+    """
+    path = layout.lock.resolve()
+    with _held_guard:
+        if path in _held:
+            raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
+        _held.add(path)
+    try:
+        fd = _open(path)
+        try:
+            _take(fd, path)
+            notices = _check_nobody_else(layout)
+            yield Hold(layout.root, notices)
+        finally:
+            os.close(fd)
+    finally:
+        with _held_guard:
+            _held.discard(path)
+
+
+def lock_holder(layout: StoreLayout) -> Holder | None:
+    """The process that has the broker's lock, for showing; None when it is free or ours.
+
+    Never opens the file while this process holds the store.
+    """
+    path = layout.lock.resolve()
+    with _held_guard:
+        if path in _held or not path.exists():
+            return None
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pid = _locking_pid(fd)
+        finally:
+            os.close(fd)
+    return None if pid is None else Holder(pid, _process_name(pid), str(path))
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreBusyError(
+            f"{path}: can't be opened for locking: {error.strerror}. Run as the broker's user, on its host."
+        ) from error
+
+
+def _take(fd: int, path: Path) -> None:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
+        pid = _locking_pid(fd)
+        who = "another process" if pid is None else f"process {pid} ({_process_name(pid)})"
+        raise StoreBusyError(
+            f"{path}: expected byte 0 to be unlocked, found it locked by {who}: a broker runs on this store, "
+            "or another run works on it. Stop it or wait for it; nothing was changed."
+        ) from error
+    here, there = os.fstat(fd), path.stat()
+    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        raise StoreBusyError(f"{path}: was replaced while it was being locked; try again.")
+
+
+def _locking_pid(fd: int) -> int | None:
+    """Who has a lock on byte 0 that keeps us out; None when nobody has, or the system can't tell."""
+    if not sys.platform.startswith("linux"):
+        return None
+    layout = "hhqqi"  # struct flock: type, whence, start, length, pid
+    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
+    return None if kind == fcntl.F_UNLCK or pid <= 0 else int(pid)
+
+
+def _process_name(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "unknown"
+
+
+def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
+    """Look at every process that we may look into.
+
+    One that we may not look into is unknown. It can't be a broker that runs on this store (we have its
+    lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
+    processes become a notice: they could only be reading, and a reader keeps what it has open.
+    """
+    unknown = []
+    directories = tuple(sorted({str(path.resolve()) for path in (layout.root, *layout.log_paths)}))
+    for process in psutil.process_iter(["pid", "name", "cmdline"]):
+        pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"] or []
+        if pid == os.getpid() or not command:  # kernel threads and zombies have no command line
+            continue
+        found = _first_file_below(directories, process)
+        if isinstance(found, str):
+            holder = Holder(pid, name, found)
+            raise StoreBusyError(
+                f"{layout.root}: expected no other process to use the store's files, but {holder} open or "
+                "mapped. Stop it or wait for it; nothing was changed."
+            )
+        if found is None:
+            if any(part.endswith(_BROKER_CLASSES) for part in command):
+                raise StoreBusyError(
+                    f"{layout.root}: process {pid} ({name}) is a RocketMQ broker of another user, so it "
+                    "can't be seen whether it is loading this store. Run as that user or as root."
+                )
+            unknown.append(f"{pid} ({name})")
+    if not unknown:
+        return ()
+    return (
+        f"{len(unknown)} processes of other users could not be checked for open files of the store "
+        f"(the broker's lock is ours, none is a broker): {', '.join(unknown[:5])}"
+        + (", …" if len(unknown) > 5 else ""),
+    )
+
+
+def _first_file_below(directories: tuple[str, ...], process: psutil.Process) -> str | bool | None:
+    """A file below the directories that the process has open or mapped; False: none; None: unknown."""
+    try:
+        for path in (*_mapped_paths(process.pid), *(opened.path for opened in process.open_files())):
+            if any(str(path).startswith(directory + os.sep) for directory in directories):
+                return str(path)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return False
+    except (psutil.AccessDenied, PermissionError):
+        return None
+    return False
+
+
+def _mapped_paths(pid: int) -> Iterable[str]:
+    """Files that a process maps, removed ones left out. Linux only; elsewhere open files must do."""
+    maps = Path(f"/proc/{pid}/maps")
+    if not sys.platform.startswith("linux"):
+        return ()
+    lines = maps.read_bytes().decode(errors="surrogateescape").splitlines()
+    fields = (line.split(None, 5) for line in lines)
+    paths = {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
+    return sorted(path for path in paths if not path.endswith(" (deleted)"))

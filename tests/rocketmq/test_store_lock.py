@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.store_lock import hold, lock_holder
+
+LOCK = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)"
+MAP = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()"
+OPEN = "import sys; f=open(sys.argv[1],'rb')"
+
+
+@contextmanager
+def other_process(code: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs ``code`` on ``path`` and stays until the block ends."""
+    code += "; print(flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def layout(store_copy: Callable[[str], Path]) -> StoreLayout:
+    return resolve_layout(load_broker_config(None, root=store_copy("edge-frames")))
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def try_lock(path: Path) -> int:
+    """Exit code of another process that tries to take the lock as a broker does."""
+    return subprocess.run(
+        [sys.executable, "-c", LOCK, str(path)], check=False, capture_output=True
+    ).returncode
+
+
+def test_a_held_store_keeps_a_broker_out_until_the_block_ends(layout: StoreLayout) -> None:
+    with hold(layout) as held:
+        assert held.root == layout.root
+        assert try_lock(layout.lock) != 0
+        assert lock_holder(layout) is None  # asking must not drop our own lock
+        assert try_lock(layout.lock) != 0
+    assert try_lock(layout.lock) == 0
+
+
+def test_the_lock_is_gone_after_an_error(layout: StoreLayout) -> None:
+    with pytest.raises(ValueError, match="inside"), hold(layout):
+        raise ValueError("inside")
+    with hold(layout):
+        pass
+
+
+def test_a_store_that_a_broker_holds_is_busy_and_the_error_names_the_process(layout: StoreLayout) -> None:
+    before = bytes_of(layout.root)
+    with other_process(LOCK, layout.lock) as broker:
+        with pytest.raises(StoreBusyError, match=f"process {broker.pid} "), hold(layout):
+            pass
+        holder = lock_holder(layout)
+        assert holder is not None
+        assert holder.pid == broker.pid
+    assert bytes_of(layout.root) == before
+    assert lock_holder(layout) is None
+
+
+@pytest.mark.parametrize("code", [MAP, OPEN])
+@pytest.mark.parametrize("file", ["commitlog/00000000000000000000", "checkpoint"])
+def test_a_store_whose_files_somebody_has_open_or_mapped_is_busy(
+    layout: StoreLayout, code: str, file: str
+) -> None:
+    with (
+        other_process(code, layout.root / file) as reader,
+        pytest.raises(StoreBusyError, match=rf"process {reader.pid} .*{file}"),
+        hold(layout),
+    ):
+        pass
+    with hold(layout):
+        pass
+
+
+def test_our_own_open_files_do_not_count(layout: StoreLayout) -> None:
+    with (layout.root / "checkpoint").open("rb"), hold(layout):
+        pass
+
+
+def test_one_process_holds_a_store_once(layout: StoreLayout) -> None:
+    with hold(layout), pytest.raises(StoreBusyError, match="holds the store already"), hold(layout):
+        pass
+
+
+def test_a_missing_lock_file_is_created_as_a_broker_does(layout: StoreLayout) -> None:
+    layout.lock.unlink()
+    assert lock_holder(layout) is None
+    assert not layout.lock.exists()
+    with hold(layout):
+        assert layout.lock.read_bytes() == b""
+
+
+def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
+    layout.lock.unlink()
+    layout.lock.mkdir()
+    with pytest.raises(StoreBusyError, match="can't be opened"), hold(layout):
+        pass
