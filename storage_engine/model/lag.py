@@ -19,7 +19,8 @@ class QueueLag:
     :param next_physical_offset: commitlog offset of the group's next message; None when caught up
         or unknown.
     :param next_segment_base_offset: base offset of the segment that holds it; None likewise.
-    :param at_risk: that segment is in the plan that was asked about.
+    :param at_risk: that segment is in the plan that was asked about; for a group whose position is not
+        known: that of the queue's oldest readable message is, as the group may need it.
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
     :param time_to_loss_ms: time until that segment may be deleted by age at the next window; 0 when
         it may go now; None when caught up or unknown.

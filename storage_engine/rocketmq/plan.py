@@ -1,0 +1,237 @@
+"""When is a segment deleted? This module decides it for every segment of a commitlog, with its reason. Pure.
+
+MappedFileQueue#deleteExpiredFileByTime: from the oldest on, as long as each has expired (or age is ignored),
+never the last file, at most a batch in one pass. Beyond that, never what consume queues don't know of yet,
+nothing of a crashed store, and nothing by a clock that can't be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.disk import percent_rounded_up
+from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, mtime_ms, triggers
+from storage_engine.rocketmq.window import HOUR_MS, describe_time, next_window_ms
+
+
+def plan(
+    snapshot: StoreSnapshot,
+    config: BrokerConfig,
+    now_ms: int,
+    zone: ZoneInfo,
+    request: PlanRequest,
+) -> Plan:
+    """Decide what one pass over the commitlog would delete, and why everything else stays.
+
+    Every segment is judged by itself first; then the longest run of segments that may go, from the oldest
+    on, is cut to the batch and to the request's target level.
+
+    A segment with an mtime in the future has not expired, whatever fileReservedTime says: either it is held
+    on purpose, or a clock jumped, which never permits a deletion. A forced pass ignores age and so this too.
+
+    :param zone: in which deleteWhen is meant.
+    :raises BadInputError: a request that makes no sense.
+    :raises BrokerConfigError: a deleteWhen that the broker can't parse.
+    """
+    _check(request)
+    (log,) = snapshot.logs
+    causes, notices = triggers(snapshot, config, now_ms, zone, request)
+    judged = _judge_each(snapshot, log, config, now_ms, zone, causes)
+    decisions = _cut(judged, snapshot.log_disks, config, request)
+    return Plan(
+        store_root=snapshot.root,
+        log=log.name,
+        decided_at_ms=now_ms,
+        triggers=causes,
+        decisions=decisions,
+        notices=notices + _future_notice(log, now_ms, zone),
+    )
+
+
+def _check(request: PlanRequest) -> None:
+    if request.max_segments is not None and request.max_segments < 0:
+        raise BadInputError(f"max_segments: expected 0 or more, found {request.max_segments}.")
+    target = request.target_used_percent
+    if target is not None and not 0 <= target <= 100:
+        raise BadInputError(f"target_used_percent: expected 0 to 100, found {target}.")
+
+
+def _judge_each(
+    snapshot: StoreSnapshot,
+    log: LogSnapshot,
+    config: BrokerConfig,
+    now_ms: int,
+    zone: ZoneInfo,
+    causes: Sequence[Trigger],
+) -> list[Decision]:
+    """Each segment's verdict without regard to the others."""
+    forced = any(cause.urgency is Urgency.FORCED for cause in causes)
+    last = _last_with_content(log)
+    no_cause = "" if causes else _no_cause(config, now_ms, zone)
+
+    def judge(segment: Segment) -> Decision:
+        if segment.state is SegmentState.ACTIVE or segment.end_offset > log.max_offset:
+            detail = (
+                f"the log ends at {log.max_offset}, in this file"
+                if segment.base_offset <= log.max_offset
+                else f"preallocated behind the log's end at {log.max_offset}"
+            )
+            return Decision(segment, Reason.ACTIVE, detail)
+        if segment is last:
+            detail = (
+                f"the last file with content (up to {log.max_offset}): the broker never deletes its last, "
+                "and drops empty ones behind it when it starts"
+            )
+            return Decision(segment, Reason.ACTIVE, detail)
+        if snapshot.crashed:
+            detail = (
+                "the store was not stopped cleanly (its abort file exists): start and stop its broker, which "
+                "recovers it, before anything is deleted"
+            )
+            return Decision(segment, Reason.STORE_CRASHED, detail)
+        age = _age(segment, config, now_ms, zone)
+        if not causes:
+            return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age.detail}")
+        if segment.end_offset > log.dispatched_offset:
+            detail = (
+                f"it ends at {segment.end_offset}, but consume queues are complete only up to "
+                f"{log.dispatched_offset}: messages in it would be lost to every consumer"
+            )
+            return Decision(segment, Reason.NOT_DISPATCHED, detail)
+        if age.expired:
+            return Decision(segment, Reason.EXPIRED, age.detail)
+        if forced:
+            return Decision(segment, Reason.FORCED, f"age is ignored in a forced pass; {age.detail}")
+        return Decision(segment, Reason.NOT_EXPIRED, age.detail)
+
+    return [judge(segment) for segment in log.segments]
+
+
+def _last_with_content(log: LogSnapshot) -> Segment | None:
+    """The newest segment below the log's end. It stays even if it is full and sealed: an empty file behind
+    it is no last file, as opening the store removes it, and a store without content restarts at offset 0."""
+    return max(
+        (segment for segment in log.segments if segment.base_offset < log.max_offset),
+        key=lambda segment: segment.base_offset,
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Age:
+    expired: bool
+    detail: str
+
+
+def _age(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> _Age:
+    written_ms, expires_ms = mtime_ms(segment), expires_at_ms(segment, config)
+    written = f"last written {describe_time(written_ms, zone)}"
+    if written_ms > now_ms:
+        return _Age(False, f"{written}, which is in the future: not expired, as no clock says how old it is")
+    reserved = (
+        f"{(now_ms - written_ms) / HOUR_MS:.1f} h ago, fileReservedTime {config.file_reserved_time_hours} h"
+    )
+    if now_ms >= expires_ms:
+        return _Age(True, f"{written}, {reserved}: expired {(now_ms - expires_ms) / HOUR_MS:.1f} h ago")
+    return _Age(False, f"{written}, {reserved}: expires {describe_time(expires_ms, zone)}")
+
+
+def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
+    opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
+    when = "never comes" if opens_ms is None else f"comes at {describe_time(opens_ms, zone)}"
+    return (
+        f"no cleanup is due: deleteWhen {config.delete_when} {when}, no disk level that is known "
+        "asks for one, and no person does"
+    )
+
+
+def _cut(
+    judged: Sequence[Decision],
+    disks: Sequence[DiskUsage],
+    config: BrokerConfig,
+    request: PlanRequest,
+) -> tuple[Decision, ...]:
+    """Cut what may go to a prefix, to the batch and to the target; what falls off gets its reason."""
+    batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
+    asked = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
+    decisions: list[Decision] = []
+    going: list[Segment] = []
+    stopped: Decision | None = None
+    for decision in judged:
+        if decision.deletes:
+            reached = _target_reached(disks, going, request.target_used_percent) if stopped is None else ""
+            if stopped is not None:
+                decision = _after(stopped, decision)
+            elif reached:
+                decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
+            elif len(going) >= batch:
+                detail = f"{asked} {batch} segments go in one pass"
+                decision = Decision(decision.segment, Reason.BATCH_FULL, detail)
+            else:
+                going.append(decision.segment)
+        if not decision.deletes and (stopped is None or stopped.reason in _LIMITS):
+            stopped = decision
+        decisions.append(decision)
+    return tuple(decisions)
+
+
+def _after(stopped: Decision, decision: Decision) -> Decision:
+    """What becomes of a segment that may go by itself, behind one that stays."""
+    if stopped.reason in _LIMITS:
+        return Decision(decision.segment, stopped.reason, stopped.detail)
+    detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"
+    return Decision(decision.segment, Reason.BEHIND_KEPT, detail)
+
+
+_LIMITS = frozenset({Reason.TARGET_REACHED, Reason.BATCH_FULL})
+
+
+def _target_reached(disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None) -> str:
+    """Why the target holds once ``going`` is gone; empty when it does not, or there is none.
+
+    The fullest commitlog disk whose figures are known decides. With no known disk nobody can say that the
+    target is not reached, so it counts as reached.
+    """
+    if target is None:
+        return ""
+    levels = []
+    for disk in disks:
+        if (
+            disk.used_percent is None
+            or not disk.total_bytes
+            or disk.usable_bytes is None
+            or disk.device is None
+        ):
+            continue
+        freed = sum(segment.facts.size_bytes for segment in going if segment.facts.device == disk.device)
+        used = max(disk.total_bytes - disk.usable_bytes - freed, 0)
+        levels.append((percent_rounded_up(used, disk.total_bytes), disk.path))
+    if not levels:
+        return (
+            f"no commitlog disk's level is known, so nothing says that the target {target} % is not reached"
+        )
+    percent, path = max(levels)
+    if percent > target:
+        return ""
+    return (
+        f"{path}, the fullest commitlog disk, is at about {percent} % with {len(going)} segments gone: the "
+        f"target {target} % is reached"
+    )
+
+
+def _future_notice(log: LogSnapshot, now_ms: int, zone: ZoneInfo) -> tuple[str, ...]:
+    ahead = [segment for segment in log.sealed if mtime_ms(segment) > now_ms]
+    if not ahead:
+        return ()
+    first = ahead[0]
+    return (
+        f"{len(ahead)} sealed segment(s) were last written in the future, the first is {first.name} at "
+        f"{describe_time(mtime_ms(first), zone)}: they are held on purpose, or a clock jumped. They don't "
+        "expire",
+    )

@@ -1,0 +1,71 @@
+"""The deleteWhen window: the hours of the day in which the broker cleans by age. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import tzlocal
+
+from storage_engine.exceptions import BadInputError
+
+HOUR_MS = 3_600_000
+
+_STEP_MS = 900_000
+"""Local hours begin at a quarter of an hour in UTC, in every zone and at every change of the clock."""
+
+_SEARCH_MS = 8 * 24 * HOUR_MS
+"""An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
+
+
+def time_zone(name: str | None) -> ZoneInfo:
+    """The zone that a store's deleteWhen is meant in.
+
+    :param name: IANA name; None: this machine's zone, with its rules for daylight saving time.
+    :raises BadInputError: no such zone, or this machine's can't be made out.
+    """
+    try:
+        return tzlocal.get_localzone() if name is None else ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        what = "this machine's time zone" if name is None else f"time zone {name!r}"
+        raise BadInputError(
+            f"{what}: expected an IANA name such as Asia/Shanghai, found none with data ({error}). "
+            "Set the store's time_zone."
+        ) from error
+
+
+def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
+    """Whether the local clock shows one of the hours; the whole hour counts (UtilAll#isItTimeToDo).
+
+    :param hours: from ``broker_config.parse_delete_when``.
+    """
+    return _local(now_ms, zone).hour in hours
+
+
+def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
+    """When the window is next open: now if it is, else at the next beginning of one of its hours.
+
+    An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
+
+    :return: milliseconds since the epoch; None when no clock ever shows one of the hours.
+    """
+    if in_window(now_ms, hours, zone):
+        return now_ms
+    if not any(0 <= hour <= 23 for hour in hours):
+        return None
+    first = now_ms - now_ms % _STEP_MS + _STEP_MS
+    steps = range(first, first + _SEARCH_MS, _STEP_MS)
+    return next((moment for moment in steps if in_window(moment, hours, zone)), None)
+
+
+def describe_time(moment_ms: int, zone: ZoneInfo) -> str:
+    """A moment as people in the store's zone write it, with its UTC offset."""
+    try:
+        return _local(moment_ms, zone).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # an mtime can be any number
+        return f"{moment_ms} ms after 1970"
+
+
+def _local(moment_ms: int, zone: ZoneInfo) -> datetime:
+    return datetime.fromtimestamp(moment_ms // 1000, UTC).astimezone(zone)
