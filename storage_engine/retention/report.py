@@ -15,15 +15,15 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, 
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.validation import Status, ValidationResult
-from storage_engine.retention.cycle.checkpointing import CheckpointResult
-from storage_engine.retention.cycle.consumer_lag import recorded_lag
-from storage_engine.retention.cycle.context import WHOLE, Context, open_context
-from storage_engine.retention.cycle.dependents import deleted_dependents
-from storage_engine.retention.cycle.releasing import Kept, ReleaseResult
-from storage_engine.retention.cycle.validation import recorded_validation
 from storage_engine.retention.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.checkpointing import CheckpointResult
+from storage_engine.retention.steps.consumer_lag import recorded_lag
+from storage_engine.retention.steps.context import WHOLE, Context, open_context
+from storage_engine.retention.steps.dependents import deleted_dependents
+from storage_engine.retention.steps.releasing import Kept, ReleaseResult
+from storage_engine.retention.steps.validation import recorded_validation
 
 
 class Outcome(StrEnum):

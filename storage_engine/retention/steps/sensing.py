@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.cycle.context import open_context
 from storage_engine.retention.journal import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import open_context
 
 
 @dataclass(frozen=True, slots=True)

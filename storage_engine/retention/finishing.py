@@ -9,11 +9,11 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.cycle.context import open_context
 from storage_engine.retention.journal import RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, Report, report_of
 from storage_engine.retention.report_text import report_text
+from storage_engine.retention.steps.context import open_context
 
 _ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED})
 

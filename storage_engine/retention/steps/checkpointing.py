@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine import durable
-from storage_engine.retention.cycle.context import Context, open_context
-from storage_engine.retention.cycle.dependents import deleted_dependents
 from storage_engine.retention.journal import Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.dependents import deleted_dependents
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,6 @@ from storage_engine.model.plan import Decision, Plan, Reason
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, StoreSnapshot
-from storage_engine.retention.cycle.consumer_lag import without_held_back
-from storage_engine.retention.cycle.context import Context, approved_plan, open_context
 from storage_engine.retention.gate import (
     Passage,
     Verdict,
@@ -42,6 +40,8 @@ from storage_engine.retention.history import SegmentRelease, releases, segment_s
 from storage_engine.retention.journal import Phase, Run, Step, clock_ms
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.consumer_lag import without_held_back
+from storage_engine.retention.steps.context import Context, approved_plan, open_context
 
 
 @dataclass(frozen=True, slots=True)

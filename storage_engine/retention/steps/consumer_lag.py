@@ -10,10 +10,10 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
-from storage_engine.retention.cycle.context import WHOLE, Context, open_context
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import WHOLE, Context, open_context
 
 
 def record_lag(store: ManagedStore, run_key: str, summary: LagSummary, rows: Iterable[QueueLag]) -> None:

@@ -12,10 +12,10 @@ from storage_engine import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import DependentFile
-from storage_engine.retention.cycle.context import Context, open_context
-from storage_engine.retention.cycle.releasing import ReleaseResult
 from storage_engine.retention.journal import Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.releasing import ReleaseResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""One module a step of a run; :mod:`storage_engine.retention.steps` lists what callers use."""
