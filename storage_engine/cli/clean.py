@@ -1,0 +1,153 @@
+"""clean, waive, adopt: what changes a store, and the two decisions that only a person may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import (
+    json_option,
+    lake_option,
+    managed_store,
+    person,
+    policy_options,
+    store_options,
+)
+from storage_engine.cli.output import print_json, progress
+from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.finishing import finish
+from storage_engine.retention.identity import adopt as open_new_lineage
+from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.preview import preview
+
+
+@click.command()
+@store_options()
+@lake_option(required=True)
+@click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
+@click.option("--max-segments", type=int, help="At most so many; default: deleteFileBatchMax.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+@click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
+@policy_options
+@json_option
+def clean(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    lake_dir: Path,
+    manual: bool,
+    max_segments: int | None,
+    dry_run: bool,
+    run_key: str | None,
+    lag_policy: str,
+    archive_policy: str,
+    as_json: bool,
+) -> int:
+    """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
+
+    The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
+    A run that was killed is finished by giving its --run-key again.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, lag_policy, archive_policy)
+    request = PlanRequest(manual=manual, max_segments=max_segments)
+    if dry_run:
+        seen = preview(managed, request)
+        if as_json:
+            print_json(plan_json(seen))
+        else:
+            print_plan(seen)
+        return 0
+    return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json)
+
+
+def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
+    say = _silent if as_json else _say
+    say(f"run {run_key}")
+    plan = steps.make_plan(managed, run_key, request)
+    say(f"plan: {len(plan.delete_offsets)} segments to delete, {plan.kept} to keep")
+    try:
+        _archive_and_release(managed, run_key, say)
+    finally:
+        finished = finish(managed, run_key)
+    if as_json:
+        click.echo(Path(finished.report_json).read_text())
+    else:
+        click.echo(Path(finished.report_text).read_text())
+        click.echo(f"Report   {finished.report_json}")
+    return 0 if finished.ok else 1
+
+
+def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
+    from storage_engine.quality.validate import validate_store
+
+    steps.measure_lag(managed, run_key)
+    jobs = steps.archive_jobs(managed, run_key)
+    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+        archived = steps.archive(managed, run_key, jobs, advance)
+    say(f"archive: {len(archived)} segments archived and proven")
+    released = steps.release(managed, run_key)
+    say(f"release: {len(released.deleted)} segments deleted, {released.freed_bytes} bytes freed")
+    dependents = steps.clean_dependents(managed, run_key)
+    say(f"dependents: {len(dependents.deleted)} files deleted")
+    flushed = steps.flush_checkpoint(managed, run_key)
+    say(f"flush: {flushed.flushed} files and directories")
+    say("validate: Great Expectations …")
+    validated = validate_store(managed, run_key)
+    say(f"validate: {validated.overall.value}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+@click.command()
+@click.argument("digest")
+@lake_option(required=True)
+@click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
+@json_option
+def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
+    """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
+    journal = Journal(managed_store(Path(), lake_dir).journal_url)
+    waiver = journal.waive(digest, person(), reason)
+    if as_json:
+        print_json(waiver)
+    else:
+        click.echo(f"{waiver.person} waived receipts for plan {waiver.plan_digest}: {waiver.reason}")
+    return 0
+
+
+@click.command()
+@store_options()
+@lake_option(required=True)
+@click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
+@json_option
+def adopt(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    lake_dir: Path,
+    reason: str,
+    as_json: bool,
+) -> int:
+    """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
+
+    What is archived stays in the lake under the old lineage.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    record = open_new_lineage(managed, person(), reason)
+    if as_json:
+        print_json(record)
+    else:
+        click.echo(f"store {record.store_id} is at lineage {record.lineage} from now on")
+    return 0

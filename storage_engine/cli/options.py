@@ -1,0 +1,171 @@
+"""Options that several commands share, and what they amount to."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import click
+
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.retention.managed_store import ManagedStore
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def store_options(*, required: bool = True) -> Callable[[Command], Command]:
+    """STORE, its broker.conf, single broker settings, and the zone its deleteWhen is meant in."""
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--time-zone",
+                metavar="ZONE",
+                help="IANA zone deleteWhen is meant in; default: this machine's.",
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                metavar="KEY=VALUE",
+                multiple=True,
+                callback=key_value_pairs,
+                help="A broker setting that wins over broker.conf, such as fileReservedTime=24; repeatable.",
+            ),
+            click.option(
+                "--broker-conf",
+                type=click.Path(path_type=Path),
+                help="The broker's own config file; default: the broker's defaults.",
+            ),
+            click.argument("store", type=click.Path(path_type=Path), required=required),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def lake_option(*, required: bool) -> Callable[[Command], Command]:
+    return click.option(
+        "--lake",
+        "lake_dir",
+        type=click.Path(path_type=Path),
+        required=required,
+        help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
+    )
+
+
+def policy_options(command: Command) -> Command:
+    for decorate in (
+        click.option(
+            "--lag-policy",
+            type=click.Choice([policy.value for policy in LagPolicy]),
+            default=LagPolicy.WARN.value,
+            show_default=True,
+            help="What becomes of segments that some consumer group still has to read.",
+        ),
+        click.option(
+            "--archive-policy",
+            type=click.Choice([mode.value for mode in ArchiveMode]),
+            default=ArchiveMode.REQUIRED.value,
+            show_default=True,
+            help="Whether a segment may go without a receipt.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def managed_store(
+    store: Path,
+    lake_dir: Path | None,
+    broker_conf: Path | None = None,
+    overrides: dict[str, str] | None = None,
+    time_zone: str | None = None,
+    lag_policy: str = LagPolicy.WARN.value,
+    archive_policy: str = ArchiveMode.REQUIRED.value,
+) -> ManagedStore:
+    """The store that a command line names. Without a lake, only steps that need none may be called."""
+    base = (lake_dir or Path()).absolute()
+    if time_zone is not None:
+        check_time_zone(time_zone)
+    return ManagedStore(
+        name=store.absolute().name,
+        root=str(store.absolute()),
+        broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
+        overrides=overrides or {},
+        time_zone=time_zone,
+        lake=LakeConfig.local(base),
+        journal_url=f"sqlite:///{base / 'journal.db'}",
+        report_dir=str(base / "reports"),
+        policy=Policy(archive=ArchiveMode(archive_policy), lag_policy=LagPolicy(lag_policy)),
+    )
+
+
+def check_time_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError) as error:
+        raise click.BadParameter(
+            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}", param_hint="--time-zone"
+        ) from error
+
+
+def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
+    """Milliseconds since the epoch of a time given as ``option``.
+
+    :param time_zone: zone of a time that names none itself; None: this machine's.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"expected a time such as 2026-11-20T04:10 or 2026-11-20T04:10+08:00, found {text!r}",
+            param_hint=option,
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
+    return round(moment.timestamp() * 1000)
+
+
+def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
+    """Levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%."""
+    levels = {}
+    for path, text in pairs.items():
+        try:
+            percent = float(text[:-1]) if text.endswith("%") else float(text) * 100
+        except ValueError as error:
+            raise click.BadParameter(
+                f"expected a ratio such as 0.86 or 86% for {path}, found {text!r}", param_hint="--disk"
+            ) from error
+        if not 0 <= percent <= 100:
+            raise click.BadParameter(
+                f"expected a ratio from 0 to 1 (or 0% to 100%) for {path}, found {text!r}",
+                param_hint="--disk",
+            )
+        levels[path] = round(percent)
+    return levels
+
+
+def person() -> str:
+    """Who is at the shell, for the journal."""
+    return getpass.getuser()
+
+
+def key_value_pairs(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Options of the form KEY=VALUE as a dictionary; a click callback."""
+    pairs = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"expected KEY=VALUE, found {value!r}")
+        pairs[key] = text
+    return pairs
