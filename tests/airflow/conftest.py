@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +53,49 @@ def airflow_database(airflow_home: Path) -> Path:
         [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=300
     )
     return airflow_home / "airflow.db"
+
+
+@dataclass(frozen=True)
+class StoreConnection:
+    """A fresh store that an Airflow connection leads to."""
+
+    conn_id: str
+    root: Path
+    directory: Path
+
+    @property
+    def reports(self) -> Path:
+        return self.directory / "reports"
+
+
+ConnectionFactory = Callable[..., StoreConnection]
+
+
+@pytest.fixture
+def store_connection(
+    store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ConnectionFactory:
+    """Unpack a store and define a connection to it in the environment.
+
+    Keyword arguments are broker settings; ``extra`` adds fields of the connection.
+    """
+
+    def connect(
+        conn_id: str = "a_store", *, extra: dict[str, Any] | None = None, **overrides: str
+    ) -> StoreConnection:
+        root = store_copy("clean-stop")
+        directory = tmp_path / conn_id
+        fields = {
+            "root": str(root),
+            "time_zone": "UTC",
+            "overrides": overrides,
+            "lake_directory": str(directory / "lake"),
+            "journal_url": f"sqlite:///{directory / 'journal.db'}",
+            "report_dir": str(directory / "reports"),
+            **(extra or {}),
+        }
+        definition = {"conn_type": "storage_engine", "extra": fields}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(definition))
+        return StoreConnection(conn_id, root, directory)
+
+    return connect

@@ -1,0 +1,81 @@
+"""The Test button: looks at a store, its journal and its lake, and changes none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+
+def check_store(store: ManagedStore) -> str:
+    """Make sure that a connection's store, journal and lake can be worked with.
+
+    :return: what was found, in a few sentences.
+    :raises StorageEngineError: what can't be used, and why.
+    """
+    return " ".join((_check_files(store), _check_journal(store.journal_url), _check_lake(store.lake)))
+
+
+def _check_files(store: ManagedStore) -> str:
+    snapshot = open_store(store).snapshot(clock_ms())
+    segments = sum(len(log.segments) for log in snapshot.logs)
+    sealed = sum(len(log.sealed) for log in snapshot.logs)
+    levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
+    crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
+    return f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
+
+
+def _level(disk: DiskUsage) -> str:
+    return "unknown" if disk.used_percent is None else f"{disk.used_percent} % used"
+
+
+def _check_journal(url: str) -> str:
+    """:raises BadInputError: the database can't be reached; never names its password."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise BadInputError("journal URL: expected a SQLAlchemy URL, found something else.") from error
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return "Journal: none yet, the first run creates it."
+    engine = create_engine(parsed)
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except SQLAlchemyError as error:
+        shown = parsed.render_as_string(hide_password=True)
+        raise BadInputError(f"journal {shown}: expected a database that answers: {error}") from error
+    finally:
+        engine.dispose()
+    return "Journal: reachable."
+
+
+def _check_lake(config: LakeConfig) -> str:
+    uri = config.properties.get("uri", "")
+    if uri.startswith("sqlite") and not Path(make_url(uri).database or "").exists():
+        return "Lake: none yet, the first archive creates it."
+    try:
+        open_lake(config, create=False)
+    except LakeUnavailableError as error:
+        if any(isinstance(cause, NoSuchTableError) for cause in _causes(error)):
+            return "Lake: its tables are missing yet, the first archive creates them."
+        raise
+    return "Lake: reachable."
+
+
+def _causes(error: StorageEngineError) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__

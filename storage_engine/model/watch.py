@@ -1,0 +1,28 @@
+"""What somebody who waits for a cleanup's cause looks at: cheap enough to be asked every few seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.model.plan import Trigger
+from storage_engine.model.store import DiskUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The causes that hold now, by clock and disks alone; no segment was looked at.
+
+    :param levels: every disk of the log, then the dependents' disk.
+    :param deciding_percent: the highest of the levels that the broker's rules compare with its
+        thresholds; None when all of them are unknown.
+    :param ordinary_percent: above this level the broker cleans because of space.
+    :param next_window_ms: when the time of day is next a cause; the present while it is; None: never.
+    """
+
+    watched_at_ms: int
+    triggers: tuple[Trigger, ...]
+    notices: tuple[str, ...]
+    levels: tuple[DiskUsage, ...]
+    deciding_percent: int | None
+    ordinary_percent: int
+    next_window_ms: int | None

@@ -1,0 +1,154 @@
+"""Sensors that wait for a cleanup's cause: the deleteWhen window, a disk level, or either.
+
+Each looks once where it runs, then hands over to a trigger; when that fires, it looks again where it runs,
+because only a worker of the store is certain to see the store's own disks.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseOperator,
+    BaseSensorOperator,
+    PokeReturnValue,
+)
+from airflow.sdk.exceptions import TaskDeferralTimeout
+
+from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Cause
+from storage_engine.triggers.cleanup import (
+    DEFAULT_POLL_SECONDS,
+    CleanupCauseTrigger,
+    DeleteWindowTrigger,
+    DiskLevelTrigger,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from storage_engine.retention.steps.sensing import SenseResult
+
+
+class _CauseSensor(BaseSensorOperator):
+    """Waits for a cause; its XCom is what was sensed when the cause held.
+
+    :param storage_engine_conn_id: connection of the store.
+    :param deferrable: free the worker slot while waiting.
+    :param soft_fail: skip when the timeout passes without a cause. Unlike elsewhere, only then: a store
+        that can't be read or a trigger that broke fails the task, so that nobody takes it for quiet.
+    """
+
+    template_fields: Sequence[str] = ("storage_engine_conn_id",)
+    ui_color = "#d9e8f5"
+
+    def __init__(
+        self,
+        *,
+        storage_engine_conn_id: str = DEFAULT_CONNECTION,
+        deferrable: bool = True,
+        poke_interval: timedelta | float = DEFAULT_POLL_SECONDS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.storage_engine_conn_id = storage_engine_conn_id
+        self.deferrable = deferrable
+
+    @cached_property
+    def hook(self) -> StorageEngineHook:
+        return StorageEngineHook(self.storage_engine_conn_id)
+
+    @abstractmethod
+    def holds(self, sensed: SenseResult) -> bool:
+        """Whether the cause that is waited for holds."""
+
+    @abstractmethod
+    def trigger(self) -> BaseTrigger:
+        """What waits for it in the triggerer."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        from storage_engine.retention.steps.sensing import sense
+
+        sensed = sense(self.hook.managed_store)
+        for line in (*(trigger.detail for trigger in sensed.triggers), *sensed.notices):
+            self.log.info("%s: %s", self.storage_engine_conn_id, line)
+        return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        return self._look_or_defer(context, time.time() + self.timeout)
+
+    def execute_complete(
+        self, context: Context, event: dict[str, Any] | None = None, deadline: float = 0.0
+    ) -> Any:
+        """Look again where the store is. A cause that doesn't hold here is waited for again."""
+        return self._look_or_defer(context, deadline)
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        try:
+            return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            raise self._timed_out() from error
+
+    def _look_or_defer(self, context: Context, deadline: float) -> Any:
+        looked = self.poke(context)
+        if looked.is_done:
+            return looked.xcom_value
+        remaining = deadline - time.time()
+        if remaining <= 0:
+            raise self._timed_out()
+        self.defer(
+            trigger=self.trigger(),
+            method_name="execute_complete",
+            kwargs={"deadline": deadline},
+            timeout=timedelta(seconds=remaining),
+        )
+
+    def _timed_out(self) -> Exception:
+        message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"
+        return AirflowSkipException(message) if self.soft_fail else AirflowSensorTimeout(message)
+
+
+class StorageEngineDeleteWindowSensor(_CauseSensor):
+    """Waits for the store's deleteWhen window."""
+
+    def holds(self, sensed: SenseResult) -> bool:
+        return any(trigger.cause is Cause.TIME_UP for trigger in sensed.triggers)
+
+    def trigger(self) -> BaseTrigger:
+        return DeleteWindowTrigger(self.storage_engine_conn_id)
+
+
+class StorageEngineDiskLevelSensor(_CauseSensor):
+    """Waits until the store's disks are so full that the broker itself would clean.
+
+    A level that is unknown is no cause.
+    """
+
+    def holds(self, sensed: SenseResult) -> bool:
+        return any(trigger.cause is Cause.SPACE_FULL for trigger in sensed.triggers)
+
+    def trigger(self) -> BaseTrigger:
+        return DiskLevelTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
+
+
+class StorageEngineCleanupSensor(_CauseSensor):
+    """Waits for either: the deleteWhen window or a disk that is too full."""
+
+    def holds(self, sensed: SenseResult) -> bool:
+        return bool(sensed.triggers)
+
+    def trigger(self) -> BaseTrigger:
+        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)

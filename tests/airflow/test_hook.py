@@ -1,0 +1,150 @@
+"""From a connection to a managed store, and the Test button."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.hooks.connection import Defaults, managed_store
+from storage_engine.hooks.storage_engine import StorageEngineHook, configured_stores
+from storage_engine.model.policy import ArchiveMode, LagPolicy
+
+DEFAULTS = Defaults(home="/airflow")
+
+
+def _store(extra: dict[str, Any], password: str | None = None, defaults: Defaults = DEFAULTS) -> Any:
+    return managed_store("c", {"root": "/store", **extra}, password, defaults)
+
+
+def _content(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_empty_fields_lie_under_airflow_home() -> None:
+    store = _store({})
+    assert store.journal_url == "sqlite:////airflow/storage_engine/journal.db"
+    assert store.report_dir == "/airflow/storage_engine/reports"
+    assert store.lake.location == "file:///airflow/storage_engine/lake/warehouse"
+    assert (store.broker_conf, store.time_zone, dict(store.overrides)) == (None, None, {})
+    assert (store.policy.archive, store.policy.lag_policy) == (ArchiveMode.REQUIRED, LagPolicy.WARN)
+
+
+def test_the_provider_section_wins_over_airflow_home_and_the_connection_over_both() -> None:
+    section = Defaults(home="/airflow", journal_url="sqlite:////j.db", lake="/lake", report_dir="/reports")
+    store = _store({}, defaults=section)
+    assert (store.journal_url, store.report_dir) == ("sqlite:////j.db", "/reports")
+    assert store.lake.location == "file:///lake/warehouse"
+    named = {"journal_url": "sqlite:////own.db", "lake_directory": "/own", "report_dir": "/own/reports"}
+    store = _store(named, defaults=section)
+    assert (store.journal_url, store.report_dir) == ("sqlite:////own.db", "/own/reports")
+    assert store.lake.location == "file:///own/warehouse"
+
+
+def test_the_journal_password_is_put_into_its_url() -> None:
+    store = _store({"journal_url": "postgresql://keeper@db/journal"}, password="p@ss/word")
+    assert store.journal_url == "postgresql://keeper:p%40ss%2Fword@db/journal"
+
+
+@pytest.mark.parametrize("form", [lambda value: value, json.dumps], ids=["object", "text"])
+def test_objects_may_come_as_json_text(form: Callable[[object], object]) -> None:
+    store = _store(
+        {
+            "lake_catalog": "prod",
+            "lake_properties": form({"type": "rest", "uri": "http://catalog", "ssl": True}),
+            "overrides": form({"fileReservedTime": 48}),
+        }
+    )
+    assert store.lake.name == "prod"
+    assert dict(store.lake.properties) == {"type": "rest", "uri": "http://catalog", "ssl": "true"}
+    assert dict(store.overrides) == {"fileReservedTime": "48"}
+
+
+def test_the_section_may_name_a_catalog() -> None:
+    section = Defaults(home="/airflow", lake='{"type": "rest", "uri": "http://catalog"}')
+    assert dict(_store({}, defaults=section).lake.properties) == {"type": "rest", "uri": "http://catalog"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"root": ""}, "root"),
+        ({"root": 5}, "root"),
+        ({"archive": "maybe"}, "archive"),
+        ({"lag_policy": "shrug"}, "lag_policy"),
+        ({"overrides": "[1]"}, "overrides"),
+        ({"overrides": "{"}, "overrides"),
+        ({"lake_directory": "/l", "lake_properties": {"type": "rest"}}, "lake_directory"),
+    ],
+)
+def test_a_bad_field_is_named(extra: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInputError, match=rf"connection c: field {field}: expected "):
+        _store(extra)
+
+
+def test_bad_catalog_settings_are_not_quoted_as_they_may_hold_secrets() -> None:
+    with pytest.raises(BadInputError) as raised:
+        _store({}, defaults=Defaults(home="/a", lake='{"token": "hush" oops'))
+    assert "hush" not in str(raised.value)
+
+
+def test_stores_are_listed_by_the_provider_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configured_stores() == ("storage_engine_default",)
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", " a, b ,,a")
+    assert configured_stores() == ("a", "b")
+
+
+def test_test_button_describes_what_it_found_and_changes_nothing(store_connection: Any) -> None:
+    store = store_connection()
+    before = _content(store.root)
+    works, message = StorageEngineHook(store.conn_id).test_connection()
+    assert works, message
+    assert "8 segments, 7 of them sealed" in message
+    assert "Journal: none yet" in message
+    assert "Lake: none yet" in message
+    assert _content(store.root) == before
+    assert not store.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"root": "/no/such/store"}, "/no/such/store"),
+        ({"broker_conf": "/no/such/broker.conf"}, "/no/such/broker.conf"),
+        ({"time_zone": "Mars/Olympus"}, "Mars/Olympus"),
+        ({"lake_properties": {"type": "sql", "uri": "sqlite:///:memory:"}, "lake_directory": ""}, "memory"),
+    ],
+)
+def test_test_button_says_what_is_wrong(store_connection: Any, extra: dict[str, Any], said: str) -> None:
+    store = store_connection(extra=extra)
+    works, message = StorageEngineHook(store.conn_id).test_connection()
+    assert not works
+    assert said in message
+
+
+def test_secrets_of_a_connection_are_masked(store_connection: Any) -> None:
+    from airflow.sdk.log import redact
+
+    store = store_connection(
+        extra={
+            "journal_url": "postgresql://keeper:journal-pass@db/journal",
+            "lake_directory": "",
+            "lake_properties": {
+                "type": "rest",
+                "credential": "client:rest-secret",
+                "s3.secret-access-key": "s3-secret-key",
+            },
+        }
+    )
+    assert StorageEngineHook(store.conn_id).managed_store
+    shown = redact("journal-pass client:rest-secret s3-secret-key")
+    assert shown == "*** *** ***"
