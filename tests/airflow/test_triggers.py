@@ -1,0 +1,228 @@
+"""Triggers fire when a cause begins, wake when a window opens, and never block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import TriggerEvent
+
+from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.model.plan import Cause, Trigger, Urgency
+from storage_engine.model.store import DiskUsage
+from storage_engine.model.watch import Watch
+from storage_engine.triggers import cleanup
+from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
+
+ALL_HOURS = ";".join(str(hour) for hour in range(24))
+NEVER = "99"
+
+
+def seen(percent: int | None = 10, *, window: bool = False, opens_in_s: float | None = None) -> Watch:
+    """What a look at a store shows: disks this full, and the window open or opening."""
+    now_ms = int(time.time() * 1000)
+    disk = DiskUsage("/disk", percent, error="" if percent is not None else "unmounted")
+    return Watch(
+        watched_at_ms=now_ms,
+        triggers=(Trigger(Cause.TIME_UP, Urgency.ORDINARY, "it is time"),) if window else (),
+        notices=(),
+        levels=(disk,),
+        deciding_percent=percent,
+        ordinary_percent=75,
+        next_window_ms=now_ms if window else opens_in_s and int(now_ms + opens_in_s * 1000),
+    )
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to a store that nobody looks at for real."""
+    definition = {"conn_type": "storage_engine", "extra": {"root": "/nowhere"}}
+    monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, connection: None) -> Callable[..., list[float]]:
+    """Let a trigger see the given looks, one after the other; the last one repeats."""
+
+    def script(sequence: Sequence[Watch]) -> list[float]:
+        times: list[float] = []
+
+        def look(_store: object) -> Watch:
+            times.append(time.monotonic())
+            return sequence[min(len(times), len(sequence)) - 1]
+
+        monkeypatch.setattr(cleanup, "watch", look)
+        return times
+
+    return script
+
+
+async def _events(trigger: Any, seconds: float) -> list[TriggerEvent]:
+    events: list[TriggerEvent] = []
+
+    async def collect() -> None:
+        async for event in trigger.run():
+            events.append(event)
+
+    try:
+        await asyncio.wait_for(collect(), seconds)
+    except TimeoutError:
+        pass
+    return events
+
+
+def events_of(trigger: Any, seconds: float = 1.0) -> list[TriggerEvent]:
+    return asyncio.run(_events(trigger, seconds))
+
+
+def disk_trigger(**arguments: Any) -> DiskLevelTrigger:
+    return DiskLevelTrigger("watched", poll_seconds=0.01, **arguments)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        DeleteWindowTrigger("x"),
+        DiskLevelTrigger("x", threshold_percent=80, hysteresis_percent=5, poll_seconds=3),
+        CleanupCauseTrigger("x", poll_seconds=7),
+    ],
+)
+def test_a_trigger_survives_serialisation(trigger: Any) -> None:
+    path, arguments = trigger.serialize()
+    again = import_string(path)(**arguments)
+    assert type(again) is type(trigger)
+    assert again.serialize() == (path, arguments)
+
+
+def test_disk_fires_above_the_brokers_level_not_at_it(looks: Any) -> None:
+    looks([seen(75), seen(75), seen(76)])
+    (event,) = events_of(disk_trigger())
+    assert event.payload["cause"] == "space-full"
+    assert event.payload["used_percent"] == 76
+
+
+def test_disk_fires_above_its_own_threshold(looks: Any) -> None:
+    looks([seen(76), seen(80), seen(81)])
+    (event,) = events_of(disk_trigger(threshold_percent=80))
+    assert event.payload["used_percent"] == 81
+
+
+def test_an_unknown_level_never_fires(looks: Any) -> None:
+    times = looks([seen(None)])
+    assert events_of(disk_trigger(), 0.3) == []
+    assert len(times) > 2
+
+
+def test_a_level_around_the_threshold_fires_once(looks: Any) -> None:
+    looks([seen(76), seen(74), seen(76), seen(74), seen(None), seen(77)])
+    assert len(events_of(disk_trigger(hysteresis_percent=2))) == 1
+
+
+def test_a_level_that_fell_far_enough_fires_again(looks: Any) -> None:
+    looks([seen(76), seen(73), seen(74), seen(78)])
+    events = events_of(disk_trigger(hysteresis_percent=2))
+    assert [event.payload["used_percent"] for event in events] == [76, 78]
+
+
+def test_unknown_is_not_low_so_it_does_not_rearm(looks: Any) -> None:
+    looks([seen(76), seen(None), seen(None), seen(90)])
+    assert len(events_of(disk_trigger())) == 1
+
+
+def test_the_window_is_slept_through_and_its_opening_is_not_missed(
+    looks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = looks([seen(opens_in_s=0.4), seen(window=True)])
+    (event,) = events_of(DeleteWindowTrigger("watched"))
+    assert event.payload["cause"] == "time-up"
+    assert event.payload["details"] == ["it is time"]
+    assert len(times) == 2
+    assert times[1] - times[0] == pytest.approx(0.4, abs=0.15)
+
+
+def test_a_long_wait_for_the_window_is_cut_to_look_at_clock_and_settings_anew(
+    looks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "_LONGEST_SLEEP_SECONDS", 0.1)
+    times = looks([seen(opens_in_s=3600), seen(opens_in_s=3600), seen(window=True)])
+    assert len(events_of(DeleteWindowTrigger("watched"), 0.35)) == 1
+    assert len(times) >= 3
+
+
+def test_each_opening_of_the_window_is_one_event(looks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "_LONGEST_SLEEP_SECONDS", 0.02)
+    looks([seen(window=True), seen(window=True), seen(opens_in_s=0.1), seen(window=True)])
+    assert len(events_of(DeleteWindowTrigger("watched"), 0.8)) == 2
+
+
+@pytest.mark.parametrize(
+    ("look", "cause"), [(seen(10, window=True), "time-up"), (seen(80, opens_in_s=60), "space-full")]
+)
+def test_either_cause_is_enough(looks: Any, look: Watch, cause: str) -> None:
+    looks([seen(10, opens_in_s=60), look])
+    (event,) = events_of(CleanupCauseTrigger("watched", poll_seconds=0.01), 0.3)
+    assert event.payload["cause"] == cause
+
+
+def test_either_wakes_for_the_window_before_its_poll_is_due(looks: Any) -> None:
+    looks([seen(10, opens_in_s=0.2), seen(10, window=True)])
+    assert len(events_of(CleanupCauseTrigger("watched", poll_seconds=30), 0.6)) == 1
+
+
+def test_a_disk_that_hangs_does_not_block_the_loop(
+    monkeypatch: pytest.MonkeyPatch, connection: None
+) -> None:
+    hanging, release = threading.Event(), threading.Event()
+
+    def look(_store: object) -> Watch:
+        hanging.set()
+        release.wait(10)
+        return seen(10)
+
+    monkeypatch.setattr(cleanup, "watch", look)
+
+    async def ticks_while_hanging() -> int:
+        waiting = asyncio.create_task(_events(disk_trigger(), 2))
+        while not hanging.is_set():
+            await asyncio.sleep(0.01)
+        ticks = 0
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            ticks += 1
+        release.set()
+        waiting.cancel()
+        return ticks
+
+    started = time.monotonic()
+    assert asyncio.run(ticks_while_hanging()) == 20
+    assert time.monotonic() - started < 5
+
+
+def test_a_store_that_is_not_there_fails_the_trigger(connection: None) -> None:
+    with pytest.raises(StoreNotFoundError, match="/nowhere"):
+        events_of(disk_trigger(), 30)
+
+
+def test_a_real_store_in_its_window_fires_at_once(store_connection: Any) -> None:
+    store_connection("watched", deleteWhen=ALL_HOURS)
+    (event,) = events_of(DeleteWindowTrigger("watched"), 20)
+    assert event.payload["cause"] == "time-up"
+
+
+def test_a_real_store_whose_window_never_comes_does_not_fire(store_connection: Any) -> None:
+    store_connection("watched", deleteWhen=NEVER)
+    assert events_of(DeleteWindowTrigger("watched"), 2) == []
+
+
+def test_a_real_disk_is_measured(store_connection: Any) -> None:
+    store_connection("watched", deleteWhen=NEVER)
+    (event,) = events_of(disk_trigger(threshold_percent=-1), 20)
+    assert 0 <= event.payload["used_percent"] <= 100
+
+
