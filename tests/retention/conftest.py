@@ -1,0 +1,96 @@
+"""Stores whose segments are past their reserved time, and what is compared before and after a step."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+MANUAL = PlanRequest(manual=True, reason="a test")
+HOURS_AGO_NS = 100 * 3600 * 10**9
+
+Managed = Callable[..., ManagedStore]
+Fingerprint = dict[str, str]
+FingerprintOf = Callable[[str | Path], Fingerprint]
+
+
+@pytest.fixture
+def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
+    """Make a store whose segments have all expired: managed("clean-stop", policy=...)."""
+
+    def make(name: str = "clean-stop", **settings: Any) -> ManagedStore:
+        root = store_copy(name)
+        overrides = dict(settings.pop("overrides", {}))
+        directories = [root / "commitlog"]
+        if name == "multipath":
+            directories = [root / "cl1", root / "cl2"]
+            overrides["storePathCommitLog"] = ",".join(str(path) for path in directories)
+        old_ns = clock_ms() * 10**6 - HOURS_AGO_NS
+        for directory in directories:
+            for segment in directory.iterdir():
+                os.utime(segment, ns=(old_ns, old_ns))
+        return ManagedStore.local(
+            name, str(root), tmp_path / "managed", overrides=overrides, time_zone="UTC", **settings
+        )
+
+    return make
+
+
+@pytest.fixture
+def fingerprint() -> FingerprintOf:
+    """Every file below a directory with the SHA-256 of its bytes; locks and journals of SQLite left out."""
+
+    def read(directory: str | Path) -> Fingerprint:
+        base = Path(directory)
+        return {
+            str(path.relative_to(base)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(base.rglob("*"))
+            if path.is_file() and path.name != "lock"
+        }
+
+    return read
+
+
+@pytest.fixture
+def lake_dir(tmp_path: Path) -> Path:
+    """Where :func:`managed` puts the lake."""
+    return tmp_path / "managed" / "lake"
+
+
+@pytest.fixture
+def planned(managed: Managed) -> Callable[..., ManagedStore]:
+    """A store with a plan under the run key "r": planned("clean-stop", max_segments=2, policy=...)."""
+
+    def make(name: str = "clean-stop", max_segments: int | None = None, **settings: Any) -> ManagedStore:
+        store = managed(name, **settings)
+        request = PlanRequest(manual=True, max_segments=max_segments)
+        assert steps.make_plan(store, "r", request).delete_offsets
+        return store
+
+    return make
+
+
+@pytest.fixture
+def archived(planned: Callable[..., ManagedStore]) -> Callable[..., ManagedStore]:
+    """A store whose plan under the run key "r" is archived with proof."""
+
+    def make(*args: Any, **settings: Any) -> ManagedStore:
+        store = planned(*args, **settings)
+        steps.archive(store, "r", steps.archive_jobs(store, "r"))
+        return store
+
+    return make
+
+
+@pytest.fixture
+def journal_of() -> Callable[[ManagedStore], Journal]:
+    return lambda store: Journal(store.journal_url)

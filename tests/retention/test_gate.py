@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.model.plan import (
+    DELETING,
+    Cause,
+    Decision,
+    Plan,
+    PlanRequest,
+    Reason,
+    Trigger,
+    Urgency,
+)
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.gate import Passage, judge, request_again, still_eligible
+from storage_engine.retention.journal import Waiver
+
+SIZE = 1000
+REQUIRED, OFF = Policy(), Policy(archive=ArchiveMode.OFF)
+WAIVER = Waiver("digest", "ann", "lake burnt down", 1)
+CHANGES = ["device", "inode", "size_bytes", "mtime_ns", "ctime_ns"]
+
+
+def segment(index: int) -> Segment:
+    facts = FileFacts(f"/s/commitlog/{index * SIZE:020d}", 1, 100 + index, SIZE, 7, 8)
+    return Segment("commitlog", index * SIZE, facts, SegmentState.SEALED)
+
+
+def decision(index: int, reason: Reason = Reason.EXPIRED) -> Decision:
+    return Decision(segment(index), reason, f"because {reason.value}")
+
+
+def plan(*decisions: Decision, causes: tuple[Cause, ...] = (Cause.TIME_UP,)) -> Plan:
+    triggers = tuple(Trigger(cause, Urgency.ORDINARY, "") for cause in causes)
+    return Plan("/s", "commitlog", 0, triggers, decisions)
+
+
+def receipt(index: int) -> Receipt:
+    facts = segment(index).facts
+    return Receipt(
+        store_id="id",
+        lineage=1,
+        log="commitlog",
+        base_offset=index * SIZE,
+        size_bytes=facts.size_bytes,
+        sha256="a" * 64,
+        broker="rocketmq",
+        store_root="/s",
+        message_count=1,
+        row_count=1,
+        damaged_bytes=0,
+        first_store_timestamp_ms=1,
+        last_store_timestamp_ms=1,
+        source_path=facts.path,
+        source_device=facts.device,
+        source_inode=facts.inode,
+        source_mtime_ns=facts.mtime_ns,
+        source_ctime_ns=facts.ctime_ns,
+        data_file="file:///lake/x.parquet",
+        data_file_bytes=1,
+        data_file_sha256="b" * 64,
+        proof_version=PROOF_VERSION,
+        proven_at_ms=1,
+        previous_hash="0" * 64,
+        row_hash="c" * 64,
+    )
+
+
+@st.composite
+def two_plans(draw: st.DrawFn) -> tuple[Plan, Plan]:
+    """An approved plan and a fresh one of a log whose oldest segments may be gone by now."""
+    count = draw(st.integers(0, 6))
+    approved = draw(st.integers(0, count))
+    gone = draw(st.integers(0, count))
+    reasons = draw(st.lists(st.sampled_from(Reason), min_size=count, max_size=count))
+    return (
+        plan(*(decision(i, Reason.EXPIRED if i < approved else Reason.NOT_EXPIRED) for i in range(count))),
+        plan(*(decision(i, reasons[i]) for i in range(gone, count))),
+    )
+
+
+@given(two_plans())
+def test_what_goes_is_the_oldest_that_both_plans_let_go(plans: tuple[Plan, Plan]) -> None:
+    approved, fresh = plans
+    eligible = still_eligible(approved, fresh)
+    assert eligible.go == fresh.decisions[: len(eligible.go)]
+    assert {d.segment for d in eligible.go} <= set(approved.to_delete)
+    assert all(d.reason in DELETING for d in eligible.go)
+
+
+@given(two_plans())
+def test_every_approved_segment_that_is_there_goes_or_stays_for_a_reason(plans: tuple[Plan, Plan]) -> None:
+    approved, fresh = plans
+    eligible = still_eligible(approved, fresh)
+    there = [d.segment for d in fresh.decisions if d.segment in approved.to_delete]
+    assert [d.segment for d in (*eligible.go, *eligible.stay)] == there
+    assert all(d.reason not in DELETING and d.detail for d in eligible.stay)
+
+
+def test_an_older_segment_that_nobody_approved_holds_back_what_is_behind_it() -> None:
+    approved = plan(decision(1), decision(2))
+    eligible = still_eligible(approved, plan(decision(0), decision(1), decision(2)))
+    assert eligible.go == ()
+    assert [d.reason for d in eligible.stay] == [Reason.BEHIND_KEPT, Reason.BEHIND_KEPT]
+
+
+def test_a_pass_that_the_clock_began_may_end_after_its_hour() -> None:
+    assert request_again(plan(causes=(Cause.TIME_UP,)), PlanRequest()).manual
+
+
+def test_a_pass_that_a_full_disk_began_needs_it_full_still() -> None:
+    assert request_again(plan(causes=(Cause.SPACE_FULL,)), PlanRequest()) == PlanRequest()
+
+
+def test_a_receipt_of_the_same_file_proves_it() -> None:
+    verdict = judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, None)
+    assert (verdict.passage, verdict.receipt) == (Passage.PROVEN, receipt(1))
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_touched_file_is_hashed_again(field: str) -> None:
+    facts = replace(segment(1).facts, **{field: 999})
+    touched = replace(decision(1), segment=replace(segment(1), facts=facts))
+    verdict = judge(touched, segment(1), [receipt(1)], {}, REQUIRED, None)
+    assert verdict.passage is Passage.HASH_AGAIN
+
+
+def test_no_receipt_no_deletion() -> None:
+    verdict = judge(decision(1), segment(1), [], {}, REQUIRED, None)
+    assert (verdict.passage, verdict.detail) == (Passage.REFUSED, "no receipt in the lake")
+
+
+def test_a_receipt_that_does_not_hold_proves_nothing() -> None:
+    faults = {receipt(1).identity: "data file is missing"}
+    verdict = judge(decision(1), segment(1), [receipt(1)], faults, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert "data file is missing" in verdict.detail
+
+
+def test_a_receipt_by_a_later_version_proves_nothing() -> None:
+    later = replace(receipt(1), proof_version=PROOF_VERSION + 1)
+    assert judge(decision(1), segment(1), [later], {}, REQUIRED, None).passage is Passage.REFUSED
+
+
+def test_two_receipts_for_one_segment_prove_nothing() -> None:
+    other = replace(receipt(1), sha256="d" * 64)
+    verdict = judge(decision(1), segment(1), [receipt(1), other], {}, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert "a" * 64 in verdict.detail
+    assert "d" * 64 in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("policy", "waiver", "passage"),
+    [(OFF, None, Passage.ARCHIVE_OFF), (REQUIRED, WAIVER, Passage.WAIVED)],
+)
+def test_policy_or_waiver_let_the_planned_file_go_and_no_other(
+    policy: Policy, waiver: Waiver | None, passage: Passage
+) -> None:
+    assert judge(decision(1), segment(1), [], {}, policy, waiver).passage is passage
+    for field in CHANGES:
+        planned = replace(segment(1), facts=replace(segment(1).facts, **{field: 999}))
+        assert judge(decision(1), planned, [], {}, policy, waiver).passage is Passage.REFUSED
+
+
+def test_a_waiver_says_who_and_why() -> None:
+    verdict = judge(decision(1), segment(1), [], {}, REQUIRED, WAIVER)
+    assert verdict.detail == "waived by ann: lake burnt down (no receipt in the lake)"
+
+
+def test_proof_is_preferred_to_a_waiver() -> None:
+    verdict = judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, WAIVER)
+    assert verdict.passage is Passage.PROVEN

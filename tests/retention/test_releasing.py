@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import (
+    GateRefusedError,
+    LakeConflictError,
+    LakeUnavailableError,
+    RunStateError,
+    StorageEngineError,
+    StoreBusyError,
+    StoreCrashedError,
+)
+from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.plan import Reason
+from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.retention import steps
+from storage_engine.retention.gate import Passage
+from storage_engine.retention.identity import adopt
+from storage_engine.retention.journal import Journal, Phase, Step, clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+
+Make = Callable[..., ManagedStore]
+FingerprintOf = Callable[[str | Path], dict[str, str]]
+
+HOLD_LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def segment(store: ManagedStore, base_offset: int) -> Path:
+    return Path(store.root) / "commitlog" / f"{base_offset:020d}"
+
+
+def plan_digest(store: ManagedStore) -> str:
+    return steps.recorded_plan(store, "r").digest
+
+
+@pytest.fixture
+def refuses(fingerprint: FingerprintOf, lake_dir: Path) -> Callable[..., str]:
+    """Release a run that must be refused; returns why, after seeing that store and lake did not change."""
+
+    def check(store: ManagedStore, error: type[StorageEngineError], **arguments: object) -> str:
+        before = fingerprint(store.root), fingerprint(lake_dir)
+        with pytest.raises(error) as refused:
+            steps.release(store, "r", **arguments)  # type: ignore[arg-type]
+        assert (fingerprint(store.root), fingerprint(lake_dir)) == before
+        return str(refused.value)
+
+    return check
+
+
+def test_a_proven_plan_goes_and_nothing_else(archived: Make, fingerprint: FingerprintOf) -> None:
+    store = archived(max_segments=3)
+    before = fingerprint(store.root)
+    result = steps.release(store, "r")
+    gone = [f"commitlog/{offset:020d}" for offset in (0, 1 << 20, 2 << 20)]
+    assert fingerprint(store.root) == {k: v for k, v in before.items() if k not in gone}
+    assert [release.sha256 for release in result.deleted] == [before[name] for name in gone]
+    assert {release.passage for release in result.deleted} == {Passage.PROVEN}
+    assert (result.freed_bytes, result.new_min_offset, result.kept) == (3 << 20, 3 << 20, ())
+
+
+def test_a_release_is_done_once(archived: Make, fingerprint: FingerprintOf) -> None:
+    store = archived(max_segments=1)
+    first = steps.release(store, "r")
+    left = fingerprint(store.root)
+    assert steps.release(store, "r") == first
+    assert fingerprint(store.root) == left
+
+
+def test_a_run_without_a_plan_is_refused(managed: Make) -> None:
+    with pytest.raises(RunStateError, match=r"run 'r' of store .*: expected in"):
+        steps.release(managed(), "r")
+
+
+def test_another_plan_than_the_approved_one_is_refused(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=1)
+    assert "expected approval of its plan" in refuses(store, RunStateError, approved_digest="0" * 64)
+    assert steps.release(store, "r", approved_digest=plan_digest(store)).deleted
+
+
+def test_without_a_receipt_nothing_goes(planned: Make, refuses: Callable[..., str]) -> None:
+    store = planned(max_segments=2)
+    steps.archive_jobs(store, "r")
+    said = refuses(store, GateRefusedError)
+    assert f"{segment(store, 0)}: no receipt in the lake" in said
+    assert f"{segment(store, 1 << 20)}: no receipt in the lake" in said
+
+
+def test_one_missing_receipt_holds_back_all(planned: Make, refuses: Callable[..., str]) -> None:
+    store = planned(max_segments=2)
+    steps.archive(store, "r", steps.archive_jobs(store, "r")[:1])
+    said = refuses(store, GateRefusedError)
+    assert str(segment(store, 0)) not in said
+    assert f"{segment(store, 1 << 20)}: no receipt in the lake" in said
+
+
+def test_a_missing_lake_permits_nothing(archived: Make, refuses: Callable[..., str], lake_dir: Path) -> None:
+    store = archived(max_segments=1)
+    lake_dir.rename(lake_dir.with_name("elsewhere"))
+    refuses(store, LakeUnavailableError)
+
+
+def test_a_missing_data_file_proves_nothing(
+    archived: Make, refuses: Callable[..., str], lake_dir: Path
+) -> None:
+    store = archived(max_segments=2)
+    data_file = sorted(lake_dir.glob("warehouse/**/messages/data/**/*.parquet"))[0]
+    data_file.unlink()
+    assert f"data file file://{data_file} is missing" in refuses(store, GateRefusedError)
+
+
+def test_a_shortened_data_file_proves_nothing(
+    archived: Make, refuses: Callable[..., str], lake_dir: Path
+) -> None:
+    store = archived(max_segments=1)
+    (data_file,) = lake_dir.glob("warehouse/**/messages/data/**/*.parquet")
+    os.truncate(data_file, data_file.stat().st_size - 1)
+    assert "bytes, expected" in refuses(store, GateRefusedError)
+
+
+def test_other_bytes_under_a_proven_offset_are_refused_with_both_hashes(
+    archived: Make, refuses: Callable[..., str], fingerprint: FingerprintOf
+) -> None:
+    store = archived(max_segments=2)
+    name = f"commitlog/{1 << 20:020d}"
+    proven = fingerprint(store.root)[name]
+    stat = segment(store, 1 << 20).stat()
+    with segment(store, 1 << 20).open("r+b") as file:
+        file.seek(500)
+        file.write(b"\xff")
+    os.utime(segment(store, 1 << 20), ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    said = refuses(store, LakeConflictError)
+    assert str(segment(store, 1 << 20)) in said
+    assert proven in said
+    assert fingerprint(store.root)[name] in said
+
+
+def test_a_copy_with_the_same_bytes_goes_after_its_hash_was_compared(archived: Make) -> None:
+    store = archived(max_segments=1)
+    old = segment(store, 0)
+    stat = old.stat()
+    copy = old.with_suffix(".copy")
+    copy.write_bytes(old.read_bytes())
+    os.utime(copy, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    copy.replace(old)
+    (release,) = steps.release(store, "r").deleted
+    assert release.passage_detail == (
+        f"touched since its copy was proven, and its SHA-256 is still {release.sha256}"
+    )
+    assert not old.exists()
+
+
+def test_a_segment_that_was_touched_is_young_again_and_stays(archived: Make) -> None:
+    store = archived(max_segments=2)
+    now_ns = clock_ms() * 10**6
+    os.utime(segment(store, 1 << 20), ns=(now_ns, now_ns))
+    result = steps.release(store, "r")
+    assert [release.base_offset for release in result.deleted] == [0]
+    assert [(kept.base_offset, kept.reason) for kept in result.kept] == [(1 << 20, Reason.NOT_EXPIRED)]
+
+
+def test_a_segment_that_somebody_else_deleted_stops_the_run(
+    archived: Make, refuses: Callable[..., str]
+) -> None:
+    store = archived(max_segments=2)
+    segment(store, 0).unlink()
+    said = refuses(store, GateRefusedError)
+    assert f"{segment(store, 0)}: expected the planned segment at offset 0, found no file" in said
+
+
+def test_a_hole_stops_the_run(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=2)
+    segment(store, 1 << 20).unlink()
+    assert "a hole before this file" in refuses(store, StorageEngineError)
+
+
+def test_each_deletion_is_meant_before_it_is_done(
+    archived: Make, journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = archived(max_segments=2)
+    result = steps.release(store, "r")
+    journal = journal_of(store)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    events = journal.events(journal.run(record.store_id, "r"), Step.RELEASE)
+    assert [(event.phase, event.subject) for event in events if event.subject] == [
+        (phase, release.subject) for release in result.deleted for phase in (Phase.INTENT, Phase.RESULT)
+    ]
+
+
+def test_a_store_that_its_broker_holds_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=1)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, f"{store.root}/lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder:
+        holder.stdout.readline()
+        assert f"process {holder.pid}" in refuses(store, StoreBusyError)
+        holder.stdin.close()
+    assert steps.release(store, "r").deleted
+
+
+def test_a_store_that_another_run_holds_is_left_alone(
+    archived: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = archived(max_segments=1)
+    journal = journal_of(store)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    with journal.lease(record.store_id):
+        assert "expected its lease to be free" in refuses(store, StoreBusyError)
+
+
+def test_a_store_that_crashed_since_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=1)
+    (Path(store.root) / "abort").write_bytes(b"1")
+    assert "did not stop cleanly" in refuses(store, StoreCrashedError)
+
+
+def test_a_clock_that_went_back_permits_nothing(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=1)
+    now_ms = steps.recorded_plan(store, "r").decided_at_ms - 1
+    assert "the clock went back" in refuses(store, GateRefusedError, now_ms=now_ms)
+
+
+def test_policy_archive_off_lets_segments_go_without_a_lake(planned: Make, lake_dir: Path) -> None:
+    store = planned(max_segments=2, policy=Policy(archive=ArchiveMode.OFF))
+    assert steps.archive_jobs(store, "r") == ()
+    result = steps.release(store, "r")
+    assert [release.passage for release in result.deleted] == [Passage.ARCHIVE_OFF] * 2
+    assert not lake_dir.exists()
+
+
+def test_a_waiver_lets_the_plan_go_and_is_on_record(
+    planned: Make, journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = planned(max_segments=1)
+    journal_of(store).waive(plan_digest(store), "ann", "lake burnt down")
+    (release,) = steps.release(store, "r").deleted
+    assert release.passage is Passage.WAIVED
+    assert release.passage_detail == "waived by ann: lake burnt down (no receipt in the lake)"
+
+
+def test_a_waiver_of_another_plan_helps_nothing(
+    planned: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = planned(max_segments=1)
+    journal_of(store).waive("0" * 64, "ann", "lake burnt down")
+    refuses(store, GateRefusedError)
+
+
+def test_a_waived_plan_goes_though_the_lake_is_gone(
+    archived: Make, lake_dir: Path, journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = archived(max_segments=1)
+    lake_dir.rename(lake_dir.with_name("burnt"))
+    journal_of(store).waive(plan_digest(store), "ann", "lake burnt down")
+    assert steps.release(store, "r").deleted
+
+
+BLOCK = Policy(lag_policy=LagPolicy.BLOCK)
+
+
+def lag(base_offset: int | None, *, at_risk: bool = True) -> QueueLag:
+    committed = None if base_offset is None else 5
+    return QueueLag(
+        "g", "t", 0, committed, 0, 9, 4, 1000, base_offset, base_offset, at_risk, 0, None if at_risk else 1
+    )
+
+
+SUMMARY = LagSummary(1, 1, 4, 1000, 0, ("g",), 1)
+
+
+def test_unknown_lag_blocks_where_lag_blocks(archived: Make, refuses: Callable[..., str]) -> None:
+    store = archived(max_segments=2, policy=BLOCK)
+    assert "expected the consumers' lag to be known" in refuses(store, GateRefusedError)
+
+
+def test_what_a_group_has_to_read_stays_where_lag_blocks(archived: Make) -> None:
+    store = archived(max_segments=3, policy=BLOCK)
+    steps.record_lag(store, "r", SUMMARY, [lag(5 << 20, at_risk=False), lag(1 << 20)])
+    result = steps.release(store, "r")
+    assert [release.base_offset for release in result.deleted] == [0]
+    assert [(k.base_offset, k.reason) for k in result.kept] == [
+        (1 << 20, Reason.LAG_BLOCKED),
+        (2 << 20, Reason.LAG_BLOCKED),
+    ]
+
+
+def test_what_a_group_has_to_read_goes_where_lag_only_warns(archived: Make) -> None:
+    store = archived(max_segments=1)
+    steps.record_lag(store, "r", SUMMARY, [lag(0)])
+    assert steps.release(store, "r").deleted
+
+
+def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
+    archived: Make, refuses: Callable[..., str]
+) -> None:
+    store = archived(max_segments=1)
+    stat = segment(store, 0).stat()
+    with segment(store, 0).open("r+b") as file:
+        file.seek(stat.st_size - 1)
+        file.write(b"\x77")
+    os.utime(segment(store, 0), ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    refuses(store, LakeConflictError)
+    with pytest.raises(LakeConflictError):
+        steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    assert adopt(store, "ann", "log was cut by a recovery").lineage == 2
+    steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    (release,) = steps.release(store, "r").deleted
+    assert release.data_file is not None
+    assert "/2-commitlog-" in release.data_file
