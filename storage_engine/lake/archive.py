@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import data_file_stats, segment_bytes, write_data_file
-from storage_engine.lake.durable_io import local_path, read_buffer
-from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
+from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
@@ -34,6 +35,8 @@ from storage_engine.model.receipt import PROOF_VERSION, Receipt
 from storage_engine.model.store import FileFacts, Segment
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
+
+_THREADS = 2
 
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
@@ -74,22 +77,29 @@ def segment_jobs(
 def archive_all(
     lake: Lake, jobs: Sequence[SegmentJob], progress: Progress | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive segments one after the other in this process, and commit them together.
+    """Archive segments in this process, two at a time, and commit them together.
 
     All or nothing: after an error no segment of these is committed.
 
-    :param progress: called after each segment with its size in bytes.
+    :param progress: called after each segment with its size in bytes, from any thread.
+    :return: one receipt a job, in order.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
-    proven: list[ProvenSegment] = []
-    try:
-        for job in jobs:
-            proven.append(archive_segment(job))
-            if progress is not None:
-                progress(job.facts.size_bytes)
-        return commit_segments(lake, proven)
-    finally:
-        discard(proven)
+
+    def archive_one(job: SegmentJob) -> ProvenSegment:
+        proven = archive_segment(job)
+        if progress is not None:
+            progress(job.facts.size_bytes)
+        return proven
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="archive") as pool:
+        futures = [pool.submit(archive_one, job) for job in jobs]
+        try:
+            return commit_segments(lake, [future.result() for future in futures])
+        finally:
+            pool.shutdown(cancel_futures=True)
+            ended = [future for future in futures if not future.cancelled()]
+            discard(future.result() for future in ended if future.exception() is None)
 
 
 def archive_segment(job: SegmentJob) -> ProvenSegment:
@@ -133,18 +143,15 @@ def _prove(
     staged: str,
     file_io: FileIO,
 ) -> ProvenSegment:
-    with lake_errors(data_file, "read a data file back"):
-        stored = read_buffer(file_io, staged)
-    try:
-        with pq.ParquetFile(pa.BufferReader(stored)) as parquet:
-            for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file):
-                _compare(job, data_file, data, offset, found)
-            stats = data_file_stats(parquet)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
-        raise ProofError(
-            f"{data_file}: expected the Parquet file of {job.path}, found one that can't be read: {error}. "
-            "Nothing was committed or deleted. Remove the file if no receipt names it, and run archive again."
-        ) from error
+    with (
+        parquet_errors(data_file),
+        open_data_file(file_io, staged) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file):
+            _compare(job, data_file, data, offset, found)
+        stats = data_file_stats(parquet)
+        stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,
@@ -165,8 +172,8 @@ def _prove(
         source_mtime_ns=job.facts.mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
-        data_file_bytes=stored.size,
-        data_file_sha256=hashlib.sha256(stored).hexdigest(),
+        data_file_bytes=stored_bytes,
+        data_file_sha256=stored_sha256,
         proof_version=PROOF_VERSION,
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,

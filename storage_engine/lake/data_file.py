@@ -90,6 +90,8 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
             for group in _row_groups(rows):
                 table = _with_identity(job, group, schema)
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
+            # The next chunk is decoded before these names are bound again.
+            del rows, group, table
 
 
 def data_file_stats(parquet: pq.ParquetFile) -> DataFileStats:

@@ -8,6 +8,7 @@ Other schemes are PyIceberg's: an object store has acknowledged a file when its 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
@@ -20,6 +21,8 @@ from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from storage_engine.durable import fsync_path, make_dirs
+
+_BLOCK_BYTES = 1 << 20
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()
@@ -57,6 +60,28 @@ def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
             return pa.py_buffer(stream.read())
     with pa.memory_map(str(path)) as file:
         return file.read_buffer()
+
+
+@contextmanager
+def open_data_file(file_io: FileIO, location: str) -> Iterator[pa.NativeFile]:
+    """Open a data file for reading at any position; one from an object store is fetched whole, once."""
+    path = local_path(location)
+    if path is not None:
+        # Not mapped: pages of a map count as the task's memory until the file is closed.
+        with pa.OSFile(str(path), "rb") as file:
+            yield file
+        return
+    with pa.BufferReader(read_buffer(file_io, location)) as file:
+        yield file
+
+
+def sha256_of_file(file: pa.NativeFile) -> str:
+    """SHA-256 of a whole open file, in hex; the position is moved."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while block := file.read_buffer(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 class DurableOutputStream(io.BufferedWriter):

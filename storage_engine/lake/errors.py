@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.exceptions import LakeUnavailableError, ProofError
 
 LAKE_FAILURES = (OSError, SQLAlchemyError, RESTError, NoSuchTableError, NoSuchNamespaceError)
 """How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
@@ -25,6 +26,25 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
         yield
     except LAKE_FAILURES as error:
         raise lake_unavailable(location, doing, error) from error
+
+
+@contextmanager
+def parquet_errors(location: str) -> Iterator[None]:
+    """The same while a data file is read; a file that is no whole Parquet file is a :class:`ProofError`.
+
+    :param location: the data file.
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        # What PyArrow can't make sense of is an OSError without a number, or one of its own.
+        if isinstance(error, OSError) and error.errno:
+            raise lake_unavailable(location, "read a data file", error) from error
+        raise ProofError(
+            f"{location}: expected a whole Parquet file, found one that can't be read: {error}. Nothing was "
+            "committed or deleted. If no receipt names the file, remove it and archive again; otherwise run "
+            "verify, and keep or restore what is still elsewhere."
+        ) from error
 
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import ProofError
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.data_file import check_tiled, segment_bytes
-from storage_engine.lake.durable_io import read_buffer
-from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.model.receipt import Receipt
@@ -26,7 +25,7 @@ def read_segment(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryvi
     engine rewrote. Who reads compares the SHA-256: nothing here is proof.
 
     :param table: ``messages``, as loaded.
-    :raises ProofError: the rows are not a whole segment.
+    :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
     files = live_data_files(table, receipt.store_id, (receipt.base_offset, receipt.base_offset))
@@ -38,18 +37,12 @@ def read_segment(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryvi
 
 def _from_data_file(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
     codec = codec_for(receipt.broker)
-    with lake_errors(receipt.data_file, "read a data file"):
-        stored = read_buffer(table.io, receipt.data_file)
-    try:
-        with pq.ParquetFile(pa.BufferReader(stored)) as parquet:
-            yield from segment_bytes(
-                parquet, codec, receipt.base_offset, receipt.size_bytes, receipt.data_file
-            )
-    except (pa.ArrowException, OSError) as error:
-        raise ProofError(
-            f"{receipt.data_file}: expected the Parquet file that was proven, found one that can't be read: "
-            f"{error}."
-        ) from error
+    with (
+        parquet_errors(receipt.data_file),
+        open_data_file(table.io, receipt.data_file) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        yield from segment_bytes(parquet, codec, receipt.base_offset, receipt.size_bytes, receipt.data_file)
 
 
 def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import ProofError, ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.durable_io import read_buffer
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
@@ -165,8 +165,11 @@ def _local_span(
 
 
 def _file_fault(table: Table, receipt: Receipt) -> str | None:
-    with lake_errors(receipt.data_file, "read a data file"):
-        found = hashlib.sha256(read_buffer(table.io, receipt.data_file)).hexdigest()
+    with (
+        lake_errors(receipt.data_file, "read a data file"),
+        open_data_file(table.io, receipt.data_file) as file,
+    ):
+        found = sha256_of_file(file)
     if found != receipt.data_file_sha256:
         return (
             f"data file {receipt.data_file} has SHA-256 {found[:16]}…, expected "
