@@ -1,0 +1,40 @@
+"""The ``checkpoint`` file: up to which store time each part was on disk. Read only; a recovery trusts it,
+so nothing here can raise a value."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import CorruptFileError
+
+FILE_BYTES = 4096
+_FORMAT = struct.Struct(">5q")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Store times in milliseconds since the epoch, offsets in bytes (StoreCheckpoint)."""
+
+    physic_msg_timestamp_ms: int
+    logics_msg_timestamp_ms: int
+    index_msg_timestamp_ms: int
+    master_flushed_offset: int
+    confirm_phy_offset: int
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Read a store's checkpoint; None when there is none (the broker makes one when it opens a store).
+
+    :raises CorruptFileError: it has another size than the one page that the broker maps.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) != FILE_BYTES:
+        raise CorruptFileError(
+            f"{path}: expected {FILE_BYTES} bytes, found {len(data)}. Restore the file from a replica."
+        )
+    return Checkpoint(*_FORMAT.unpack_from(data))

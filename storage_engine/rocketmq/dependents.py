@@ -1,0 +1,138 @@
+"""What goes after segments: consume queue and index files that point only below the log's new min offset.
+
+The broker's rules, file by file (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last
+file of a queue and the last index file never go. Deciding reads as little as it can: a queue of one file
+costs a directory listing, another one the last entry of each file up to the first that stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.model.plan import DependentFile, DependentKind
+from storage_engine.model.store import FileFacts
+from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext, index_file
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import MappedFile
+from storage_engine.rocketmq.queue_files import EntryFormat, QueueDirectory, iter_queues, physical_offset
+
+
+def expired_dependents(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int
+) -> tuple[DependentFile, ...]:
+    """Files that the broker would delete once the log begins at ``min_offset``. Reads only.
+
+    :param min_offset: the log's min offset after its segments are gone.
+    :return: in each directory oldest first.
+    :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
+    """
+    return (
+        *_expired_queues(layout, config, min_offset),
+        *_expired_batch_queues(layout, config, min_offset),
+        *_expired_index_files(layout, min_offset),
+    )
+
+
+def delete_dependents(files: Iterable[DependentFile]) -> tuple[DependentFile, ...]:
+    """Delete files, oldest first in each directory, and make that durable before returning.
+
+    A file that is gone already is passed over: the call can be repeated after it was interrupted.
+
+    :return: the files that this call deleted.
+    :raises OSError: a file can't be deleted; those before it are gone.
+    """
+    deleted: list[DependentFile] = []
+    ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
+    for directory, group in groupby(ordered, key=lambda file: Path(file.facts.path).parent):
+        try:
+            deleted += [file for file in group if durable.unlink(file.facts.path)]
+        finally:
+            durable.fsync_path(directory)
+    return tuple(deleted)
+
+
+def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[DependentFile]:
+    for queue in _queues_of_several_files(layout.consumequeue):
+        files = consume_queue.list_files(queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes)
+        yield from _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, files, min_offset)
+    # without broker.conf the files themselves tell that extensions are enabled
+    extended = config.enable_consume_queue_ext or config.source is None
+    for extension in _queues_of_several_files(layout.consumequeue_ext) if extended else ():
+        yield from _expired_extensions(layout, config, extension, min_offset)
+
+
+def _expired_batch_queues(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int
+) -> Iterator[DependentFile]:
+    for queue in _queues_of_several_files(layout.batchconsumequeue):
+        files = batch_consume_queue.list_files(
+            queue.path, size_bytes=config.mapped_file_size_batch_consume_queue_bytes
+        )
+        yield from _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, files, min_offset)
+
+
+def _queues_of_several_files(directory: Path) -> Iterator[QueueDirectory]:
+    return (queue for queue in iter_queues(directory) if len(list(queue.path.iterdir())) > 1)
+
+
+def _expired(
+    entry_format: EntryFormat, kind: DependentKind, files: Sequence[MappedFile], min_offset: int
+) -> Iterator[DependentFile]:
+    """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays."""
+    for file in files[:-1]:
+        position = entry_format.capacity(file) - 1
+        entry = entry_format.entry(file, position)
+        if entry is None:
+            raise CorruptFileError(
+                f"{file.path}: offset {position * entry_format.dtype.itemsize}: expected an entry, since "
+                "another file follows, found none. Nothing was changed; compare the file with a replica."
+            )
+        last = physical_offset(entry)
+        if last >= min_offset:
+            return
+        yield _dependent(
+            kind, file.path, f"its last entry points to {last}, below the min offset {min_offset}"
+        )
+
+
+def _expired_extensions(
+    layout: StoreLayout, config: BrokerConfig, queue: QueueDirectory, min_offset: int
+) -> Iterator[DependentFile]:
+    """ConsumeQueueExt#truncateByMinAddress: files that end before the unit of the first entry that is left.
+
+    Without such an entry the broker keeps them (ConsumeQueue#correctMinOffset).
+    """
+    path = layout.consumequeue / queue.topic / str(queue.queue_id)
+    entries = consume_queue.list_files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
+    bounds = consume_queue.bounds(entries, min_offset)
+    first = consume_queue.entry_at(entries, bounds.min_offset)
+    unit = None if first is None else consume_queue_ext.unit_offset(first.tags_code)
+    if unit is None:
+        return
+    files = consume_queue_ext.list_files(
+        queue.path, size_bytes=config.mapped_file_size_consume_queue_ext_bytes
+    )
+    for file in files[:-1]:
+        if file.end_offset >= unit:
+            return
+        detail = f"it ends at {file.end_offset}, below {unit}, to which the first entry left points"
+        yield _dependent(DependentKind.CONSUME_QUEUE_EXT, file.path, detail)
+
+
+def _expired_index_files(layout: StoreLayout, min_offset: int) -> Iterator[DependentFile]:
+    """IndexService#deleteExpiredFile: by the header's end offset, up to the first file that stays."""
+    for path in index_file.list_index_paths(layout)[:-1]:
+        end = index_file.read_header(path).end_phy_offset
+        if end >= min_offset:
+            return
+        detail = f"its last entry points to {end}, below the min offset {min_offset}"
+        yield _dependent(DependentKind.INDEX, path, detail)
+
+
+def _dependent(kind: DependentKind, path: Path, detail: str) -> DependentFile:
+    return DependentFile(kind, FileFacts.of(path), detail)

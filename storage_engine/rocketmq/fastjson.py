@@ -1,0 +1,129 @@
+"""Reads the JSON dialect of the broker's config files, which fastjson writes.
+
+It is JSON, except that the keys of an object may be numbers without quotes (``{0:402}``) or even objects,
+and that strings have a few more escapes. Such keys come back as ``int`` and as tuples of pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_BLANK = re.compile(r"[ \t\r\n\f\b]*")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_WORD = re.compile(r"true|false|null|NaN")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_WORDS = {"true": True, "false": False, "null": None, "NaN": None}
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"} | {
+    digit: chr(int(digit)) for digit in "01234567"
+}
+_LITERAL_ESCAPES = "\"'\\/"
+
+
+class FastjsonError(ValueError):
+    """The text is not what fastjson writes.
+
+    :param position: index of the character where it stops being so.
+    """
+
+    def __init__(self, position: int, expected: str, text: str) -> None:
+        found = repr(text[position : position + 20]) if position < len(text) else "the end"
+        super().__init__(f"at character {position}: expected {expected}, found {found}")
+        self.position = position
+
+
+def loads(text: str) -> Any:
+    """Parse a text; objects become dicts, arrays lists.
+
+    :raises FastjsonError: at the first thing that is not in the dialect.
+    """
+    try:
+        value, position = _value(text, _skip(text, 0))
+    except RecursionError:
+        raise FastjsonError(0, "a text that is not nested that deeply", text) from None
+    position = _skip(text, position)
+    if position != len(text):
+        raise FastjsonError(position, "the end", text)
+    return value
+
+
+def _skip(text: str, position: int) -> int:
+    match = _BLANK.match(text, position)
+    assert match is not None
+    return match.end()
+
+
+def _value(text: str, position: int) -> tuple[Any, int]:
+    start = text[position : position + 1]
+    if start == "{":
+        return _object(text, position + 1)
+    if start == "[":
+        return _array(text, position + 1)
+    if match := _STRING.match(text, position):
+        return _unescape(match, text), match.end()
+    if match := _NUMBER.match(text, position):
+        whole = match[1] is None and match[2] is None
+        return int(match[0]) if whole else float(match[0]), match.end()
+    if match := _WORD.match(text, position):
+        return _WORDS[match[0]], match.end()
+    raise FastjsonError(position, "a value", text)
+
+
+def _object(text: str, position: int) -> tuple[dict[Any, Any], int]:
+    result: dict[Any, Any] = {}
+    position = _skip(text, position)
+    while text[position : position + 1] != "}":
+        if result:
+            position = _skip(text, _expect(text, position, ","))
+        key, position = _value(text, position)
+        position = _skip(text, _expect(text, _skip(text, position), ":"))
+        value, position = _value(text, position)
+        result[_hashable(key)] = value
+        position = _skip(text, position)
+    return result, position + 1
+
+
+def _array(text: str, position: int) -> tuple[list[Any], int]:
+    result: list[Any] = []
+    position = _skip(text, position)
+    while text[position : position + 1] != "]":
+        if result:
+            position = _skip(text, _expect(text, position, ","))
+        value, position = _value(text, position)
+        result.append(value)
+        position = _skip(text, position)
+    return result, position + 1
+
+
+def _expect(text: str, position: int, character: str) -> int:
+    if text[position : position + 1] != character:
+        raise FastjsonError(position, repr(character), text)
+    return position + 1
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(item) for item in value)
+    return value
+
+
+def _unescape(match: re.Match[str], text: str) -> str:
+    if "\\" not in match[1]:
+        return match[1]
+
+    def replace(escape: re.Match[str]) -> str:
+        code = escape[1]
+        if code[0] in "ux" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code in _ESCAPES:
+            return _ESCAPES[code]
+        if code in _LITERAL_ESCAPES:
+            return code
+        raise FastjsonError(match.start(1) + escape.start(), "an escape", text)
+
+    unescaped = _ESCAPE.sub(replace, match[1])
+    # characters beyond the first plane are written as two escapes
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
