@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.rocketmq.fastjson import FastjsonError, loads
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON_VALUES, st.booleans(), st.sampled_from([None, "\t"]))
+def test_json_is_read_as_json(value: object, ascii_only: bool, indent: str | None) -> None:
+    assert loads(json.dumps(value, ensure_ascii=ascii_only, indent=indent)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{0:402,1:397\n\t\t}", {0: 402, 1: 397}),
+        ("{-1:1}", {-1: 1}),
+        ('{{"brokerName":"b","queueId":1}:[2]}', {(("brokerName", "b"), ("queueId", 1)): [2]}),
+        ("{[1,2]:3}", {(1, 2): 3}),
+        (r'"\x41\v\0\'\/"', "A\v\0'/"),
+        (r'"\ud83d\ude00"', "\U0001f600"),
+        ('{"a":NaN}', {"a": None}),
+        ("9223372036854775807", 2**63 - 1),
+        ("{}", {}),
+    ],
+)
+def test_what_fastjson_adds_to_json_is_read(text: str, value: object) -> None:
+    assert loads(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("", 0),
+        ("{", 1),
+        ("{1}", 2),
+        ('{"a":1', 6),
+        ("[1 2]", 3),
+        ("[1,]", 3),
+        ("x", 0),
+        ("1 2", 2),
+        (r'"\q"', 1),
+    ],
+)
+def test_anything_else_is_an_error_with_its_position(text: str, position: int) -> None:
+    with pytest.raises(FastjsonError, match=f"at character {position}: expected") as caught:
+        loads(text)
+    assert caught.value.position == position
+
+
+def test_a_text_nested_beyond_reason_is_an_error() -> None:
+    with pytest.raises(FastjsonError, match="deeply"):
+        loads("[" * 100_000)
