@@ -28,7 +28,9 @@ def test_every_unit_equals_what_the_broker_reads(
     for key, queue in queues.items():
         (file,) = consume_queue_ext.list_files(queue.path)
         units = consume_queue_ext.read_units(file)
-        lines = expected[key]
+        *lines, end = expected[key]
+        assert end["endMarker"] < 1
+        assert units.offset[-1] + units.size[-1] == end["extOffset"]
         assert units.offset.tolist() == [line["extOffset"] for line in lines]
         assert units.size.tolist() == [line["size"] for line in lines]
         assert units.tags_code.tolist() == [line["tagsCode"] for line in lines]
