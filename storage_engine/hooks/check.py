@@ -47,7 +47,7 @@ def _check_journal(url: str) -> str:
         parsed = make_url(url)
     except ArgumentError as error:
         raise BadInputError("journal URL: expected a SQLAlchemy URL, found something else.") from error
-    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+    if _is_missing_file(url):
         return "Journal: none yet, the first run creates it."
     engine = create_engine(parsed)
     try:
@@ -62,8 +62,7 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lake(config: LakeConfig) -> str:
-    uri = config.properties.get("uri", "")
-    if uri.startswith("sqlite") and not Path(make_url(uri).database or "").exists():
+    if _is_missing_file(config.properties.get("uri", "")):
         return "Lake: none yet, the first archive creates it."
     try:
         open_lake(config, create=False)
@@ -72,6 +71,14 @@ def _check_lake(config: LakeConfig) -> str:
             return "Lake: its tables are missing yet, the first archive creates them."
         raise
     return "Lake: reachable."
+
+
+def _is_missing_file(url: str) -> bool:
+    """Whether a URL names a SQLite file that is not there yet."""
+    if not url.startswith("sqlite"):
+        return False
+    database = make_url(url).database
+    return database not in (None, "", ":memory:") and not Path(str(database)).exists()
 
 
 def _causes(error: StorageEngineError) -> Iterator[BaseException]:

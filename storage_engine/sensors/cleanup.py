@@ -94,9 +94,7 @@ class _CauseSensor(BaseSensorOperator):
         """Look again where the store is. A cause that doesn't hold here is waited for again."""
         return self._look_or_defer(context, deadline)
 
-    def resume_execution(
-        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
-    ) -> Any:
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         try:
             return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
@@ -104,17 +102,17 @@ class _CauseSensor(BaseSensorOperator):
 
     def _look_or_defer(self, context: Context, deadline: float) -> Any:
         looked = self.poke(context)
-        if looked.is_done:
-            return looked.xcom_value
-        remaining = deadline - time.time()
-        if remaining <= 0:
-            raise self._timed_out()
-        self.defer(
-            trigger=self.trigger(),
-            method_name="execute_complete",
-            kwargs={"deadline": deadline},
-            timeout=timedelta(seconds=remaining),
-        )
+        if not looked.is_done:
+            remaining = deadline - time.time()
+            if remaining <= 0:
+                raise self._timed_out()
+            self.defer(
+                trigger=self.trigger(),
+                method_name="execute_complete",
+                kwargs={"deadline": deadline},
+                timeout=timedelta(seconds=remaining),
+            )
+        return looked.xcom_value
 
     def _timed_out(self) -> Exception:
         message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"

@@ -38,7 +38,7 @@ class _CauseTrigger(BaseEventTrigger):
     supports_triggerer_queue = True
 
     def __init__(self, storage_engine_conn_id: str = DEFAULT_CONNECTION, **arguments: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.storage_engine_conn_id = storage_engine_conn_id
         self._arguments = arguments
 
@@ -54,7 +54,7 @@ class _CauseTrigger(BaseEventTrigger):
             cause = self.cause(seen)
             if armed and cause is not None:
                 armed = False
-                yield TriggerEvent(self._payload(seen, cause))
+                yield TriggerEvent(self._payload(seen, cause))  # type: ignore[no-untyped-call]
             elif not armed and self.over(seen):
                 armed = True
             await asyncio.sleep(self.pause_seconds(seen, armed=armed))

@@ -1,0 +1,40 @@
+"""What every operator of a store has in common: its connection, and the key that its run goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from storage_engine.retention.managed_store import ManagedStore
+
+
+class StoreOperator(BaseOperator):
+    """Does one step of a run for one store.
+
+    :param storage_engine_conn_id: connection of the store (templated).
+    """
+
+    template_fields: Sequence[str] = ("storage_engine_conn_id",)
+    ui_color = "#e6f0e4"
+
+    def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.storage_engine_conn_id = storage_engine_conn_id
+
+    @cached_property
+    def store(self) -> ManagedStore:
+        return StorageEngineHook(self.storage_engine_conn_id).managed_store
+
+
+def run_key(context: Context) -> str:
+    """Names a run for all its steps: the DAG run, so that a cleared or retried task goes on with it."""
+    dag_run = context["dag_run"]
+    return f"{dag_run.dag_id}/{dag_run.run_id}"

@@ -1,0 +1,201 @@
+"""One operator a step. Each is idempotent: what is done already is found in the journal and not redone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, AirflowFailException, SkipMixin
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import PlanRequest
+from storage_engine.operators.base import StoreOperator, run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from storage_engine.retention.steps import PlanResult
+
+Result = dict[str, Any]
+
+
+class StorageEnginePlanOperator(StoreOperator, SkipMixin):
+    """Decides what goes and what stays, each segment with its reason, and records it.
+
+    When nothing is to be deleted, or only a look was asked for, the tasks directly downstream are
+    skipped; a report with trigger rule ``all_done`` is written all the same.
+
+    :param request: what is asked beyond the store's own settings: a PlanRequest, its fields as a
+        mapping, or those as JSON text (templated); None asks for nothing.
+    :param plan_only: let nothing follow the plan: true, false, or a text of either (templated).
+    """
+
+    template_fields: Sequence[str] = ("storage_engine_conn_id", "request", "plan_only")
+
+    def __init__(
+        self,
+        *,
+        request: PlanRequest | Mapping[str, Any] | str | None = None,
+        plan_only: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # Plain values, since templates are rendered inside of mappings but not of dataclasses.
+        self.request = to_jsonable(request) if isinstance(request, PlanRequest) else request
+        self.plan_only = plan_only
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.steps import make_plan
+
+        planned = make_plan(self.store, run_key(context), _request(self.request))
+        self._log_plan(planned)
+        result: Result = to_jsonable(planned)
+        why = self._why_stop(planned)
+        if why:
+            self.log.info("%s; the following steps are skipped", why)
+            # Skipping ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
+            self.skip(context["ti"], self.get_direct_relatives(upstream=False))
+        return result
+
+    def _why_stop(self, planned: PlanResult) -> str:
+        if not planned.delete_offsets:
+            return "Nothing is to be deleted"
+        return "Only a plan was asked for" if _is_true(self.plan_only) else ""
+
+    def _log_plan(self, planned: PlanResult) -> None:
+        from storage_engine.retention.steps import recorded_plan
+
+        plan = recorded_plan(self.store, planned.run_key)
+        for trigger in plan.triggers:
+            self.log.info("cause %s (%s): %s", trigger.cause, trigger.urgency, trigger.detail)
+        for decision in plan.decisions:
+            verb = "delete" if decision.deletes else "keep"
+            self.log.info("%s %s: %s: %s", verb, decision.segment.name, decision.reason, decision.detail)
+        for notice in plan.notices:
+            self.log.warning("%s", notice)
+
+
+class StorageEngineReleaseOperator(StoreOperator):
+    """Deletes the planned segments that pass the gate, oldest first."""
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.steps import release
+
+        result = release(self.store, run_key(context))
+        for segment in result.deleted:
+            self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
+        for kept in result.kept:
+            self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
+        return {
+            "deleted_offsets": [segment.base_offset for segment in result.deleted],
+            "kept_offsets": [kept.base_offset for kept in result.kept],
+            "freed_bytes": result.freed_bytes,
+            "new_min_offset": result.new_min_offset,
+        }
+
+
+class StorageEngineCleanDependentsOperator(StoreOperator):
+    """Deletes the consume queue and index files that point only at what is gone."""
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.steps import clean_dependents
+
+        result: Result = to_jsonable(clean_dependents(self.store, run_key(context)))
+        return result
+
+
+class StorageEngineFlushCheckpointOperator(StoreOperator):
+    """Flushes what the cleanup left, and looks at the broker's checkpoint without writing it."""
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.steps import flush_checkpoint
+
+        result = flush_checkpoint(self.store, run_key(context))
+        for notice in result.notices:
+            self.log.warning("%s", notice)
+        flushed: Result = to_jsonable(result)
+        return flushed
+
+
+class StorageEngineValidateOperator(StoreOperator):
+    """Checks that store and lake together still have every byte, and that what was changed is right.
+
+    :param full: check every frame and every archived row instead of the boundaries of what changed.
+    """
+
+    def __init__(self, *, full: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.full = full
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.model.validation import Status
+        from storage_engine.quality.validate import validate_store
+
+        result = validate_store(self.store, run_key(context), full=self.full)
+        for check in result.checks:
+            level = logging.INFO if check.status is Status.OK else logging.WARNING
+            self.log.log(level, "%s %s: %s", check.status.value, check.expectation, "; ".join(check.examples))
+        if result.overall is Status.FAILURE:
+            raise AirflowFailException(
+                f"Validation found {len(result.failures)} rules broken: "
+                f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
+            )
+        return {
+            "overall": result.overall.value,
+            "checks": len(result.checks),
+            "ranges": [f"[{r.start_offset}, {r.end_offset}) {r.where.value}" for r in result.ranges],
+        }
+
+
+class StorageEngineReportOperator(StoreOperator):
+    """Writes the run's report, whatever became of the run, and fails if the run did.
+
+    It is the last task of a store, and a DAG run takes its last tasks' states: without this a failure
+    in the middle would end in a green run.
+    """
+
+    ui_color = "#f5efd9"
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.quality.validate import write_page
+        from storage_engine.retention.finishing import finish
+
+        result = finish(self.store, run_key(context))
+        page = write_page(self.store, run_key(context))
+        self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
+        failed = self._failed_before(context)
+        if failed:
+            raise AirflowFailException(f"The report is written, but {', '.join(failed)} did not succeed.")
+        return {**to_jsonable(result), "report_html": str(page)}
+
+    def _failed_before(self, context: Context) -> list[str]:
+        """Tasks upstream of this one, in the same run, that failed or could not start."""
+        upstream = sorted(task.task_id for task in self.get_flat_relatives(upstream=True))
+        run = context["dag_run"]
+        states = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=upstream, run_ids=[run.run_id])
+        of_run = states.get(run.run_id, {})
+        return [task_id for task_id in upstream if of_run.get(task_id) in ("failed", "upstream_failed")]
+
+
+def _request(value: Mapping[str, Any] | str | None) -> PlanRequest:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise BadInputError(f"plan request: expected JSON, found {value!r}.") from None
+    return from_jsonable(PlanRequest, value or {}, "plan request")
+
+
+def _is_true(value: bool | str) -> bool:
+    """A flag, or what a template made of one.
+
+    :raises BadInputError: neither; a look must not be taken for the real thing.
+    """
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise BadInputError(f"plan_only: expected true or false, found {value!r}.")
+    return text == "true"

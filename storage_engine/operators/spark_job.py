@@ -1,0 +1,176 @@
+"""Runs this package's Spark jobs through the apache-spark provider's SparkSubmitOperator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowException
+
+from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.operators.base import run_key
+from storage_engine.project.resources import project_path
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from storage_engine.retention.managed_store import ManagedStore
+
+
+class StoreSparkOperator(SparkSubmitOperator):
+    """Submits one of our jobs for a store: request in, result out, each a file.
+
+    The Spark connection is the one that the store's connection names. The files lie below the store's
+    report directory, which a driver elsewhere has to see as well; the request may hold the lake's
+    credentials, so only this user can read it, and it is gone when the job has ended.
+
+    :param storage_engine_conn_id: connection of the store (templated).
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "storage_engine_conn_id")
+    ui_color = "#f7e3d4"
+
+    entry_point: str
+    """File name of the job in ``spark_jobs``."""
+
+    def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.storage_engine_conn_id = storage_engine_conn_id
+
+    @cached_property
+    def store_hook(self) -> StorageEngineHook:
+        return StorageEngineHook(self.storage_engine_conn_id)
+
+    @cached_property
+    def store(self) -> ManagedStore:
+        return self.store_hook.managed_store
+
+    def submit(self, context: Context, request: Any, result_kind: type[Any]) -> Any:
+        """Run the job and wait for it.
+
+        :param request: the job's request, a frozen dataclass.
+        :param result_kind: the result's dataclass.
+        :raises StorageEngineError: the job's own error, or that it left no result.
+        """
+        from storage_engine.spark.job_io import read_result, write_request
+
+        with _private_directory(Path(self.store.report_dir)) as directory:
+            asked, answered = directory / "request.json", directory / "result.json"
+            write_request(asked, request)
+            self._prepare(asked, answered)
+            try:
+                super().execute(context)
+            except AirflowException:
+                # The job's own error says more than that spark-submit failed.
+                read_result(answered, asked, result_kind)
+                raise
+            return read_result(answered, asked, result_kind)
+
+    def _prepare(self, request: Path, result: Path) -> None:
+        from storage_engine.spark.session import spark_environment, spark_settings
+
+        self._conn_id = self.store_hook.spark_conn_id
+        master = _master(self._conn_id)
+        environment = spark_environment(master)
+        # spark-submit comes with this interpreter, whatever PATH the worker was started with.
+        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+        self.application = str(project_path(f"spark_jobs/{self.entry_point}"))
+        self.application_args = [str(request), str(result)]
+        self.conf = {**spark_settings(master), **(self.conf or {})}
+        self.env_vars = {"PATH": path, **environment, **(self.env_vars or {})}
+
+
+def _master(conn_id: str) -> str:
+    """The master that the provider makes of a connection; it alone knows how."""
+    master: str = SparkSubmitHook(conn_id=conn_id)._connection["master"]
+    return master
+
+
+@contextmanager
+def _private_directory(parent: Path) -> Iterator[Path]:
+    parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=".spark-job-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class StorageEngineConsumerLagOperator(StoreSparkOperator):
+    """Computes how far every consumer group is behind, and what the plan would cost it.
+
+    The whole table stays beside the run's reports as Parquet; the groups at risk go into the journal,
+    where the release looks for them under ``lag_policy`` block.
+    """
+
+    entry_point = "consumer_lag.py"
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        from storage_engine.quality.validate import validation_directory
+        from storage_engine.retention.steps import record_lag, recorded_plan
+        from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult
+
+        store, key = self.store, run_key(context)
+        plan = recorded_plan(store, key)
+        request = ConsumerLagRequest(
+            store_root=store.root,
+            table_path=str(validation_directory(store, key) / "consumer_lag"),
+            broker_conf=store.broker_conf,
+            overrides=store.overrides,
+            time_zone=store.time_zone,
+            plan_base_offsets=tuple(segment.base_offset for segment in plan.to_delete),
+            now_ms=plan.decided_at_ms,
+        )
+        result: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
+        record_lag(store, key, result.summary, result.at_risk)
+        for lag in result.at_risk:
+            self.log.warning(
+                "%s still has to read %s/%d from segment %s, which the plan lets go",
+                lag.group,
+                lag.topic,
+                lag.queue_id,
+                lag.next_segment_base_offset,
+            )
+        summary: dict[str, Any] = to_jsonable(result.summary)
+        return summary
+
+
+class StorageEngineArchiveOperator(StoreSparkOperator):
+    """Archives what the plan lets go and the lake has no proof of yet: copy, proof, one commit.
+
+    Without anything to archive no Spark is started.
+    """
+
+    entry_point = "archive_segments.py"
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        from storage_engine.retention.journal import Step
+        from storage_engine.retention.steps import archive_jobs
+        from storage_engine.retention.steps.context import open_context
+        from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
+
+        key = run_key(context)
+        jobs = archive_jobs(self.store, key)
+        if not jobs:
+            self.log.info("everything that goes is in the lake already, or need not be")
+            return {"archived_offsets": [], "messages": 0, "lake_bytes": 0}
+        journaled = open_context(self.store)
+        with journaled.errors(journaled.run(key), Step.ARCHIVE):
+            result: ArchiveResult = self.submit(context, ArchiveRequest(jobs), ArchiveResult)
+        for receipt in result.receipts:
+            self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
+        return {
+            "archived_offsets": [receipt.base_offset for receipt in result.receipts],
+            "messages": sum(receipt.message_count for receipt in result.receipts),
+            "lake_bytes": sum(receipt.data_file_bytes for receipt in result.receipts),
+        }
