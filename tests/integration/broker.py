@@ -41,13 +41,17 @@ JVM_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
 )
 
-FIXTURE_BROKER_CONF: Mapping[str, object] = {
-    # The sizes that the fixture stores were written with.
+FIXTURE_SIZES: Mapping[str, int] = {
     "mappedFileSizeCommitLog": 1048576,
     "mappedFileSizeConsumeQueue": 6000,
+    "mappedFileSizeTimerLog": 1048576,
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
-    "mappedFileSizeTimerLog": 1048576,
+}
+"""Settings that the fixture stores were written with and can't be read without."""
+
+BROKER_CONF: Mapping[str, object] = {
+    **FIXTURE_SIZES,
     "timerWheelEnable": True,
     "enableLmq": True,
     "enableMultiDispatch": True,
@@ -55,6 +59,8 @@ FIXTURE_BROKER_CONF: Mapping[str, object] = {
     "fileReservedTime": 100000,
     "deleteWhen": "99",
     "cleanFileForciblyEnable": False,
+    # Nor does it rewrite undecided half messages within a test.
+    "transactionCheckInterval": 3600000,
     # One broker alone on loopback, that creates no topic behind a test's back.
     "brokerClusterName": "integration",
     "brokerName": "broker-integration",
@@ -260,7 +266,7 @@ def start_broker(
     _write_properties(
         conf,
         {
-            **FIXTURE_BROKER_CONF,
+            **BROKER_CONF,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
             "namesrvAddr": f"127.0.0.1:{name_server_port}",

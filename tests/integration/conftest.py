@@ -1,4 +1,4 @@
-"""One name server for all tests with a real broker, and the ground truth of the store they use."""
+"""What the tests with a real broker share: name server, ground truth, a broker on an untouched store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.broker import name_server
-from tests.integration.stores import Truth
+from tests.integration.broker import Broker, name_server, running_broker
+from tests.integration.stores import Truth, unpack
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +19,10 @@ def name_server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="session")
 def truth() -> Truth:
     return Truth.of("clean-stop")
+
+
+@pytest.fixture(scope="session")
+def untouched_broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Broker]:
+    work = tmp_path_factory.mktemp("untouched")
+    with running_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
+        yield broker

@@ -16,19 +16,19 @@ SYSTEM_ERROR = 1
 PULL_NOT_FOUND = 19
 PULL_RETRY_IMMEDIATELY = 20
 PULL_OFFSET_MOVED = 21
+QUERY_NOT_FOUND = 22
 
-UPDATE_AND_CREATE_TOPIC = 17
+PULL_MESSAGE = 11
+QUERY_MESSAGE = 12
+GET_BROKER_RUNTIME_INFO = 28
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
-GET_BROKER_RUNTIME_INFO = 28
-PULL_MESSAGE = 11
 VIEW_MESSAGE_BY_ID = 33
 GET_BROKER_CLUSTER_INFO = 106
 
 _SERIALISE_JSON = 0
 _FLAG_RESPONSE = 1
 _PULL_WITH_SUBSCRIPTION = 4
-_PERM_READ_WRITE = 6
 
 
 class RemotingError(Exception):
@@ -153,19 +153,6 @@ class RemotingClient:
         table = json.loads(self._successful(GET_BROKER_RUNTIME_INFO).body)["table"]
         return {str(key): str(value) for key, value in table.items()}
 
-    def create_topic(self, topic: str, queues: int) -> None:
-        self._successful(
-            UPDATE_AND_CREATE_TOPIC,
-            topic=topic,
-            defaultTopic="TBW102",
-            readQueueNums=queues,
-            writeQueueNums=queues,
-            perm=_PERM_READ_WRITE,
-            topicFilterType="SINGLE_TAG",
-            topicSysFlag=0,
-            order=False,
-        )
-
     def min_offset(self, topic: str, queue_id: int) -> int:
         return int(self._successful(GET_MIN_OFFSET, topic=topic, queueId=queue_id).fields["offset"])
 
@@ -224,6 +211,20 @@ class RemotingClient:
         if response.code == SYSTEM_ERROR and "can not find message" in response.remark:
             return None
         raise RemotingError(f"view {physical_offset}: code {response.code} {response.remark}", response.code)
+
+    def query(self, topic: str, key: str, *, max_messages: int = 64) -> tuple[bytes, ...]:
+        """Frames that the broker's index has under a topic and key, newest first."""
+        response = self.call(
+            QUERY_MESSAGE,
+            topic=topic,
+            key=key,
+            maxNum=max_messages,
+            beginTimestamp=0,
+            endTimestamp=2**63 - 1,
+        )
+        if response.code not in (SUCCESS, QUERY_NOT_FOUND):
+            raise RemotingError(f"query {topic}#{key}: code {response.code} {response.remark}", response.code)
+        return split_frames(response.body)
 
 
 def _text(value: object) -> str:

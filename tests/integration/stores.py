@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.store import RocketMQStore
+from tests.integration.broker import FIXTURE_SIZES
 from tests.integration.remoting import RemotingClient
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "rocketmq"
@@ -29,16 +32,24 @@ def unpack(name: str, target: Path) -> Path:
     return root
 
 
+def open_store(root: Path) -> RocketMQStore:
+    """Open a store with the file sizes that the fixture stores have."""
+    settings = {key: str(value) for key, value in FIXTURE_SIZES.items()}
+    return RocketMQStore.open(load_broker_config(None, settings, root=str(root)))
+
+
 @dataclass(frozen=True)
 class Truth:
     """What the broker's own classes read from a fixture store.
 
     :param frames: physical offset → SHA-256, of every message.
     :param queues: (topic, queue id) → queue offset → physical offset.
+    :param index: ``topic#key`` → physical offsets.
     """
 
     frames: Mapping[int, str]
     queues: Mapping[Queue, Mapping[int, int]]
+    index: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, name: str) -> Truth:
@@ -50,7 +61,8 @@ class Truth:
         queues: dict[Queue, dict[int, int]] = {}
         for entry in _read_lines(name, "consumequeue"):
             queues.setdefault((entry["topic"], entry["queue"]), {})[entry["index"]] = entry["offset"]
-        return cls(frames, queues)
+        index = {line["key"]: tuple(line["offsets"]) for line in _read_lines(name, "indexlookup")}
+        return cls(frames, queues, index)
 
     def messages(self, start: int, end: int) -> Messages:
         """What a broker must serve when it has the physical offsets [start, end); empty queues left out."""

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.broker import Broker, running_broker
-from tests.integration.stores import Truth, served, unpack
+from tests.integration.broker import Broker
+from tests.integration.remoting import RemotingClient
+from tests.integration.stores import Truth, served
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Broker]:
-    work = tmp_path_factory.mktemp("untouched")
-    with running_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
-        yield broker
+@pytest.fixture
+def client(untouched_broker: Broker) -> RemotingClient:
+    return untouched_broker.client
 
 
-def test_broker_serves_every_message_of_every_queue_as_written(broker: Broker, truth: Truth) -> None:
+def test_broker_serves_every_message_of_every_queue_as_written(client: RemotingClient, truth: Truth) -> None:
     expected = truth.messages(0, max(truth.frames) + 1)
     assert sum(map(len, expected.values())) == sum(map(len, truth.queues.values()))
-    assert served(broker.client, expected) == expected
+    assert served(client, expected) == expected
 
 
-def test_broker_finds_every_message_by_its_physical_offset(broker: Broker, truth: Truth) -> None:
-    found = {offset: hashlib.sha256(broker.client.view(offset) or b"").hexdigest() for offset in truth.frames}
+def test_broker_finds_every_message_by_its_physical_offset(client: RemotingClient, truth: Truth) -> None:
+    found = {offset: hashlib.sha256(client.view(offset) or b"").hexdigest() for offset in truth.frames}
     assert found == truth.frames
 
 
-def test_broker_begins_at_the_first_segment(broker: Broker, truth: Truth) -> None:
-    assert broker.client.runtime_info()["commitLogMinOffset"] == "0"
-    assert {queue: broker.client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(0)
+def test_broker_begins_at_the_first_segment(client: RemotingClient, truth: Truth) -> None:
+    assert client.runtime_info()["commitLogMinOffset"] == "0"
+    assert {queue: client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(0)
