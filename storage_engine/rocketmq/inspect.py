@@ -1,0 +1,188 @@
+"""What a store is and holds, for a person to look at. Reads only, and no more than was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storage_engine.exceptions import CorruptFrameError
+from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
+from storage_engine.rocketmq.commitlog import FrameKind, read_store_timestamp, scan_segment
+from storage_engine.rocketmq.index_file import IndexFile, read_index_files
+from storage_engine.rocketmq.mapped_files import mapped
+from storage_engine.rocketmq.queue_files import QueueDirectory, iter_queues
+from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store_lock import Holder, lock_holder
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInspection:
+    """A segment and what its messages say.
+
+    Timestamps are store timestamps in milliseconds since the epoch, None where there is no message. What
+    takes reading every frame is None too unless it was asked for: all but the first timestamp.
+    """
+
+    segment: Segment
+    messages: int | None
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    damaged_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInspection:
+    """Queue offsets [min_offset, max_offset) that can be read."""
+
+    topic: str
+    queue_id: int
+    batch: bool
+    files: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInspection:
+    """An index file: the times and physical offsets that it covers, and its number of entries."""
+
+    path: str
+    size_bytes: int
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_phy_offset: int
+    end_phy_offset: int
+    entries: int
+    hash_slots: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInspection:
+    """Everything that ``inspect`` shows.
+
+    :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` tells which.
+    :param holder: the process that has the broker's lock.
+    :param queue_count: consume queues of both kinds.
+    :param queues: one entry a queue; empty when nobody asked.
+    :param config: settings in effect.
+    """
+
+    root: str
+    taken_at_ms: int
+    crashed: bool
+    holder: Holder | None
+    min_offset: int
+    max_offset: int
+    dispatched_offset: int
+    segments: tuple[SegmentInspection, ...]
+    log_disks: tuple[DiskUsage, ...]
+    dependents_disk: DiskUsage
+    queue_count: int
+    queues: tuple[QueueInspection, ...]
+    index_files: tuple[IndexInspection, ...]
+    checkpoint: Checkpoint | None
+    topics: tuple[config_files.TopicConfig, ...]
+    groups: tuple[str, ...]
+    config: BrokerConfig
+
+
+def inspect(
+    store: RocketMQStore, now_ms: int, *, messages: bool = False, queues: bool = False
+) -> StoreInspection:
+    """Look at a store.
+
+    :param now_ms: the moment, in milliseconds since the epoch.
+    :param messages: look at every frame of every segment (without checksums) for counts and timestamps.
+    :param queues: look up the bounds of every queue.
+    :raises BadInputError: the store is none, or a file of it can't be what its name says.
+    """
+    snapshot = store.snapshot(now_ms)
+    (log,) = snapshot.logs
+    layout = store.layout
+    found = [
+        (queue, batch)
+        for directory, batch in ((layout.consumequeue, False), (layout.batchconsumequeue, True))
+        for queue in iter_queues(directory)
+    ]
+    return StoreInspection(
+        root=snapshot.root,
+        taken_at_ms=now_ms,
+        crashed=snapshot.crashed,
+        holder=lock_holder(layout),
+        min_offset=log.min_offset,
+        max_offset=log.max_offset,
+        dispatched_offset=log.dispatched_offset,
+        segments=tuple(_segments(log.segments, log.max_offset, messages)),
+        log_disks=snapshot.log_disks,
+        dependents_disk=snapshot.dependents_disk,
+        queue_count=len(found),
+        queues=tuple(_queues(found, log.min_offset)) if queues else (),
+        index_files=tuple(_index(file) for file in read_index_files(layout, store.config)),
+        checkpoint=read_checkpoint(layout.checkpoint),
+        topics=config_files.topics(layout),
+        groups=config_files.groups(layout),
+        config=store.config,
+    )
+
+
+def _segments(segments: tuple[Segment, ...], max_offset: int, messages: bool) -> Iterator[SegmentInspection]:
+    for segment in segments:
+        used_bytes = min(segment.end_offset, max_offset) - segment.base_offset
+        if used_bytes <= 0:
+            yield SegmentInspection(segment, 0, None, None, 0)
+        elif messages:
+            yield _read_messages(segment, used_bytes)
+        else:
+            yield SegmentInspection(segment, None, _first_store_timestamp(segment), None, None)
+
+
+def _first_store_timestamp(segment: Segment) -> int | None:
+    try:
+        return read_store_timestamp(segment.facts.path, 0, segment.base_offset)
+    except CorruptFrameError:  # a whole segment can be one blank
+        return None
+
+
+def _read_messages(segment: Segment, used_bytes: int) -> SegmentInspection:
+    with mapped(Path(segment.facts.path)) as data:
+        frames = scan_segment(data[:used_bytes], segment.base_offset, check_crc=False)
+    times = frames.store_timestamp_ms[frames.kind == FrameKind.MESSAGE]
+    return SegmentInspection(
+        segment=segment,
+        messages=len(times),
+        first_store_timestamp_ms=int(times[0]) if len(times) else None,
+        last_store_timestamp_ms=int(times[-1]) if len(times) else None,
+        damaged_bytes=int(np.sum(frames.size_bytes[frames.kind == FrameKind.UNDECODABLE])),
+    )
+
+
+def _index(file: IndexFile) -> IndexInspection:
+    header = file.header
+    return IndexInspection(
+        path=str(file.path),
+        size_bytes=file.size_bytes,
+        begin_timestamp_ms=header.begin_timestamp_ms,
+        end_timestamp_ms=header.end_timestamp_ms,
+        begin_phy_offset=header.begin_phy_offset,
+        end_phy_offset=header.end_phy_offset,
+        entries=header.next_entry - 1,
+        hash_slots=file.hash_slots,
+        capacity=file.capacity,
+    )
+
+
+def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
+    for queue, batch in sorted(found, key=lambda item: (item[0].topic, item[0].queue_id)):
+        kind = batch_consume_queue if batch else consume_queue
+        files = kind.list_files(queue.path)
+        bounds = kind.bounds(files, log_min_offset)
+        yield QueueInspection(
+            queue.topic, queue.queue_id, batch, len(files), bounds.min_offset, bounds.max_offset
+        )
