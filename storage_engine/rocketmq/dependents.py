@@ -19,7 +19,12 @@ from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile
-from storage_engine.rocketmq.queue_files import EntryFormat, QueueDirectory, iter_queues, physical_offset
+from storage_engine.rocketmq.queue_files import (
+    EntryFormat,
+    QueueDirectory,
+    iter_queues,
+    physical_offset,
+)
 
 
 def expired_dependents(
@@ -57,27 +62,23 @@ def delete_dependents(files: Iterable[DependentFile]) -> tuple[DependentFile, ..
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[DependentFile]:
-    for queue in _queues_of_several_files(layout.consumequeue):
+    for queue in iter_queues(layout.consumequeue, min_files=2):
         files = consume_queue.list_files(queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes)
         yield from _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled
     extended = config.enable_consume_queue_ext or config.source is None
-    for extension in _queues_of_several_files(layout.consumequeue_ext) if extended else ():
+    for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
         yield from _expired_extensions(layout, config, extension, min_offset)
 
 
 def _expired_batch_queues(
     layout: StoreLayout, config: BrokerConfig, min_offset: int
 ) -> Iterator[DependentFile]:
-    for queue in _queues_of_several_files(layout.batchconsumequeue):
+    for queue in iter_queues(layout.batchconsumequeue, min_files=2):
         files = batch_consume_queue.list_files(
             queue.path, size_bytes=config.mapped_file_size_batch_consume_queue_bytes
         )
         yield from _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, files, min_offset)
-
-
-def _queues_of_several_files(directory: Path) -> Iterator[QueueDirectory]:
-    return (queue for queue in iter_queues(directory) if len(list(queue.path.iterdir())) > 1)
 
 
 def _expired(

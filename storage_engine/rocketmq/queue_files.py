@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,12 @@ class QueueDirectory:
     path: Path
 
 
-def iter_queues(directory: Path) -> Iterator[QueueDirectory]:
+def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirectory]:
     """The queues below ``consumequeue`` (or a directory like it), in the order the file system gives.
 
     A directory whose name is not a number is no queue (ConsumeQueueStore#loadConsumeQueues).
+
+    :param min_files: pass over queues of fewer files; cheaper than asking afterwards.
     """
     try:
         topics = os.scandir(directory)
@@ -53,8 +56,20 @@ def iter_queues(directory: Path) -> Iterator[QueueDirectory]:
                 continue
             with os.scandir(topic.path) as queues:
                 for queue in queues:
-                    if queue.name.isascii() and queue.name.isdecimal() and queue.is_dir():
+                    if (
+                        queue.name.isascii()
+                        and queue.name.isdecimal()
+                        and queue.is_dir()
+                        and _has_files(queue.path, min_files)
+                    ):
                         yield QueueDirectory(topic.name, int(queue.name), Path(queue.path))
+
+
+def _has_files(directory: str, count: int) -> bool:
+    if count == 0:
+        return True
+    with os.scandir(directory) as files:
+        return sum(1 for _ in islice(files, count)) == count
 
 
 @dataclass(frozen=True, slots=True)

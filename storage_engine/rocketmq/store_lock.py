@@ -143,13 +143,14 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 
     One that we may not look into is unknown. It can't be a broker that runs on this store (we have its
     lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
-    processes become a notice: they could only be reading, and a reader keeps what it has open.
+    processes become a notice: they could only be reading, and a reader keeps what it has open. Paths are
+    compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
     """
     unknown = []
     directories = tuple(sorted({str(path.resolve()) for path in (layout.root, *layout.log_paths)}))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
-        pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"] or []
-        if pid == os.getpid() or not command:  # kernel threads and zombies have no command line
+        pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
+        if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
             continue
         found = _first_file_below(directories, process)
         if isinstance(found, str):
@@ -159,7 +160,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
                 "mapped. Stop it or wait for it; nothing was changed."
             )
         if found is None:
-            if any(part.endswith(_BROKER_CLASSES) for part in command):
+            if any(part.endswith(_BROKER_CLASSES) for part in command or ()):
                 raise StoreBusyError(
                     f"{layout.root}: process {pid} ({name}) is a RocketMQ broker of another user, so it "
                     "can't be seen whether it is loading this store. Run as that user or as root."

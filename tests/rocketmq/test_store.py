@@ -172,6 +172,19 @@ def test_a_segment_that_changes_under_us_is_an_error(store_copy: Callable[[str],
             pass
 
 
+def test_a_torn_frame_in_the_tail_ends_the_log(store_copy: Callable[[str], Path]) -> None:
+    root = store_copy("kill9")
+    (before,) = snapshot_of(root).logs
+    path = root / "commitlog" / file_name(3 * MIB)
+    data = bytearray(path.read_bytes())
+    first_end = int.from_bytes(data[:4], "big")
+    data[first_end + 100 : first_end + 104] = b"torn"
+    path.write_bytes(data)
+    (after,) = snapshot_of(root).logs
+    assert after.max_offset == 3 * MIB + first_end < before.max_offset
+    assert after.sealed == before.sealed
+
+
 def test_a_half_written_store_has_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / file_name(0)).write_bytes(b"")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.store_lock import hold, lock_holder
@@ -115,3 +116,29 @@ def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
     layout.lock.mkdir()
     with pytest.raises(StoreBusyError, match="can't be opened"), hold(layout):
         pass
+
+
+def test_a_broker_that_we_may_not_look_into_is_refused_and_others_become_a_notice(
+    layout: StoreLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(pid: int) -> list[str]:
+        raise PermissionError(pid)
+
+    with other_process(OPEN, Path(__file__)):
+        monkeypatch.setattr(store_lock, "_mapped_paths", denied)
+        with hold(layout) as held:
+            (notice,) = held.notices
+            assert "could not be checked" in notice
+    java = [
+        "-c",
+        "import sys; print(flush=True); sys.stdin.read()",
+        "org.apache.rocketmq.broker.BrokerStartup",
+    ]
+    with subprocess.Popen([sys.executable, *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with (
+            pytest.raises(StoreBusyError, match=f"process {broker.pid} .*broker of another user"),
+            hold(layout),
+        ):
+            pass
