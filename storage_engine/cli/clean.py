@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from storage_engine.cli.lag import in_process_lag
 from storage_engine.cli.options import (
     json_option,
     lake_option,
@@ -22,6 +23,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.identity import adopt as open_new_lineage
 from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.lag_table import at_risk, summarize
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 
@@ -72,7 +74,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     plan = steps.make_plan(managed, run_key, request)
     say(f"plan: {len(plan.delete_offsets)} segments to delete, {plan.kept} to keep")
     try:
-        _archive_and_release(managed, run_key, say)
+        _archive_and_release(managed, run_key, plan.delete_offsets, say)
     finally:
         finished = finish(managed, run_key)
     if as_json:
@@ -83,10 +85,13 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     return 0 if finished.ok else 1
 
 
-def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
+def _archive_and_release(
+    managed: ManagedStore, run_key: str, going: tuple[int, ...], say: Callable[[str], None]
+) -> None:
     from storage_engine.quality.validate import validate_store
 
-    steps.measure_lag(managed, run_key)
+    table = in_process_lag(managed, going)
+    steps.record_lag(managed, run_key, summarize(table), at_risk(table))
     jobs = steps.archive_jobs(managed, run_key)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         archived = steps.archive(managed, run_key, jobs, advance)

@@ -1,0 +1,77 @@
+"""validate: prove with Great Expectations that offsets are contiguous, in the store and across the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
+from storage_engine.cli.output import print_json, print_table
+from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.quality.validate import validate_store, validation_directory
+
+
+@click.command()
+@store_options()
+@lake_option(required=False)
+@click.option(
+    "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."
+)
+@click.option(
+    "--output",
+    "output_dir",
+    type=click.Path(path_type=Path),
+    help="Directory for page, JSON and Data Docs; default: the lake's reports, or storage-engine-reports.",
+)
+@json_option
+def validate(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    lake_dir: Path | None,
+    full: bool,
+    output_dir: Path | None,
+    as_json: bool,
+) -> int:
+    """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
+    base = lake_dir or Path("storage-engine-reports")
+    managed = managed_store(store, base, broker_conf, overrides, time_zone)
+    output_dir = output_dir or validation_directory(managed, None)
+    result = validate_store(managed, full=full, with_lake=lake_dir is not None, output_dir=output_dir)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_result(result)
+        click.echo(f"Page {output_dir / 'report.html'}")
+    return 1 if result.overall is Status.FAILURE else 0
+
+
+def _print_result(result: ValidationResult) -> None:
+    click.echo(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
+    print_table(
+        "Ranges",
+        ("log", "from#", "to#", "where", "status", "why"),
+        (
+            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
+            for row in result.ranges
+        ),
+    )
+    print_table(
+        "Expectations",
+        ("suite", "expectation", "status", "checked#", "unexpected#", "first of them"),
+        (
+            (
+                check.suite,
+                check.expectation,
+                check.status.value,
+                check.checked_count,
+                check.unexpected_count,
+                "; ".join(check.examples[:1]),
+            )
+            for check in result.checks
+        ),
+    )
+    for note in result.notes:
+        click.echo(f"Note: {note}")
