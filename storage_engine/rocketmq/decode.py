@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.rocketmq import decode_kernels as columns
+from storage_engine.rocketmq import decode_kernels as kernels
 from storage_engine.rocketmq.commitlog import FrameChunk, QueueNames, address_of
 from storage_engine.rocketmq.frame import MAGIC_BLANK
 from storage_engine.rocketmq.kernels import cluster
@@ -19,7 +20,37 @@ from storage_engine.rocketmq.message_schema import KINDS, SCHEMA
 _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
 _SEED = np.uint64(secrets.randbits(64))
-_BLANK_MAGIC = np.uint32(MAGIC_BLANK).astype(np.int32)
+_BLANK_MAGIC = MAGIC_BLANK - (1 << 32)
+
+_INT_COLUMNS = {
+    "magic": kernels.MAGIC,
+    "queue_id": kernels.QUEUE_ID,
+    "queue_offset": kernels.QUEUE_OFFSET,
+    "flag": kernels.FLAG,
+    "sys_flag": kernels.SYS_FLAG,
+    "body_crc": kernels.BODY_CRC,
+    "born_port": kernels.BORN_PORT,
+    "store_port": kernels.STORE_PORT,
+    "reconsume_times": kernels.RECONSUME_TIMES,
+    "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
+}
+"""Present in every message."""
+
+_TIMESTAMP_COLUMNS = {
+    "born_timestamp": (kernels.BORN_TIMESTAMP, kernels.HAS_BORN_TIMESTAMP),
+    "store_timestamp": (kernels.STORE_TIMESTAMP, kernels.HAS_STORE_TIMESTAMP),
+}
+
+_TEXT_COLUMNS = {
+    "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS, kernels.HAS_TOPIC),
+    "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS, None),
+    "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS, None),
+    "keys": (kernels.KEYS, kernels.KEYS_OFFSETS, kernels.HAS_KEYS),
+    "tags": (kernels.TAGS, kernels.TAGS_OFFSETS, kernels.HAS_TAGS),
+    "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
+    "body": (kernels.BODY, kernels.BODY_OFFSETS, None),
+}
+"""Text, its offsets, and whether it is there; None: in every message."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,28 +71,79 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
     """Sort a walk's queues by (topic, queue id), topics by their bytes."""
     count = len(queues.queue_ids)
     valid = np.empty(count, np.uint8)
-    columns.check_utf8(address_of(data), queues.topic_positions, queues.topic_lengths, count, valid)
+    kernels.check_utf8(address_of(data), queues.topic_positions, queues.topic_lengths, count, valid)
     topics = [
         data[at : at + size].tobytes()
         for at, size in zip(queues.topic_positions.tolist(), queues.topic_lengths.tolist(), strict=True)
     ]
     table = pa.table(
-        {"invalid": 1 - valid, "topic": pa.array(topics, pa.binary()), "queue_id": queues.queue_ids}
+        {
+            "invalid": pa.array(1 - valid),
+            "topic": pa.array(topics, pa.binary()),
+            "queue_id": pa.array(queues.queue_ids),
+        }
     )
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]).to_numpy()
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     ranks = np.empty(count, np.int32)
-    ranks[order] = np.arange(count, dtype=np.int32)
+    ranks[order.to_numpy()] = np.arange(count, dtype=np.int32)
     return QueueRanking(ranks, valid, queues.generation)
 
 
-class _Text:
-    """Memory for a text column's bytes; only the pages that are written to become resident."""
+class _Columns:
+    """Memory that the kernels fill, from Arrow's pool, which keeps it for the next chunk.
 
-    __slots__ = ("address", "buffer")
+    Texts get what they need at most; only pages that are written to become resident.
+    """
 
-    def __init__(self, capacity: int) -> None:
-        self.buffer = pa.allocate_buffer(capacity + columns.SLACK_BYTES)
-        self.address = self.buffer.address
+    def __init__(self, chunk: FrameChunk, rows: int) -> None:
+        pairs = (chunk.property_bytes + rows) // 4 + 2
+        extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
+        sizes = dict.fromkeys(kernels.INT32_COLUMNS, 4 * rows)
+        sizes |= dict.fromkeys(kernels.INT64_COLUMNS, 8 * rows)
+        sizes |= dict.fromkeys(kernels.FLAG_COLUMNS, rows)
+        sizes |= dict.fromkeys(range(kernels.TOPIC_OFFSETS, kernels.NAME_OFFSETS), 4 * (rows + 1))
+        sizes |= dict.fromkeys((kernels.NAME_OFFSETS, kernels.VALUE_OFFSETS), 4 * pairs)
+        sizes |= dict.fromkeys(range(kernels.KEYS, kernels.VALUES + 1), chunk.property_bytes)
+        sizes |= {
+            kernels.TOPIC: chunk.topic_bytes,
+            kernels.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
+            kernels.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
+            kernels.BODY: chunk.body_bytes,
+            kernels.PAIR_OFFSETS: 4 * (rows + 1),
+            kernels.TAIL: kernels.TAIL_BYTES,
+        }
+        self.rows = rows
+        self.buffers = [
+            pa.allocate_buffer(sizes[column] + kernels.SLACK_BYTES) for column in range(kernels.COLUMNS)
+        ]
+        self.addresses = np.array([buffer.address for buffer in self.buffers], np.int64)
+
+    def array(self, column: int, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
+        return np.frombuffer(memoryview(self.buffers[column]), dtype, count)
+
+    def flags(self, column: int) -> npt.NDArray[np.uint8]:
+        return self.array(column, np.uint8, self.rows)
+
+    def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
+        """Bitmap of a flag column; None when nothing is missing."""
+        if column is None:
+            return otherwise
+        flags = self.flags(column)
+        return None if flags.all() else _bitmap(flags)
+
+    def fixed(self, column: int, kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array[Any]:
+        return pa.Array.from_buffers(kind, self.rows, [validity, self.buffers[column]])
+
+    def text(
+        self, column: int, offsets: int, kind: pa.DataType, validity: pa.Buffer | None, count: int
+    ) -> pa.Array[Any]:
+        used = int(self.array(offsets, np.int32, count + 1)[count])
+        buffers = [
+            validity,
+            self.buffers[offsets].slice(0, 4 * (count + 1)),
+            self.buffers[column].slice(0, used),
+        ]
+        return pa.Array.from_buffers(kind, count, buffers)
 
 
 def decode_chunk(
@@ -72,18 +154,8 @@ def decode_chunk(
     order = np.empty(rows, np.int32)
     queues = len(ranking.ranks)
     messages = cluster(rows, chunk.codes, ranking.ranks, queues, np.empty(queues + 1, np.int64), order)
-
-    ints32_buffer, ints32 = _matrix(np.int32, columns.INT32_COLUMNS, rows)
-    ints64_buffer, ints64 = _matrix(np.int64, columns.INT64_COLUMNS, rows)
-    offsets_buffer, offsets = _matrix(np.int32, columns.TEXT_COLUMNS, rows + 1)
-    flags = np.empty((columns.FLAG_COLUMNS, rows), np.uint8)
-    texts = [_Text(size) for size in _text_capacities(chunk, rows)]
-    pairs_capacity = (chunk.property_bytes + rows) // 4 + 2
-    pair_offsets_buffer, pair_offsets = _matrix(np.int32, 1, rows + 1)
-    name_offsets_buffer, name_offsets = _matrix(np.int32, 1, pairs_capacity)
-    value_offsets_buffer, value_offsets = _matrix(np.int32, 1, pairs_capacity)
-
-    pairs = columns.decode_messages(
+    columns = _Columns(chunk, rows)
+    pairs = kernels.decode_messages(
         address_of(data),
         len(data),
         messages,
@@ -93,180 +165,76 @@ def decode_chunk(
         ranking.topic_valid,
         chunk.queues.topic_lengths,
         _SEED,
-        np.zeros(columns.NAME_TABLE_SLOTS, np.int64),
-        ints32,
-        ints64,
-        flags,
-        offsets,
-        np.array([text.address for text in texts], np.int64),
-        pair_offsets[0],
-        name_offsets[0],
-        value_offsets[0],
+        np.zeros(kernels.NAME_TABLE_SLOTS, np.int64),
+        columns.addresses,
     )
+    typed = magic_valid = None
     if messages < rows:
-        columns.decode_others(
-            base_offset,
-            messages,
-            rows,
-            order,
-            chunk.positions,
-            chunk.sizes,
-            ints32,
-            ints64,
-            flags,
-            offsets,
-            pair_offsets[0],
+        kernels.decode_others(
+            base_offset, messages, rows, order, chunk.positions, chunk.sizes, columns.addresses
         )
-    typed = None if messages == rows else _bitmap(np.arange(rows) < messages)
-    row_magic = None if messages == rows else _mark_blank_headers(chunk, order, ints32, messages)
+        typed = _bitmap(np.arange(rows) < messages)
+        magic_valid = _mark_blank_headers(chunk, order, columns, messages)
 
-    def int32(column: int, validity: pa.Buffer | None = typed) -> pa.Array:
-        return _fixed(pa.int32(), rows, validity, ints32_buffer, column)
-
-    def int64(column: int, validity: pa.Buffer | None = typed) -> pa.Array:
-        return _fixed(pa.int64(), rows, validity, ints64_buffer, column)
-
-    def timestamp(column: int, flag: int) -> pa.Array:
-        return _fixed(
-            SCHEMA.field("born_timestamp").type, rows, _validity(flags[flag]), ints64_buffer, column
-        )
-
-    def text(column: int, validity: pa.Buffer | None, kind: pa.DataType | None = None) -> pa.Array:
-        begin = column * (rows + 1) * 4
-        return pa.Array.from_buffers(
-            kind or pa.string(),
-            rows,
-            [
-                validity,
-                offsets_buffer.slice(begin, (rows + 1) * 4),
-                texts[column].buffer.slice(0, int(offsets[column, rows])),
-            ],
-        )
-
-    has_properties = _validity(flags[columns.HAS_PROPERTIES])
-    arrays = {
-        "physical_offset": int64(columns.PHYSICAL_OFFSET, None),
-        "size": int32(columns.SIZE, None),
+    arrays: dict[str, pa.Array[Any]] = {
+        "physical_offset": columns.fixed(kernels.PHYSICAL_OFFSET, pa.int64(), None),
+        "size": columns.fixed(kernels.SIZE, pa.int32(), None),
         "kind": _kinds(chunk, order, messages),
-        "magic": int32(columns.MAGIC, row_magic),
-        "topic": text(columns.TOPIC, _validity(flags[columns.HAS_TOPIC])),
-        "queue_id": int32(columns.QUEUE_ID),
-        "queue_offset": int64(columns.QUEUE_OFFSET),
-        "flag": int32(columns.FLAG),
-        "sys_flag": int32(columns.SYS_FLAG),
-        "body_crc": int32(columns.BODY_CRC),
-        "born_timestamp": timestamp(columns.BORN_TIMESTAMP, columns.HAS_BORN_TIMESTAMP),
-        "store_timestamp": timestamp(columns.STORE_TIMESTAMP, columns.HAS_STORE_TIMESTAMP),
-        "born_host": text(columns.BORN_HOST, typed),
-        "born_port": int32(columns.BORN_PORT),
-        "store_host": text(columns.STORE_HOST, typed),
-        "store_port": int32(columns.STORE_PORT),
-        "reconsume_times": int32(columns.RECONSUME_TIMES),
-        "prepared_transaction_offset": int64(columns.PREPARED_TRANSACTION_OFFSET),
-        "keys": text(columns.KEYS, _validity(flags[columns.HAS_KEYS])),
-        "tags": text(columns.TAGS, _validity(flags[columns.HAS_TAGS])),
-        "unique_key": text(columns.UNIQUE_KEY, _validity(flags[columns.HAS_UNIQUE_KEY])),
-        "properties": _map(
-            rows,
-            has_properties,
-            pair_offsets_buffer,
-            _pairs_text(pairs, name_offsets_buffer, name_offsets[0], texts[columns.NAMES]),
-            _pairs_text(pairs, value_offsets_buffer, value_offsets[0], texts[columns.VALUES]),
-        ),
+        "properties": _properties(columns, pairs),
         "properties_terminated": pa.Array.from_buffers(
-            pa.bool_(), rows, [has_properties, _bitmap(flags[columns.TERMINATED])]
+            pa.bool_(),
+            rows,
+            [columns.validity(kernels.HAS_PROPERTIES, None), _bitmap(columns.flags(kernels.TERMINATED))],
         ),
-        "body": text(columns.BODY, typed, pa.binary()),
-        "raw": _raw(data, base_offset, rows, ints64, ints32, flags),
+        "raw": _raw(data, base_offset, columns),
     }
+    for name, column in _INT_COLUMNS.items():
+        validity = magic_valid if column == kernels.MAGIC else typed
+        arrays[name] = columns.fixed(column, SCHEMA.field(name).type, validity)
+    for name, (column, present) in _TIMESTAMP_COLUMNS.items():
+        arrays[name] = columns.fixed(column, SCHEMA.field(name).type, columns.validity(present, None))
+    for name, (column, offsets, flag) in _TEXT_COLUMNS.items():
+        validity = columns.validity(flag, typed)
+        arrays[name] = columns.text(column, offsets, SCHEMA.field(name).type, validity, rows)
     return pa.Table.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _text_capacities(chunk: FrameChunk, rows: int) -> list[int]:
-    """Upper bounds, in the order of the kernel's text addresses."""
-    extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
-    return [
-        chunk.topic_bytes,
-        rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
-        rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
-        chunk.property_bytes,
-        chunk.property_bytes,
-        chunk.property_bytes,
-        chunk.body_bytes,
-        chunk.property_bytes,
-        chunk.property_bytes,
-    ]
+def _bitmap(flags: npt.NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(memoryview(np.packbits(flags, bitorder="little")))
 
 
-def _matrix(
-    dtype: type[np.generic], columns_count: int, rows: int
-) -> tuple[pa.Buffer, npt.NDArray[np.generic]]:
-    """Uninitialised memory from Arrow's pool, which keeps it for the next chunk."""
-    buffer = pa.allocate_buffer(columns_count * rows * np.dtype(dtype).itemsize)
-    return buffer, np.frombuffer(buffer, dtype).reshape(columns_count, rows)
-
-
-def _bitmap(flags: npt.NDArray[np.generic]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _validity(flags: npt.NDArray[np.uint8]) -> pa.Buffer | None:
-    return None if flags.all() else _bitmap(flags)
-
-
-def _fixed(
-    kind: pa.DataType, rows: int, validity: pa.Buffer | None, matrix: pa.Buffer, column: int
-) -> pa.Array:
-    width = kind.bit_width // 8
-    return pa.Array.from_buffers(kind, rows, [validity, matrix.slice(column * rows * width, rows * width)])
-
-
-def _kinds(chunk: FrameChunk, order: npt.NDArray[np.int32], messages: int) -> pa.Array:
+def _kinds(chunk: FrameChunk, order: npt.NDArray[np.int32], messages: int) -> pa.Array[Any]:
     kinds = np.zeros(len(order), np.int8)
     kinds[messages:] = chunk.kinds[order[messages:]]
-    return pa.DictionaryArray.from_arrays(pa.array(kinds), KINDS).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
 
 
 def _mark_blank_headers(
-    chunk: FrameChunk, order: npt.NDArray[np.int32], ints32: npt.NDArray[np.generic], messages: int
+    chunk: FrameChunk, order: npt.NDArray[np.int32], columns: _Columns, messages: int
 ) -> pa.Buffer:
     """Give the row that begins a blank its magic; returns the magic column's validity."""
-    others = order[messages:]
-    header = chunk.is_blank_header[others]
-    ints32[columns.MAGIC, messages:][header] = _BLANK_MAGIC
+    header = chunk.is_blank_header[order[messages:]]
+    magic = columns.array(kernels.MAGIC, np.int32, columns.rows)
+    magic[messages:][header] = _BLANK_MAGIC
     return _bitmap(np.concatenate([np.ones(messages, bool), header]))
 
 
-def _pairs_text(pairs: int, buffer: pa.Buffer, offsets: npt.NDArray[np.generic], text: _Text) -> pa.Array:
-    return pa.Array.from_buffers(
-        pa.string(),
-        pairs,
-        [None, buffer.slice(0, (pairs + 1) * 4), text.buffer.slice(0, int(offsets[pairs]))],
-    )
-
-
-def _map(
-    rows: int, validity: pa.Buffer | None, offsets: pa.Buffer, names: pa.Array, values: pa.Array
-) -> pa.Array:
+def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
     kind = SCHEMA.field("properties").type
+    names = columns.text(kernels.NAMES, kernels.NAME_OFFSETS, pa.string(), None, pairs)
+    values = columns.text(kernels.VALUES, kernels.VALUE_OFFSETS, pa.string(), None, pairs)
     entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
-    return pa.Array.from_buffers(kind, rows, [validity, offsets], children=[entries])
+    buffers = [columns.validity(kernels.HAS_PROPERTIES, None), columns.buffers[kernels.PAIR_OFFSETS]]
+    return pa.Array.from_buffers(kind, columns.rows, buffers, children=[entries])
 
 
-def _raw(
-    data: npt.NDArray[np.uint8],
-    base_offset: int,
-    rows: int,
-    ints64: npt.NDArray[np.generic],
-    ints32: npt.NDArray[np.generic],
-    flags: npt.NDArray[np.uint8],
-) -> pa.Array:
-    needed = flags[columns.NEEDS_RAW]
+def _raw(data: npt.NDArray[np.uint8], base_offset: int, columns: _Columns) -> pa.Array[Any]:
+    needed = columns.flags(kernels.NEEDS_RAW)
     if not needed.any():
-        return pa.nulls(rows, pa.binary())
-    offsets = np.empty(rows + 1, np.int32)
-    raw = _Text(int(ints32[columns.SIZE].sum(where=needed.astype(bool), dtype=np.int64)))
-    columns.copy_raw(address_of(data), base_offset, ints64, ints32, flags, rows, offsets, raw.address)
-    return pa.Array.from_buffers(
-        pa.binary(), rows, [_bitmap(needed), pa.py_buffer(offsets), raw.buffer.slice(0, int(offsets[rows]))]
-    )
+        return pa.nulls(columns.rows, pa.binary())
+    sizes = columns.array(kernels.SIZE, np.int32, columns.rows)
+    raw = pa.allocate_buffer(int(sizes.sum(where=needed.astype(bool), dtype=np.int64)))
+    offsets = np.empty(columns.rows + 1, np.int32)
+    kernels.copy_raw(address_of(data), base_offset, columns.addresses, columns.rows, offsets, raw.address)
+    buffers = [_bitmap(needed), pa.py_buffer(memoryview(offsets)), raw]
+    return pa.Array.from_buffers(pa.binary(), columns.rows, buffers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,26 +14,34 @@ from storage_engine.rocketmq import encode_kernels as kernels
 from storage_engine.rocketmq.commitlog import address_of
 from storage_engine.rocketmq.message_schema import SCHEMA
 
-_INT_COLUMNS = (
-    "magic",
-    "queue_id",
-    "queue_offset",
-    "flag",
-    "sys_flag",
-    "body_crc",
-    "born_timestamp",
-    "store_timestamp",
-    "born_port",
-    "store_port",
-    "reconsume_times",
-    "prepared_transaction_offset",
-)
-"""In the order of the kernel's arguments."""
+_INT_COLUMNS = {
+    "physical_offset": kernels.PHYSICAL_OFFSET,
+    "size": kernels.SIZE,
+    "magic": kernels.MAGIC,
+    "queue_id": kernels.QUEUE_ID,
+    "queue_offset": kernels.QUEUE_OFFSET,
+    "flag": kernels.FLAG,
+    "sys_flag": kernels.SYS_FLAG,
+    "body_crc": kernels.BODY_CRC,
+    "born_timestamp": kernels.BORN_TIMESTAMP,
+    "store_timestamp": kernels.STORE_TIMESTAMP,
+    "born_port": kernels.BORN_PORT,
+    "store_port": kernels.STORE_PORT,
+    "reconsume_times": kernels.RECONSUME_TIMES,
+    "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
+}
 
-_NEEDED = (*_INT_COLUMNS, "topic", "born_host", "store_host", "body")
+_TEXT_COLUMNS = {
+    "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS),
+    "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS),
+    "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS),
+    "body": (kernels.BODY, kernels.BODY_OFFSETS),
+}
+
+_NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS)
 """What a row without raw bytes must have."""
 
-_ENCODED_COLUMNS = ("physical_offset", "size", *_NEEDED, "properties", "properties_terminated", "raw")
+_ENCODED_COLUMNS = (*_NEEDED, "properties", "properties_terminated", "raw")
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -53,27 +63,27 @@ def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:
         raise ValueError("the buffer to encode into is read-only")
+    if not 0 <= base_offset <= (1 << 63) - 1 - len(target):
+        raise ValueError(f"base offset {base_offset} is no 64-bit offset")
     missing = [name for name in _ENCODED_COLUMNS if name not in rows.column_names]
     if missing:
         raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
     rows = rows.select(list(_ENCODED_COLUMNS)).cast(
         pa.schema([SCHEMA.field(name) for name in _ENCODED_COLUMNS])
     )
-    offsets, sizes = _check_overlap(rows)
-    done = 0
+    sizes = _check_overlap(rows)
     for batch in rows.to_batches():
-        count = batch.num_rows
-        _encode_batch(batch, target, base_offset, offsets[done : done + count], sizes[done : done + count])
-        done += count
+        _encode_batch(batch, target, base_offset)
     return int(sizes.sum(dtype=np.int64))
 
 
-def _check_overlap(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
     offset_column, size_column = rows.column("physical_offset"), rows.column("size")
     if offset_column.null_count or size_column.null_count:
         raise ProofError("a row to encode lacks its physical_offset or size")
-    offsets = offset_column.to_numpy()
-    sizes = size_column.to_numpy()
+    # Copies: numba compiles another kernel for arrays that can't be written to.
+    offsets = np.array(offset_column.to_numpy(), np.int64)
+    sizes = np.array(size_column.to_numpy(), np.int32)
     order = np.argsort(offsets, kind="stable")
     place = kernels.first_overlap(order, offsets, sizes)
     if place >= 0:
@@ -82,57 +92,76 @@ def _check_overlap(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
             f"rows overlap: the one at physical offset {offsets[row]} begins before the one at "
             f"{offsets[before]} with {sizes[before]} bytes ends"
         )
-    return offsets, sizes
+    return sizes
 
 
-def _encode_batch(
-    batch: pa.RecordBatch,
-    target: npt.NDArray[np.uint8],
-    base_offset: int,
-    offsets: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int32],
-) -> None:
-    count = batch.num_rows
-    complete = np.ones(count, np.uint8)
+class _Addresses:
+    """Where a batch's columns lie in memory. Holds what must stay there while a kernel runs."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(kernels.COLUMNS, np.int64)
+        self.held: list[Any] = []
+
+    def bytes(self, place: int, values: npt.NDArray[np.uint8]) -> None:
+        self.held.append(values)
+        self.table[place] = address_of(values)
+
+    def fixed(self, place: int, column: pa.Array[Any]) -> None:
+        """The values as they lie; where a value is null, anything."""
+        values = column.buffers()[1]
+        self.held.append(values)
+        self.table[place] = values.address + column.offset * (column.type.bit_width // 8)
+
+    def text(self, place: int, offsets_place: int, column: pa.Array[Any]) -> int:
+        """:return: length of the bytes that the offsets point into."""
+        _, offsets, content = column.buffers()
+        self.held += [offsets, content]
+        if offsets is None or offsets.size == 0:
+            # Arrow lets an array without elements have no offsets.
+            self.bytes(offsets_place, np.zeros(8, np.uint8))
+        else:
+            self.table[offsets_place] = offsets.address + 4 * column.offset
+        if content is None:
+            return 0
+        self.table[place] = content.address
+        return int(content.size)
+
+
+def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_offset: int) -> None:
+    if batch.num_rows == 0:
+        return
+    addresses = _Addresses()
+    complete = np.ones(batch.num_rows, np.uint8)
     for name in _NEEDED:
-        column = batch.column(name)
-        if column.null_count:
-            complete &= _valid(column)
+        complete &= _valid(batch.column(name))
+    addresses.bytes(kernels.COMPLETE, complete)
+    addresses.bytes(kernels.HAS_RAW, _valid(batch.column("raw")))
+    addresses.bytes(kernels.TERMINATED, _booleans(batch.column("properties_terminated")))
+    for name, place in _INT_COLUMNS.items():
+        addresses.fixed(place, batch.column(name))
+    for name, (place, offsets_place) in _TEXT_COLUMNS.items():
+        addresses.text(place, offsets_place, batch.column(name))
+    addresses.text(kernels.RAW, kernels.RAW_OFFSETS, batch.column("raw"))
     properties = batch.column("properties")
-    terminated = batch.column("properties_terminated")
     names, values = properties.keys, properties.items
     if values.null_count:
         raise ProofError("a row to encode has a property whose value is null")
-    texts = [batch.column(name) for name in ("topic", "born_host", "store_host", "body", "raw")]
-    pieces = [_text(column) for column in (*texts, names, values)]
+    addresses.fixed(kernels.PAIR_OFFSETS, properties.offsets)
+    table = addresses.table
+    table[kernels.NAMES_BYTES] = addresses.text(kernels.NAMES, kernels.NAME_OFFSETS, names)
+    table[kernels.VALUES_BYTES] = addresses.text(kernels.VALUES, kernels.VALUE_OFFSETS, values)
     failed = np.zeros(1, np.int64)
-    fault = kernels.encode_rows(
-        address_of(target),
-        len(target),
-        base_offset,
-        count,
-        offsets,
-        sizes,
-        complete,
-        _valid(batch.column("raw")),
-        *(_ints(batch.column(name)) for name in _INT_COLUMNS),
-        _booleans(terminated),
-        np.array([address for _, address, _ in pieces], np.int64),
-        np.array([size for _, _, size in pieces], np.int64),
-        *(piece_offsets for piece_offsets, _, _ in pieces[:5]),
-        _map_offsets(properties),
-        *(piece_offsets for piece_offsets, _, _ in pieces[5:]),
-        failed,
-    )
+    fault = kernels.encode_rows(address_of(target), len(target), base_offset, batch.num_rows, table, failed)
     if fault != kernels.ENCODED:
         row = int(failed[0])
         raise ProofError(
-            f"row at physical offset {offsets[row]} with {sizes[row]} bytes can't be encoded into the "
-            f"{len(target)} bytes from {base_offset}: expected {_FAULTS[fault]}"
+            f"row at physical offset {batch.column('physical_offset')[row]} with "
+            f"{batch.column('size')[row]} bytes can't be encoded into the {len(target)} bytes from "
+            f"{base_offset}: expected {_FAULTS[fault]}"
         )
 
 
-def _valid(column: pa.Array) -> npt.NDArray[np.uint8]:
+def _valid(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
     if column.null_count == 0:
         return np.ones(len(column), np.uint8)
     if column.null_count == len(column):
@@ -140,37 +169,6 @@ def _valid(column: pa.Array) -> npt.NDArray[np.uint8]:
     return _booleans(column.is_valid())
 
 
-def _booleans(column: pa.Array) -> npt.NDArray[np.uint8]:
+def _booleans(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
     """One byte a value; null is false."""
-    filled = pc.fill_null(column, False) if column.null_count else column
-    return filled.cast(pa.uint8()).to_numpy()
-
-
-def _ints(column: pa.Array) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
-    """The values as they lie; where a value is null, anything."""
-    dtype = np.dtype(np.int32 if column.type.bit_width == 32 else np.int64)
-    _, values = column.buffers()
-    if len(column) == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(values, dtype, len(column), column.offset * dtype.itemsize)
-
-
-def _text(column: pa.Array) -> tuple[npt.NDArray[np.int32], int, int]:
-    """Offsets, and address and length of the bytes that they point into."""
-    _, offsets, content = column.buffers()
-    address, size = (content.address, content.size) if content is not None else (0, 0)
-    if len(column) == 0 or offsets is None:
-        return np.zeros(len(column) + 1, np.int32), address, size
-    view = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
-    return view, address, size
-
-
-def _map_offsets(column: pa.MapArray) -> npt.NDArray[np.int32]:
-    """Where each row's pairs begin; a null row's must be empty, as Arrow's own writers leave it."""
-    return _text_like_offsets(column.offsets, len(column))
-
-
-def _text_like_offsets(offsets: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    if count == 0:
-        return np.zeros(1, np.int32)
-    return offsets.to_numpy()
+    return pc.fill_null(column, False).cast(pa.uint8()).to_numpy()

@@ -29,17 +29,20 @@ from storage_engine.rocketmq.frame import (
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
 )
-from storage_engine.rocketmq.kernels import Bytes, Ints32, Ints64, same_bytes
+from storage_engine.rocketmq.kernels import Ints32, Ints64, same_bytes
 from storage_engine.rocketmq.native import (
     copy_bytes,
     inlined,
     kernel,
+    load_i32,
+    load_i64,
+    load_u8,
     store_be_i16,
     store_be_i32,
     store_be_i64,
     store_u8,
 )
-from storage_engine.rocketmq.text_kernels import copy_text, read_host
+from storage_engine.rocketmq.text_kernels import copy_words, read_host
 
 ENCODED: Final = 0
 FAULT_RAW_SIZE: Final = 1
@@ -50,205 +53,218 @@ FAULT_LENGTHS: Final = 5
 FAULT_HOST: Final = 6
 FAULT_OUTSIDE: Final = 7
 
-# Places in the array of text addresses, sizes and of the tuple of offsets.
-TOPIC: Final = 0
-BORN_HOST: Final = 1
-STORE_HOST: Final = 2
-BODY: Final = 3
-RAW: Final = 4
-NAMES: Final = 5
-VALUES: Final = 6
-TEXTS: Final = 7
+# Places in the table of column addresses. 64-bit integers:
+PHYSICAL_OFFSET: Final = 0
+QUEUE_OFFSET: Final = 1
+BORN_TIMESTAMP: Final = 2
+STORE_TIMESTAMP: Final = 3
+PREPARED_TRANSACTION_OFFSET: Final = 4
+# 32-bit integers:
+SIZE: Final = 5
+MAGIC: Final = 6
+QUEUE_ID: Final = 7
+FLAG: Final = 8
+SYS_FLAG: Final = 9
+BODY_CRC: Final = 10
+BORN_PORT: Final = 11
+STORE_PORT: Final = 12
+RECONSUME_TIMES: Final = 13
+# One byte a row:
+COMPLETE: Final = 14
+HAS_RAW: Final = 15
+TERMINATED: Final = 16
+# 32-bit offsets, then what they point into:
+TOPIC_OFFSETS: Final = 17
+BORN_HOST_OFFSETS: Final = 18
+STORE_HOST_OFFSETS: Final = 19
+BODY_OFFSETS: Final = 20
+RAW_OFFSETS: Final = 21
+NAME_OFFSETS: Final = 22
+VALUE_OFFSETS: Final = 23
+PAIR_OFFSETS: Final = 24
+TOPIC: Final = 25
+BORN_HOST: Final = 26
+STORE_HOST: Final = 27
+BODY: Final = 28
+RAW: Final = 29
+NAMES: Final = 30
+VALUES: Final = 31
+# Lengths of the texts that whole words are read from:
+NAMES_BYTES: Final = 32
+VALUES_BYTES: Final = 33
+COLUMNS: Final = 34
+
+# Of a host column: the previous row's text and its length, where the address was written, its width.
+HOST_TEXT: Final = 0
+HOST_TEXT_BYTES: Final = 1
+HOST_TARGET: Final = 2
+HOST_WIDTH: Final = 3
+HOST_STATE: Final = 4
 
 
 @inlined
-def write_host(
-    target: int, ipv6: bool, texts: Ints64, column: int, begin: int, end: int, previous: int, known: Ints64
-) -> bool:
-    """Write an address; the one written before is copied when the text is the same.
+def encode_host(target: int, ipv6: bool, texts: int, offsets: int, i: int, host: Ints64) -> bool:
+    """Write an address; that of the row before is copied when the text is the same.
 
-    :param known: text begin, text length, address written to and IPv6 of the previous row; length -1: none.
+    :return: whether the text is an address of this width.
     """
-    size = end - begin
-    source = texts[column] + begin
+    begin = load_i32(offsets + 4 * i)
+    size = load_i32(offsets + 4 * (i + 1)) - begin
+    source = texts + begin
     width = 16 if ipv6 else 4
-    at = previous * 4
-    if known[at + 1] == size and known[at + 3] == width and same_bytes(source, known[at], size):
-        copy_bytes(target, known[at + 2], width)
+    if (
+        host[HOST_WIDTH] == width
+        and host[HOST_TEXT_BYTES] == size
+        and same_bytes(source, host[HOST_TEXT], size)
+    ):
+        copy_bytes(target, host[HOST_TARGET], width)
         return True
+    host[HOST_WIDTH] = 0
     if not read_host(target, source, size, ipv6):
-        known[at + 1] = -1
         return False
-    known[at] = source
-    known[at + 1] = size
-    known[at + 2] = target
-    known[at + 3] = width
+    host[HOST_TEXT] = source
+    host[HOST_TEXT_BYTES] = size
+    host[HOST_TARGET] = target
+    host[HOST_WIDTH] = width
     return True
+
+
+@inlined
+def encode_header(at: int, i: int, columns: Ints64, born: Ints64, store: Ints64) -> int:
+    """Write what lies before the body. :return: how much further the body lies; -1: a bad host."""
+    at_32 = 4 * i
+    at_64 = 8 * i
+    sys_flag = load_i32(columns[SYS_FLAG] + at_32)
+    store_be_i32(at, load_i32(columns[SIZE] + at_32))
+    store_be_i32(at + MAGIC_AT, load_i32(columns[MAGIC] + at_32))
+    store_be_i32(at + BODY_CRC_AT, load_i32(columns[BODY_CRC] + at_32))
+    store_be_i32(at + QUEUE_ID_AT, load_i32(columns[QUEUE_ID] + at_32))
+    store_be_i32(at + FLAG_AT, load_i32(columns[FLAG] + at_32))
+    store_be_i64(at + QUEUE_OFFSET_AT, load_i64(columns[QUEUE_OFFSET] + at_64))
+    store_be_i64(at + PHYSICAL_OFFSET_AT, load_i64(columns[PHYSICAL_OFFSET] + at_64))
+    store_be_i32(at + SYS_FLAG_AT, sys_flag)
+    store_be_i64(at + BORN_TIMESTAMP_AT, load_i64(columns[BORN_TIMESTAMP] + at_64) // 1000)
+    born_ipv6 = sys_flag & BORN_HOST_IPV6 != 0
+    if not encode_host(at + BORN_HOST_AT, born_ipv6, columns[BORN_HOST], columns[BORN_HOST_OFFSETS], i, born):
+        return -1
+    extra = IPV6_EXTRA_BYTES if born_ipv6 else 0
+    tail = at + extra
+    store_be_i32(tail + STORE_TIMESTAMP_AT - 4, load_i32(columns[BORN_PORT] + at_32))
+    store_be_i64(tail + STORE_TIMESTAMP_AT, load_i64(columns[STORE_TIMESTAMP] + at_64) // 1000)
+    store_ipv6 = sys_flag & STORE_HOST_IPV6 != 0
+    if not encode_host(
+        tail + STORE_HOST_AT, store_ipv6, columns[STORE_HOST], columns[STORE_HOST_OFFSETS], i, store
+    ):
+        return -1
+    if store_ipv6:
+        extra += IPV6_EXTRA_BYTES
+        tail += IPV6_EXTRA_BYTES
+    store_be_i32(tail + RECONSUME_TIMES_AT - 4, load_i32(columns[STORE_PORT] + at_32))
+    store_be_i32(tail + RECONSUME_TIMES_AT, load_i32(columns[RECONSUME_TIMES] + at_32))
+    store_be_i64(
+        tail + PREPARED_TRANSACTION_OFFSET_AT, load_i64(columns[PREPARED_TRANSACTION_OFFSET] + at_64)
+    )
+    return extra
+
+
+@inlined
+def encode_properties(target: int, size: int, first: int, last: int, columns: Ints64) -> None:
+    """Join pairs [first, last) into a block of ``size`` bytes."""
+    end = target + size
+    for pair in range(first, last):
+        name = load_i32(columns[NAME_OFFSETS] + 4 * pair)
+        name_size = load_i32(columns[NAME_OFFSETS] + 4 * (pair + 1)) - name
+        value = load_i32(columns[VALUE_OFFSETS] + 4 * pair)
+        value_size = load_i32(columns[VALUE_OFFSETS] + 4 * (pair + 1)) - value
+        # Whole words, where they stay inside the texts, and what they overwrite is written later.
+        if (
+            end - target >= name_size + value_size + 32
+            and columns[NAMES_BYTES] - name >= name_size + 16
+            and columns[VALUES_BYTES] - value >= value_size + 16
+        ):
+            copy_words(target, columns[NAMES] + name, name_size)
+            copy_words(target + name_size + 1, columns[VALUES] + value, value_size)
+        else:
+            copy_bytes(target, columns[NAMES] + name, name_size)
+            copy_bytes(target + name_size + 1, columns[VALUES] + value, value_size)
+        store_u8(target + name_size, NAME_VALUE_SEPARATOR)
+        target += name_size + 1 + value_size
+        if target < end:
+            store_u8(target, PROPERTY_SEPARATOR)
+            target += 1
 
 
 @kernel
 def encode_rows(
-    out: int,
-    out_length: int,
-    base_offset: int,
-    rows: int,
-    physical_offset: Ints64,
-    sizes: Ints32,
-    complete: Bytes,
-    has_raw: Bytes,
-    magics: Ints32,
-    queue_ids: Ints32,
-    queue_offsets: Ints64,
-    flags: Ints32,
-    sys_flags: Ints32,
-    body_crcs: Ints32,
-    born_timestamps: Ints64,
-    store_timestamps: Ints64,
-    born_ports: Ints32,
-    store_ports: Ints32,
-    reconsume_times: Ints32,
-    prepared_offsets: Ints64,
-    terminated: Bytes,
-    texts: Ints64,
-    text_sizes: Ints64,
-    topic_offsets: Ints32,
-    born_host_offsets: Ints32,
-    store_host_offsets: Ints32,
-    body_offsets: Ints32,
-    raw_offsets: Ints32,
-    pair_offsets: Ints32,
-    name_offsets: Ints32,
-    value_offsets: Ints32,
-    failed: Ints64,
+    out: int, out_length: int, base_offset: int, rows: int, columns: Ints64, failed: Ints64
 ) -> int:
-    """Write ``rows`` frames. :return: ENCODED or what is wrong with row ``failed[0]``."""
-    known = np.full(8, -1, np.int64)
+    """Write ``rows`` frames.
+
+    :param columns: addresses of the columns' memory.
+    :return: ENCODED, or what is wrong with row ``failed[0]``.
+    """
+    born = np.zeros(HOST_STATE, np.int64)
+    store = np.zeros(HOST_STATE, np.int64)
     for i in range(rows):
         failed[0] = i
-        offset = physical_offset[i]
-        size = np.int64(sizes[i])
-        position = offset - base_offset
-        if size <= 0 or offset < base_offset or position > out_length - size:
+        offset = load_i64(columns[PHYSICAL_OFFSET] + 8 * i)
+        size = load_i32(columns[SIZE] + 4 * i)
+        if size <= 0 or size > out_length or offset < base_offset or offset - base_offset > out_length - size:
             return FAULT_OUTSIDE
-        at = out + position
-        if has_raw[i]:
-            begin = np.int64(raw_offsets[i])
-            if raw_offsets[i + 1] - begin != size:
+        at = out + (offset - base_offset)
+        if load_u8(columns[HAS_RAW] + i):
+            begin = load_i32(columns[RAW_OFFSETS] + 4 * i)
+            if load_i32(columns[RAW_OFFSETS] + 4 * (i + 1)) - begin != size:
                 return FAULT_RAW_SIZE
-            copy_bytes(at, texts[RAW] + begin, size)
+            copy_bytes(at, columns[RAW] + begin, size)
             continue
-        if not complete[i]:
+        if not load_u8(columns[COMPLETE] + i):
             return FAULT_INCOMPLETE
-        magic = np.int64(magics[i]) & 0xFFFFFFFF
+        magic = load_i32(columns[MAGIC] + 4 * i) & 0xFFFFFFFF
         if magic != MAGIC_V1 and magic != MAGIC_V2:
             return FAULT_MAGIC
         length_bytes = 1 if magic == MAGIC_V1 else 2
-        sys_flag = np.int64(sys_flags[i])
-        born_ipv6 = sys_flag & BORN_HOST_IPV6 != 0
-        store_ipv6 = sys_flag & STORE_HOST_IPV6 != 0
-        body_begin = np.int64(body_offsets[i])
-        body_size = body_offsets[i + 1] - body_begin
-        topic_begin = np.int64(topic_offsets[i])
-        topic_size = topic_offsets[i + 1] - topic_begin
-        first = np.int64(pair_offsets[i])
-        last = np.int64(pair_offsets[i + 1])
-        block_size = np.int64(0)
+        sys_flag = load_i32(columns[SYS_FLAG] + 4 * i)
+        body = load_i32(columns[BODY_OFFSETS] + 4 * i)
+        body_size = load_i32(columns[BODY_OFFSETS] + 4 * (i + 1)) - body
+        topic = load_i32(columns[TOPIC_OFFSETS] + 4 * i)
+        topic_size = load_i32(columns[TOPIC_OFFSETS] + 4 * (i + 1)) - topic
+        first = load_i32(columns[PAIR_OFFSETS] + 4 * i)
+        last = load_i32(columns[PAIR_OFFSETS] + 4 * (i + 1))
+        block_size = 0
         if last > first:
-            block_size = (
-                np.int64(name_offsets[last])
-                - name_offsets[first]
-                + value_offsets[last]
-                - value_offsets[first]
-                + 2 * (last - first)
-                - (0 if terminated[i] else 1)
-            )
+            block_size = 2 * (last - first) - (0 if load_u8(columns[TERMINATED] + i) else 1)
+            for column in (NAME_OFFSETS, VALUE_OFFSETS):
+                block_size += load_i32(columns[column] + 4 * last) - load_i32(columns[column] + 4 * first)
         expected = BODY_AT + body_size + length_bytes + topic_size + 2 + block_size
-        if born_ipv6:
+        if sys_flag & BORN_HOST_IPV6:
             expected += IPV6_EXTRA_BYTES
-        if store_ipv6:
+        if sys_flag & STORE_HOST_IPV6:
             expected += IPV6_EXTRA_BYTES
         if expected != size or block_size > 0x7FFF or topic_size > (0x7F if length_bytes == 1 else 0x7FFF):
             return FAULT_LENGTHS
-        if born_timestamps[i] % 1000 != 0 or store_timestamps[i] % 1000 != 0:
+        if (
+            load_i64(columns[BORN_TIMESTAMP] + 8 * i) % 1000 != 0
+            or load_i64(columns[STORE_TIMESTAMP] + 8 * i) % 1000 != 0
+        ):
             return FAULT_TIMESTAMP
 
-        store_be_i32(at, size)
-        store_be_i32(at + MAGIC_AT, magic)
-        store_be_i32(at + BODY_CRC_AT, np.int64(body_crcs[i]))
-        store_be_i32(at + QUEUE_ID_AT, np.int64(queue_ids[i]))
-        store_be_i32(at + FLAG_AT, np.int64(flags[i]))
-        store_be_i64(at + QUEUE_OFFSET_AT, queue_offsets[i])
-        store_be_i64(at + PHYSICAL_OFFSET_AT, offset)
-        store_be_i32(at + SYS_FLAG_AT, sys_flag)
-        store_be_i64(at + BORN_TIMESTAMP_AT, born_timestamps[i] // 1000)
-        if not write_host(
-            at + BORN_HOST_AT,
-            born_ipv6,
-            texts,
-            BORN_HOST,
-            np.int64(born_host_offsets[i]),
-            np.int64(born_host_offsets[i + 1]),
-            0,
-            known,
-        ):
+        extra = encode_header(at, i, columns, born, store)
+        if extra < 0:
             return FAULT_HOST
-        tail = at + (IPV6_EXTRA_BYTES if born_ipv6 else 0)
-        store_be_i32(tail + STORE_TIMESTAMP_AT - 4, np.int64(born_ports[i]))
-        store_be_i64(tail + STORE_TIMESTAMP_AT, store_timestamps[i] // 1000)
-        if not write_host(
-            tail + STORE_HOST_AT,
-            store_ipv6,
-            texts,
-            STORE_HOST,
-            np.int64(store_host_offsets[i]),
-            np.int64(store_host_offsets[i + 1]),
-            1,
-            known,
-        ):
-            return FAULT_HOST
-        if store_ipv6:
-            tail += IPV6_EXTRA_BYTES
-        store_be_i32(tail + RECONSUME_TIMES_AT - 4, np.int64(store_ports[i]))
-        store_be_i32(tail + RECONSUME_TIMES_AT, np.int64(reconsume_times[i]))
-        store_be_i64(tail + PREPARED_TRANSACTION_OFFSET_AT, prepared_offsets[i])
-        store_be_i32(tail + BODY_AT - 4, body_size)
-        copy_bytes(tail + BODY_AT, texts[BODY] + body_begin, body_size)
-        target = tail + BODY_AT + body_size
+        target = at + extra + BODY_AT
+        store_be_i32(target - 4, body_size)
+        copy_bytes(target, columns[BODY] + body, body_size)
+        target += body_size
         if length_bytes == 1:
             store_u8(target, topic_size)
         else:
             store_be_i16(target, topic_size)
         target += length_bytes
-        copy_bytes(target, texts[TOPIC] + topic_begin, topic_size)
+        copy_bytes(target, columns[TOPIC] + topic, topic_size)
         target += topic_size
         store_be_i16(target, block_size)
-        target += 2
-        end = target + block_size
-        for pair in range(first, last):
-            name = np.int64(name_offsets[pair])
-            name_size = name_offsets[pair + 1] - name
-            value = np.int64(value_offsets[pair])
-            value_size = value_offsets[pair + 1] - value
-            # Whole words may be copied where what they overwrite is this row's and written later.
-            copy_text(
-                target,
-                texts[NAMES] + name,
-                name_size,
-                end - target >= name_size + 16 and text_sizes[NAMES] - name >= name_size + 16,
-            )
-            target += name_size
-            store_u8(target, NAME_VALUE_SEPARATOR)
-            target += 1
-            copy_text(
-                target,
-                texts[VALUES] + value,
-                value_size,
-                end - target >= value_size + 16 and text_sizes[VALUES] - value >= value_size + 16,
-            )
-            target += value_size
-            if target < end:
-                store_u8(target, PROPERTY_SEPARATOR)
-                target += 1
+        encode_properties(target + 2, block_size, first, last, columns)
     return ENCODED
 
 

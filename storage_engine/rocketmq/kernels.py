@@ -187,7 +187,7 @@ def next_magic(address: int, position: int, stop: int, length: int) -> int:
     last = min(stop, length - BLANK_HEADER_BYTES + 1)
     while position < last:
         magic = load_be_u32(address + position + MAGIC_AT)
-        if magic == MAGIC_V1 or magic == MAGIC_V2 or magic == MAGIC_BLANK:
+        if magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
             return position
         position += 1
     return stop
@@ -496,7 +496,7 @@ def any_dispatchable(address: int, length: int, base_offset: int, start: int) ->
             position = next_magic(address, position + 1, length, length)
             continue
         transaction = load_be_i32(address + position + SYS_FLAG_AT) & TRANSACTION_MASK
-        if transaction == TRANSACTION_NOT or transaction == TRANSACTION_COMMIT:
+        if transaction in (TRANSACTION_NOT, TRANSACTION_COMMIT):
             return True
         position += load_be_i32(address + position)
     return False

@@ -22,22 +22,26 @@ _LITTLE_ENDIAN = sys.byteorder == "little"
 
 def kernel(function: Kernel) -> Kernel:
     """Compile a function on first use and keep the machine code on disk for later processes."""
-    compiled: Kernel = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    compiled: Kernel = numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(
+        function
+    )
     return compiled
 
 
 def inlined(function: Kernel) -> Kernel:
     """A small function that kernels call; LLVM inlines it."""
-    compiled: Kernel = numba.njit(nogil=True, error_model="numpy")(function)
+    compiled: Kernel = numba.njit(
+        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
     return compiled
 
 
-def _load(bits: int, result: Any, big_endian: bool, signed: bool) -> Any:
+def _load(bits: int, result: Any, big_endian: bool | None, signed: bool) -> Any:
     def typer(typingctx: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
             value = builder.load(pointer, align=1)
-            if bits > 8 and big_endian == _LITTLE_ENDIAN:
+            if bits > 8 and big_endian is not None and big_endian == _LITTLE_ENDIAN:
                 value = builder.bswap(value)
             if bits < 64:
                 extend = builder.sext if signed else builder.zext
@@ -49,13 +53,13 @@ def _load(bits: int, result: Any, big_endian: bool, signed: bool) -> Any:
     return intrinsic(typer)
 
 
-def _store(bits: int, big_endian: bool) -> Any:
+def _store(bits: int, big_endian: bool | None) -> Any:
     def typer(typingctx: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = args[1]
             if bits < 64:
                 word = builder.trunc(word, ir.IntType(bits))
-            if bits > 8 and big_endian == _LITTLE_ENDIAN:
+            if bits > 8 and big_endian is not None and big_endian == _LITTLE_ENDIAN:
                 word = builder.bswap(word)
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
             builder.store(word, pointer, align=1)
@@ -66,6 +70,7 @@ def _store(bits: int, big_endian: bool) -> Any:
     return intrinsic(typer)
 
 
+# A byte order of None is the machine's own: Arrow's columns and numpy's arrays.
 load_u8 = _load(8, types.int64, big_endian=True, signed=False)
 load_i8 = _load(8, types.int64, big_endian=True, signed=True)
 load_be_i16 = _load(16, types.int64, big_endian=True, signed=True)
@@ -73,7 +78,11 @@ load_be_i32 = _load(32, types.int64, big_endian=True, signed=True)
 load_be_u32 = _load(32, types.int64, big_endian=True, signed=False)
 load_be_i64 = _load(64, types.int64, big_endian=True, signed=True)
 load_le_u64 = _load(64, types.uint64, big_endian=False, signed=False)
+load_i32 = _load(32, types.int64, big_endian=None, signed=True)
+load_i64 = _load(64, types.int64, big_endian=None, signed=True)
 store_u8 = _store(8, big_endian=True)
+store_i32 = _store(32, big_endian=None)
+store_i64 = _store(64, big_endian=None)
 store_be_i16 = _store(16, big_endian=True)
 store_be_i32 = _store(32, big_endian=True)
 store_be_i64 = _store(64, big_endian=True)
