@@ -14,13 +14,13 @@ from jinja2 import ChoiceLoader, PackageLoader
 
 from storage_engine.quality.gx import DefaultJinjaIndexPageView, DefaultJinjaPageView
 
-SITE = "local_site"
-SITE_DIRECTORY = Path("gx/uncommitted/data_docs/local_site")
+SITE = "storage_engine"
+SITE_DIRECTORY = Path("gx/uncommitted/data_docs/storage_engine")
 
 _TEMPLATES = PackageLoader("storage_engine.quality", "templates/data_docs")
 
 
-class OfflinePageView(DefaultJinjaPageView):
+class OfflinePageView(DefaultJinjaPageView):  # type: ignore[misc]
     """Page of a suite or a validation result."""
 
     def __init__(self, **directories: Any) -> None:
@@ -28,7 +28,7 @@ class OfflinePageView(DefaultJinjaPageView):
         self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
 
 
-class OfflineIndexPageView(DefaultJinjaIndexPageView):
+class OfflineIndexPageView(DefaultJinjaIndexPageView):  # type: ignore[misc]
     """The site's start page."""
 
     def __init__(self, **directories: Any) -> None:
@@ -36,7 +36,7 @@ class OfflineIndexPageView(DefaultJinjaIndexPageView):
         self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
 
 
-def site_config() -> dict[str, Any]:
+def site_config() -> dict[str, object]:
     """The Data Docs site, with our views."""
     page = {"module_name": __name__, "class_name": OfflinePageView.__name__}
     section = {"class_name": "DefaultSiteSectionBuilder", "view": page}
@@ -45,7 +45,7 @@ def site_config() -> dict[str, Any]:
         "show_how_to_buttons": False,
         "store_backend": {
             "class_name": "TupleFilesystemStoreBackend",
-            "base_directory": "uncommitted/data_docs/local_site/",
+            "base_directory": f"uncommitted/data_docs/{SITE}/",
         },
         "site_section_builders": {
             "expectations": {

@@ -28,18 +28,18 @@ def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
     :return: the metric's name.
     """
 
-    class Rule(MulticolumnMapMetricProvider):
+    class Rule(MulticolumnMapMetricProvider):  # type: ignore[misc]
         condition_metric_name = f"storage_engine.{rule.__name__}"
         condition_value_keys: ClassVar[tuple[str, ...]] = ()
 
-        @multicolumn_condition_partial(engine=PandasExecutionEngine)
+        @multicolumn_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
         def _pandas(cls, column_list: pd.DataFrame, **_: Any) -> pd.Series[bool]:  # noqa: N805
             return rule(column_list)
 
     return str(Rule.condition_metric_name)
 
 
-class RowExpectation(MulticolumnMapExpectation):
+class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
     """Base of the expectations: every row counts, also one without a single value."""
 
     columns: ClassVar[tuple[str, ...]]
@@ -109,11 +109,18 @@ class ExpectDependentsToFollowTheLog(RowExpectation):
     columns: ClassVar[tuple[str, ...]] = ("left_over_files", "log_min_offset")
 
 
+class ExpectMessagesToBeInTheirQueues(RowExpectation):
+    """Every message of a walked segment has an entry at its queue offset that points at it."""
+
+    map_metric = _metric(rules.none)
+    columns: ClassVar[tuple[str, ...]] = ("missing", "messages")
+
+
 class ExpectCheckpointInRange(RowExpectation):
     """No checkpoint value lies before the epoch or behind what the log holds."""
 
-    map_metric = _metric(rules.within)
-    columns: ClassVar[tuple[str, ...]] = ("low", "value", "value_again", "high")
+    map_metric = _metric(rules.in_range)
+    columns: ClassVar[tuple[str, ...]] = ("low", "value", "high")
 
 
 class ExpectReceiptsToFormAChain(RowExpectation):

@@ -16,8 +16,6 @@ with warnings.catch_warnings():
     from great_expectations.checkpoint.actions import ActionContext, ValidationAction
     from great_expectations.checkpoint.checkpoint import CheckpointResult
     from great_expectations.core import ExpectationSuite, ValidationDefinition
-    from great_expectations.data_context import FileDataContext
-    from great_expectations.data_context.types.base import DataContextConfig, ProgressBarsConfig
     from great_expectations.execution_engine import PandasExecutionEngine
     from great_expectations.expectations.expectation import MulticolumnMapExpectation
     from great_expectations.expectations.metrics.map_metric_provider import MulticolumnMapMetricProvider
@@ -30,15 +28,12 @@ __all__ = [
     "ActionContext",
     "Checkpoint",
     "CheckpointResult",
-    "DataContextConfig",
     "DefaultJinjaIndexPageView",
     "DefaultJinjaPageView",
     "ExpectationSuite",
-    "FileDataContext",
     "MulticolumnMapExpectation",
     "MulticolumnMapMetricProvider",
     "PandasExecutionEngine",
-    "ProgressBarsConfig",
     "ValidationAction",
     "ValidationDefinition",
     "gx",

@@ -158,3 +158,12 @@ def none(rows: pd.DataFrame) -> pd.Series[bool]:
     :param rows: the count, then what a reader wants to see beside it.
     """
     return rows.iloc[:, 0] == 0
+
+
+def in_range(rows: pd.DataFrame) -> pd.Series[bool]:
+    """A value lies within its bounds, where it says something (isn't -1).
+
+    :param rows: low, value, high.
+    """
+    value = rows["value"]
+    return (value == -1) | ((rows["low"] <= value) & (value <= rows["high"]))

@@ -17,7 +17,8 @@ from storage_engine.quality.gx import ExpectationSuite
 
 _CRITICAL = "critical"
 _WARNING = "warning"
-"""For what does no harm (a broker cleans it up itself) or what a person decided."""
+"""For what does no harm (a broker cleans it up itself), what a person decided, and what the files alone
+can't tell from a fault (a topic that was deleted and made anew counts its queue offsets from 0 again)."""
 
 SUITES: dict[str, tuple[tuple[type[e.RowExpectation], str], ...]] = {
     "store_segments": (
@@ -26,6 +27,7 @@ SUITES: dict[str, tuple[tuple[type[e.RowExpectation], str], ...]] = {
         (e.ExpectSegmentsToHaveTheConfiguredSize, _CRITICAL),
     ),
     "store_frames": ((e.ExpectFramesToBeWhole, _CRITICAL),),
+    "store_dispatch": ((e.ExpectMessagesToBeInTheirQueues, _WARNING),),
     "store_queue_files": ((e.ExpectOffsetsToBeContiguous, _CRITICAL),),
     "store_queues": (
         (e.ExpectFirstLiveEntryAtOrAboveMinOffset, _CRITICAL),

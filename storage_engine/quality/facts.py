@@ -1,0 +1,216 @@
+"""Fact tables: what is known of store and lake, as small DataFrames, one a suite."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
+from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.staging import sha256_of
+from storage_engine.lake.verify import unchanged
+from storage_engine.model.facts import CollectFacts, FactsScope, LocalSegment, StoreFacts
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.validation import RangeStatus
+from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake
+from storage_engine.retention.history import released_spans, releases
+from storage_engine.retention.journal import Journal, Run, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.dependents import deleted_dependents
+
+
+@dataclass(frozen=True, slots=True)
+class RunScope:
+    """What a run touched.
+
+    :param segments: that it archived, wanted to archive or deleted.
+    :param pending: that its plan deletes and that are still there.
+    :param files: dependents that it deleted.
+    """
+
+    segments: frozenset[Slot]
+    pending: frozenset[Slot]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """:param tables: by suite name.
+    :param store_id: None when nobody knows the store yet.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+    ranges: tuple[RangeStatus, ...]
+    store_id: str | None
+    notes: tuple[str, ...]
+
+
+def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
+    """Look at a store, its lake and its journal. Changes none of them.
+
+    :param run_key: look at what this run touched; None: at the boundaries of everything.
+    :param full: every frame, every queue, every archived row.
+    :param with_lake: without it the store is looked at alone.
+    :raises StoreNotFoundError: there is no such store.
+    :raises LakeUnavailableError: the lake can't be read: then nothing is known of it.
+    :raises RunStateError: no such run.
+    """
+    run = _run_scope(store, run_key) if run_key is not None else None
+    store_id, released, notes = (None, (), ()) if not with_lake else _known(store)
+    lake = NO_LAKE
+    if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
+        deep = run.segments if run else None
+        lake = collect_lake(open_lake(store.lake, create=False), store_id, deep, full=full)
+    elif with_lake and store_id is not None:
+        notes += ("the store's policy is archive: off, so the lake was not asked",)
+    elif not with_lake:
+        notes += (
+            "the lake was not asked: what the store no longer has can't be told from what it never had",
+        )
+    local = _collect_store(store, run, lake, full=full)
+    spans = _spans(local.local, lake.receipts, run.pending if run else frozenset(), full=full)
+    ranges = log_ranges(spans, lake.receipts, released=released, broken=lake.broken)
+    return Facts(
+        tables=_tables(local, lake, ranges, spans),
+        ranges=ranges,
+        store_id=store_id,
+        notes=(*notes, *local.notes, *lake.notes),
+    )
+
+
+def _run_scope(store: ManagedStore, run_key: str) -> RunScope:
+    context = open_context(store)
+    run = context.run(run_key)
+    gone, _ = releases(context.journal.events(run, Step.RELEASE))
+    deleted = {(release.log, release.base_offset) for release in gone.values()}
+    planned = {(s.log, s.base_offset) for s in (run.plan.to_delete if run.plan else ())}
+    return RunScope(
+        segments=frozenset(planned | deleted | _wanted(context, run)),
+        pending=frozenset(planned - deleted),
+        files=tuple(file.facts.path for file in deleted_dependents(context, run)),
+    )
+
+
+def _wanted(context: Context, run: Run) -> set[Slot]:
+    """Segments that the run set out to archive."""
+    events = context.journal.events(run, Step.ARCHIVE)
+    return {
+        (str(event.payload["log"]), int(event.payload["base_offset"]))
+        for event in events
+        if event.subject and "base_offset" in event.payload
+    }
+
+
+def _known(store: ManagedStore) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
+    """The store's identity and what was deleted from it, without giving it an identity if it has none."""
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    if record is not None:
+        return record.store_id, released_spans(journal, record.store_id), ()
+    if store.policy.archive is ArchiveMode.OFF:
+        return None, (), ("the journal doesn't know this store",)
+    named = [s for s in list_stores(open_lake(store.lake, create=False)) if s.store_root == store.real_root]
+    if not named:
+        return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
+    return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
+
+
+def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:
+    module = f"storage_engine.{store.broker}.facts"
+    try:
+        collect: CollectFacts = importlib.import_module(module).collect
+    except ModuleNotFoundError as error:
+        if error.name not in (module, f"storage_engine.{store.broker}"):
+            raise
+        raise BadInputError(
+            f"store {store.name}: expected a broker that has a {module} module, found {store.broker!r}"
+        ) from None
+    scope = FactsScope(
+        full=full,
+        queues=lake.queues if run and not full else None,
+        files=run.files if run else (),
+        accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
+    )
+    return collect(store.root, store.broker_conf, store.overrides, scope)
+
+
+def _spans(
+    local: Sequence[LocalSegment], rows: Sequence[Receipt], pending: frozenset[Slot], *, full: bool
+) -> tuple[LocalSpan, ...]:
+    newest = _newest(rows)
+    spans = []
+    for segment in local:
+        slot = (segment.log, segment.start_offset)
+        receipt = newest.get(slot)
+        same = receipt is not None and unchanged(segment.facts, receipt)
+        read = receipt is not None and (full or not same)
+        spans.append(
+            LocalSpan(
+                log=segment.log,
+                start_offset=segment.start_offset,
+                end_offset=segment.end_offset,
+                name=segment.facts.path.rsplit("/", 1)[-1],
+                sha256=sha256_of(segment.facts.path) if read else None,
+                unchanged=same,
+                pending=slot in pending,
+            )
+        )
+    return tuple(spans)
+
+
+def _newest(rows: Iterable[Receipt]) -> dict[Slot, Receipt]:
+    """By segment, the receipt of its newest lineage."""
+    return {(r.log, r.base_offset): r for r in sorted(rows, key=lambda r: r.lineage)}
+
+
+def _tables(
+    local: StoreFacts, lake: LakeFacts, ranges: Sequence[RangeStatus], spans: Sequence[LocalSpan]
+) -> dict[str, pd.DataFrame]:
+    newest = _newest(lake.receipts)
+    overlaps = [
+        {
+            "subject": f"{span.log}/{span.name}",
+            "archived_sha256": receipt.sha256,
+            "local_sha256": span.sha256 or "",
+            "unchanged": span.unchanged,
+        }
+        for span in spans
+        if (receipt := newest.get((span.log, span.start_offset))) is not None
+    ]
+    return {
+        "store_segments": _table(local.segments),
+        "store_frames": _table(local.frames),
+        "store_dispatch": _table(local.dispatch),
+        "store_queue_files": _table(local.queue_files),
+        "store_queues": _table(local.queues),
+        "store_index_files": _table(local.index_files),
+        "store_checkpoint": _table(local.checkpoint),
+        "lake_receipts": _table(lake.chain),
+        "lake_data_files": _table(lake.data_files),
+        "lake_rows": _table(lake.rows),
+        "across_ranges": pd.DataFrame(list(map(_range, ranges))),
+        "across_overlaps": pd.DataFrame(overlaps),
+    }
+
+
+def _table(rows: Sequence[Any]) -> pd.DataFrame:
+    return pd.DataFrame([asdict(row) for row in rows])
+
+
+def _range(row: RangeStatus) -> dict[str, Any]:
+    return {
+        "subject": f"{row.log} [{row.start_offset}, {row.end_offset}): {row.detail}",
+        "log": row.log,
+        "start_offset": row.start_offset,
+        "end_offset": row.end_offset,
+        "where": row.where.value,
+        "status": row.status.value,
+    }

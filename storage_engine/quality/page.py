@@ -1,0 +1,150 @@
+"""One self-contained HTML page about a run: no script, no other file, nothing from a network.
+
+Its input is plain: the run's report as JSON values (:class:`storage_engine.retention.report.Report`) and the
+:class:`ValidationResult`. Either may be missing; the page then shows the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from storage_engine.model.validation import RangeStatus, Status, ValidationResult, Where
+
+BAR_WIDTH = 1000
+_SHORTEST = 8
+"""Units of the bar's width that even the smallest range gets, so that no loss is too small to see."""
+
+_PLACES = {
+    Where.ARCHIVED: "in the lake",
+    Where.BOTH: "on disk and in the lake",
+    Where.PENDING: "planned to go, not archived yet",
+    Where.LOCAL: "on disk",
+    Where.LOST: "lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle of the ranges' picture, in units of its width."""
+
+    x: float
+    width: float
+    range: RangeStatus
+
+
+def render_page(
+    report: Mapping[str, Any] | None, validation: ValidationResult | None, *, links: Mapping[str, str]
+) -> str:
+    """The page as text.
+
+    :param report: the report's JSON form; None where no run asked for the validation.
+    :param validation: None where the run has none (yet).
+    :param links: title → relative address of what lies beside the page.
+    """
+    template = _environment().get_template("page.html.j2")
+    logs = sorted({row.log for row in validation.ranges}) if validation else []
+    ranges = validation.ranges if validation else ()
+    return template.render(
+        report=report,
+        validation=validation,
+        verdict=_verdict(report, validation),
+        bars={log: bars([row for row in ranges if row.log == log]) for log in logs},
+        bar_width=BAR_WIDTH,
+        places={place.value: text for place, text in _PLACES.items()},
+        present=[place for place in _PLACES if any(row.where is place for row in ranges)],
+        checks=_by_suite(validation),
+        links=links,
+    )
+
+
+def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
+    """Lay ranges side by side: in proportion to their bytes, but none too narrow to see."""
+    total = sum(row.size_bytes for row in ranges)
+    spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
+    least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
+    placed = []
+    x = 0.0
+    for row in ranges:
+        width = least + (spare * row.size_bytes / total if total else 0)
+        placed.append(Bar(x, width, row))
+        x += width
+    return tuple(placed)
+
+
+def _verdict(report: Mapping[str, Any] | None, validation: ValidationResult | None) -> dict[str, str]:
+    """The word at the top of the page, and its colour."""
+    status = validation.overall if validation else None
+    if report is None:
+        word = {None: "unknown", Status.OK: "Valid", Status.WARNING: "Warning", Status.FAILURE: "Failure"}[
+            status
+        ]
+        return {"word": word, "tone": _tone(status)}
+    outcome = str(report["outcome"])
+    if outcome == "failed" or status is Status.FAILURE:
+        return {"word": "Failed", "tone": "bad"}
+    if outcome in ("blocked", "unfinished") or status is Status.WARNING:
+        return {"word": outcome.capitalize(), "tone": "warn"}
+    return {"word": outcome.replace("-", " ").capitalize(), "tone": "ok"}
+
+
+def _tone(status: Status | str | None) -> str:
+    return {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}.get(str(status), "dim")
+
+
+def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
+    suites: dict[str, list[Any]] = {}
+    for check in validation.checks if validation else ():
+        suites.setdefault(check.suite.replace("_", " · ", 1).replace("_", " "), []).append(check)
+    return suites
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("storage_engine.quality"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": _size,
+        "moment": _moment,
+        "took": _took,
+        "number": lambda value: f"{value:,}",
+        "offset": lambda value: f"{value:020d}",
+        "tone": _tone,
+        "words": lambda name: (
+            "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip().capitalize()
+        ),
+    }
+    return environment
+
+
+def _size(value: int) -> str:
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError(value)
+
+
+def _moment(value_ms: int | None) -> str:
+    if value_ms is None:
+        return "–"
+    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _took(value_ms: int | None) -> str:
+    if value_ms is None:
+        return "–"
+    seconds, rest = divmod(value_ms, 1000)
+    if seconds < 1:
+        return f"{rest} ms"
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds}.{rest // 100} s"

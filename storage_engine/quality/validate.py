@@ -1,0 +1,117 @@
+"""Validate a store: collect facts, run the expectations, write what was found, and take it down."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from storage_engine.durable import make_dirs, write_file
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.validation import ValidationResult
+from storage_engine.project.resources import project_path
+from storage_engine.quality.data_docs import SITE_DIRECTORY
+from storage_engine.quality.facts import collect_facts
+from storage_engine.quality.page import render_page
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.steps import record_validation
+
+VALIDATION_JSON = "validation.json"
+REPORT_JSON = "report.json"
+PAGE = "report.html"
+GX_DIRECTORY = "great_expectations"
+DATA_DOCS = f"{GX_DIRECTORY}/{SITE_DIRECTORY}/index.html"
+
+
+def validate_store(
+    store: ManagedStore,
+    run_key: str | None = None,
+    *,
+    full: bool = False,
+    with_lake: bool = True,
+    output_dir: Path | None = None,
+) -> ValidationResult:
+    """Check that store and lake together still have every byte, and that what was changed is right.
+
+    Changes neither. Writes ``validation.json``, ``report.html`` (and ``report.json`` for a run) and Data
+    Docs under ``output_dir``; what an earlier validation left there is replaced.
+
+    :param run_key: check what this run touched, and take the result down in its journal; None: check the
+        boundaries of everything.
+    :param full: every frame, every queue, every archived row.
+    :param with_lake: without it the store is checked alone, and neither lake nor journal is opened.
+    :param output_dir: None: :func:`validation_directory`.
+    :raises StoreNotFoundError: there is no such store.
+    :raises LakeUnavailableError: the lake can't be read, so nothing can be said of it.
+    :raises RunStateError: no such run.
+    """
+    started_ns = time.monotonic_ns()
+    checked_at_ms = time.time_ns() // 1_000_000
+    output_dir = output_dir or validation_directory(store, run_key)
+    facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
+    make_dirs(output_dir)
+    # Great Expectations takes seconds to import: only now that it is needed.
+    from storage_engine.quality.engine import run_suites
+
+    checks = run_suites(
+        facts.tables,
+        project_path("expectations"),
+        output_dir / GX_DIRECTORY,
+        run_name=output_dir.name,
+    )
+    result = ValidationResult(
+        store_root=store.real_root,
+        store_id=facts.store_id,
+        run_key=run_key,
+        scope="full" if full else "boundaries",
+        checked_at_ms=checked_at_ms,
+        duration_ms=(time.monotonic_ns() - started_ns) // 1_000_000,
+        ranges=facts.ranges,
+        checks=checks,
+        notes=facts.notes,
+    )
+    _write_json(output_dir / VALIDATION_JSON, result.to_dict())
+    if run_key is not None:
+        record_validation(store, run_key, result)
+    write_page(store, run_key, result, output_dir)
+    return result
+
+
+def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
+    """Where a validation goes by default: a directory a run under the store's reports."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_key or "by-hand").strip(".-") or "run"
+    return Path(store.report_dir) / re.sub(r"[^A-Za-z0-9._-]+", "-", store.name) / name
+
+
+def write_page(
+    store: ManagedStore,
+    run_key: str | None,
+    validation: ValidationResult | None = None,
+    output_dir: Path | None = None,
+) -> Path:
+    """Write the run's page from what journal and lake know now; again once the run has gone on.
+
+    :param validation: what to show of it; None: the one that the run's journal has.
+    :return: path of the page.
+    :raises RunStateError: no such run.
+    """
+    output_dir = output_dir or validation_directory(store, run_key)
+    make_dirs(output_dir)
+    links = {"Data Docs": DATA_DOCS, "Validation as JSON": VALIDATION_JSON}
+    report = None
+    if run_key is not None:
+        built = build_report(store, run_key)
+        report = {**to_jsonable(built), "ok": built.ok}
+        validation = validation or built.validation
+        links["Report as JSON"] = REPORT_JSON
+        _write_json(output_dir / REPORT_JSON, report)
+    shown = {title: path for title, path in links.items() if (output_dir / path).exists()}
+    path = output_dir / PAGE
+    write_file(path, render_page(report, validation, links=shown).encode())
+    return path
+
+
+def _write_json(path: Path, data: object) -> None:
+    write_file(path, (json.dumps(data, indent=2) + "\n").encode())
