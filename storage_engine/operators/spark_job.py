@@ -84,6 +84,7 @@ class StoreSparkOperator(SparkSubmitOperator):
         environment = spark_environment(master)
         # spark-submit comes with this interpreter, whatever PATH the worker was started with.
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+        self.name = f"storage-engine-{Path(self.entry_point).stem}"
         self.application = str(project_path(f"spark_jobs/{self.entry_point}"))
         self.application_args = [str(request), str(result)]
         self.conf = {**spark_settings(master), **(self.conf or {})}
@@ -116,7 +117,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
     entry_point = "consumer_lag.py"
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        from storage_engine.quality.validate import validation_directory
+        from storage_engine.retention.report_files import run_directory
         from storage_engine.retention.steps import record_lag, recorded_plan
         from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult
 
@@ -124,7 +125,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         plan = recorded_plan(store, key)
         request = ConsumerLagRequest(
             store_root=store.root,
-            table_path=str(validation_directory(store, key) / "consumer_lag"),
+            table_path=str(run_directory(store, key) / "consumer_lag"),
             broker_conf=store.broker_conf,
             overrides=store.overrides,
             time_zone=store.time_zone,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +14,7 @@ from typing import Any
 from storage_engine.exceptions import StorageEngineError
 
 _TIMEOUT_SECONDS = 30
+_GET_ATTEMPTS = 5
 # A proxy that the user's environment names must not see calls to this machine.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -45,6 +47,17 @@ class AirflowApi:
         return cls(address, answer["access_token"])
 
     def get(self, path: str) -> Any:
+        """Ask; again for a while if the server is too busy to answer, since asking changes nothing."""
+        for _ in range(_GET_ATTEMPTS - 1):
+            try:
+                return self.get_once(path)
+            except ApiError as error:
+                if error.status is not None and error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise
+            time.sleep(1)
+        return self.get_once(path)
+
+    def get_once(self, path: str) -> Any:
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -61,16 +74,21 @@ class AirflowApi:
             if error.status != HTTPStatus.CONFLICT:
                 raise
 
+    def unpause(self, dag_id: str) -> None:
+        """Let a DAG run, by its schedule and by hand."""
+        self.patch(f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def first_run(self, dag_id: str) -> str | None:
+        """The id of a DAG's first run; None before there is one."""
+        runs = self.get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=run_after&limit=1")["dag_runs"]
+        return str(runs[0]["dag_run_id"]) if runs else None
+
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Create a run by hand and let it start.
+        """Create a run by hand.
 
-        The DAG is only unpaused afterwards: the run by hand is then the first in the queue, whatever
-        its schedule creates.
-
-        :return: the run's id.
+        :return: its id.
         """
         run = self.post(f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
-        self.patch(f"/api/v2/dags/{dag_id}", {"is_paused": False})
         return str(run["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -80,6 +98,14 @@ class AirflowApi:
         """State of every task of a run; None before it is scheduled."""
         instances = self.get(f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=200")
         return {task["task_id"]: task["state"] for task in instances["task_instances"]}
+
+    def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """What a task returned.
+
+        :raises ApiError: with status 404 when it returned nothing.
+        """
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{_quote(task_id)}"
+        return self.get(f"{path}/xcomEntries/return_value?deserialize=true")["value"]
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         request = urllib.request.Request(
