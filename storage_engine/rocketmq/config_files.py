@@ -76,6 +76,26 @@ def consumer_offsets(layout: StoreLayout) -> tuple[ConsumerOffset, ...]:
     return tuple(ConsumerOffset(*key, offset) for key, offset in sorted(lowest.items()))
 
 
+def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
+    """(group, topic) of each subscription with an SQL filter, dead ones included (ConsumerFilterManager).
+
+    The only subscriptions that a broker writes down.
+
+    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup can be read as what it is.
+    """
+    path = layout.config / "consumerFilter.json"
+    try:
+        return tuple(
+            sorted(
+                (str(group), str(topic))
+                for topic, filters in _table(path, "filterDataByTopic").items()
+                for group in filters["groupFilterData"]
+            )
+        )
+    except (KeyError, TypeError) as error:
+        raise _wrong(path, f"groupFilterData of each topic ({error!r})") from error
+
+
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
     """Next queue offset of SCHEDULE_TOPIC_XXXX to deliver, by delay level (1, 2, …).
 

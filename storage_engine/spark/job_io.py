@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -109,15 +111,44 @@ def run_job(
         return 2
     try:
         with spark_session(app_name) as spark:
-            result = job(spark, request)
-    except Exception as error:
+            result = _run(job, spark, request)
+    except StorageEngineError as error:
         write_failure(result_path, request_path, error)
         sys.stderr.write(f"{app_name}: {type(error).__name__}: {error}\n")
-        if not isinstance(error, StorageEngineError):
-            raise
         return 1
     write_result(result_path, request_path, result)
     return 0
+
+
+def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
+    """Run a job; whatever ends it becomes an error of ours here, as Spark's own can't be read once it stopped.
+
+    :raises StorageEngineError: always one of these.
+    """
+    try:
+        return job(spark, request)
+    except StorageEngineError:
+        raise
+    except Exception as error:
+        ours = task_error(error)
+        if ours is None:
+            traceback.print_exc()
+            ours = SparkJobError(f"{type(error).__name__}: {error}")
+        raise ours from None
+
+
+def task_error(error: Exception) -> StorageEngineError | None:
+    """The error of ours that a task raised, from what Spark makes of it: a text with a worker's traceback.
+
+    :return: None when the text names none.
+    """
+    found = _IN_TRACEBACK.findall(str(error))
+    return _error_of(*found[-1]) if found else None
+
+
+_IN_TRACEBACK = re.compile(
+    rf"^{re.escape(exceptions.__name__)}\.(\w+): (.+?)\s*(?=^\s*$|^\tat |\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 def _error_of(name: str, message: str) -> StorageEngineError:

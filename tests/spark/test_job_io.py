@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError, SparkJobError
+from storage_engine.exceptions import (
+    BadInputError,
+    CorruptFileError,
+    CorruptFrameError,
+    LakeConflictError,
+    SparkJobError,
+)
 from storage_engine.spark.job_io import (
     read_request,
     read_result,
     run_job,
+    task_error,
     write_failure,
     write_request,
     write_result,
@@ -70,6 +77,33 @@ def test_any_other_error_comes_back_with_its_name_and_message(
     with pytest.raises(SparkJobError) as raised:
         read_result(tmp_path / "result.json", request_file, Total)
     assert str(raised.value) == f"{type(error).__name__}: {error}"
+
+
+TRACEBACK = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "lag.py", line 6, in f
+storage_engine.exceptions.StoreBusyError: file went away
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "lag.py", line 7, in f
+    raise CorruptFileError("...")
+storage_engine.exceptions.CorruptFileError: a file: expected y,
+found z
+"""
+
+
+@pytest.mark.parametrize("end", ["", "\n\tat org.apache.spark.X\n", "\n\n\tat org.apache.spark.X\n\tat Y\n"])
+def test_error_that_a_task_raised_is_found_in_what_spark_makes_of_it(end: str) -> None:
+    found = task_error(RuntimeError(TRACEBACK.rstrip() + end))
+    assert type(found) is CorruptFileError
+    assert str(found) == "a file: expected y,\nfound z"
+
+
+def test_error_of_a_task_that_is_not_ours_is_none() -> None:
+    assert task_error(RuntimeError("Traceback\nOSError: no space\n\tat org.apache.spark.X")) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"numbers": ["one"]}', '{"numbers": [], "extra": 1}'])

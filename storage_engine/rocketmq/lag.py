@@ -1,0 +1,273 @@
+"""How far consumer groups are behind, computed from a store's files.
+
+Works on tables of (group, topic, queue, committed offset), each queue's files read once for all its groups
+and everything behind that vectorised, so that a Spark task can do any share of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.rocketmq import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
+from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.subscriptions import queue_directories
+from storage_engine.rocketmq.window import next_window_ms
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("group", pa.string(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("queue_id", pa.int32(), nullable=False),
+    pa.field("committed_offset", pa.int64()),
+    pa.field("min_offset", pa.int64(), nullable=False),
+    pa.field("max_offset", pa.int64(), nullable=False),
+    pa.field("lag_messages", pa.int64()),
+    pa.field("lag_ms", pa.int64()),
+    pa.field("next_physical_offset", pa.int64()),
+    pa.field("next_segment_base_offset", pa.int64()),
+    pa.field("at_risk", pa.bool_(), nullable=False),
+    pa.field("lost_messages", pa.int64(), nullable=False),
+    pa.field("time_to_loss_ms", pa.int64()),
+]
+LAG_SCHEMA = pa.schema(_COLUMNS)
+"""One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagContext:
+    """What lag is measured against; picklable.
+
+    :param segments: the commitlog's, oldest first.
+    :param doomed: base offsets of the segments that are about to go.
+    :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
+        gone before it; None where the window never comes.
+    """
+
+    layout: StoreLayout
+    segments: tuple[LogFile, ...]
+    doomed: frozenset[int]
+    time_to_loss_ms: tuple[int | None, ...]
+
+    @property
+    def log_min_offset(self) -> int:
+        return self.segments[0].base_offset
+
+
+def lag_context(
+    layout: StoreLayout,
+    snapshot: StoreSnapshot,
+    config: BrokerConfig,
+    doomed: Collection[int],
+    now_ms: int,
+    zone: ZoneInfo,
+) -> LagContext:
+    """Put together what :func:`queue_lags` needs.
+
+    :param doomed: base offsets of the segments in a plan.
+    :raises BadInputError: one of them isn't in the store.
+    """
+    (log,) = snapshot.logs
+    unknown = set(doomed) - {segment.base_offset for segment in log.segments}
+    if unknown:
+        raise BadInputError(
+            f"{snapshot.root}: no segment begins at {min(unknown)}: expected the segments of a plan for this "
+            "store as it is now. Make a new plan."
+        )
+    hours = delete_hours(config)
+    losses: list[int | None] = []
+    expired_ms = now_ms
+    for segment in log.segments:
+        expired_ms = max(expired_ms, expires_at_ms(segment, config))
+        window_ms = now_ms if segment.base_offset in doomed else next_window_ms(expired_ms, hours, zone)
+        losses.append(None if window_ms is None else window_ms - now_ms)
+    return LagContext(
+        layout=layout,
+        segments=tuple(
+            LogFile(segment.facts.path, segment.base_offset, segment.facts.size_bytes)
+            for segment in log.segments
+        ),
+        doomed=frozenset(doomed),
+        time_to_loss_ms=tuple(losses),
+    )
+
+
+def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Work out the lag of each row.
+
+    A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
+    queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
+    risk with the queue's oldest message, since it may need it.
+
+    :param positions: of :data:`~storage_engine.rocketmq.subscriptions.POSITIONS_SCHEMA`, rows of one queue
+        together (they may go on in another call).
+    :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
+    :raises CorruptFileError: a queue's files aren't a queue.
+    :raises StoreBusyError: a file went away: somebody else changes the store.
+    """
+    known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
+    committed = _longs(positions["committed_offset"])
+    read = _read_queues(context, positions, committed, known)
+
+    lost = np.where(known, np.maximum(read.min_offset - committed, 0), 0)
+    lag = np.maximum(read.max_offset - committed, 0)
+    behind = known & (np.maximum(committed, read.min_offset) < read.max_offset)
+    located = behind & (read.next_physical >= 0)
+    lag_ms, timed = _lag_in_time(context, read, located)
+
+    bases = np.array([it.base_offset for it in context.segments], dtype=np.int64)
+    ends = np.array([it.base_offset + it.size_bytes for it in context.segments], dtype=np.int64)
+    doomed = np.array([it.base_offset in context.doomed for it in context.segments], dtype=bool)
+    losses = np.array([UNKNOWN if it is None else it for it in context.time_to_loss_ms], dtype=np.int64)
+    segment = np.searchsorted(bases, read.next_physical, "right") - 1
+    inside = (segment >= 0) & (read.next_physical < ends[segment])
+    going = inside & doomed[segment] & (located | ~known)
+    nowhere = behind & ~located & bool(context.doomed)
+    in_segment = located & inside
+    columns = [
+        positions["group"],
+        positions["topic"],
+        positions["queue_id"],
+        pa.array(committed, mask=~known),
+        read.min_offset,
+        read.max_offset,
+        pa.array(lag, mask=~known),
+        pa.array(lag_ms, mask=~(timed | (known & ~behind))),
+        pa.array(read.next_physical, mask=~located),
+        pa.array(bases[segment], mask=~in_segment),
+        going | nowhere,
+        lost,
+        pa.array(losses[segment], mask=~(in_segment & (losses[segment] != UNKNOWN))),
+    ]
+    return pa.table(columns, schema=LAG_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the queues' files say, one element a row.
+
+    :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
+        for a group that is unknown; -1 when there is none or it can't be told.
+    :param newest_physical: that of the queue's last message; -1 likewise.
+    """
+
+    min_offset: Longs
+    max_offset: Longs
+    next_physical: Longs
+    newest_physical: Longs
+
+
+def _read_queues(
+    context: LagContext, positions: pa.Table | pa.RecordBatch, committed: Longs, known: Flags
+) -> _Read:
+    rows = positions.num_rows
+    read = _Read(*(np.full(rows, fill, dtype=np.int64) for fill in (0, 0, UNKNOWN, UNKNOWN)))
+    for topic, queue_id, span in _runs(positions):
+        wanted = np.where(known[span], committed[span], 0)
+        try:
+            bounds, physical = _read_queue(context, topic, queue_id, wanted)
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: went away while lag was computed: somebody else changes the store."
+            ) from error
+        read.min_offset[span], read.max_offset[span] = bounds.min_offset, bounds.max_offset
+        read.next_physical[span], read.newest_physical[span] = physical[:-1], physical[-1]
+    return read
+
+
+def _runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
+    """The rows of each queue, as far as they lie together."""
+    if not positions.num_rows:
+        return
+    topics = positions["topic"]
+    topics = (topics.combine_chunks() if isinstance(topics, pa.ChunkedArray) else topics).dictionary_encode()
+    codes = np.asarray(topics.indices)
+    queues = np.asarray(positions["queue_id"])
+    starts = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(queues, prepend=-1) != 0))
+    names = topics.dictionary.to_pylist()
+    for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
+        yield names[codes[start]], int(queues[start]), slice(int(start), int(end))
+
+
+def _read_queue(
+    context: LagContext, topic: str, queue_id: int, wanted: Longs
+) -> tuple[consume_queue.QueueBounds, Longs]:
+    """A queue's bounds, and the physical offsets at the wanted queue offsets and of the newest message.
+
+    Wanted ones below the bounds count as the lowest; what isn't there is -1.
+    """
+    plain, batched = (directory / str(queue_id) for directory in queue_directories(context.layout, topic))
+    files = consume_queue.list_files(plain)
+    if files:
+        bounds = consume_queue.bounds(files, context.log_min_offset)
+        asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
+        return bounds, _physical_offsets(files, asked, bounds)
+    files = batch_consume_queue.list_files(batched)
+    if files:
+        bounds = batch_consume_queue.bounds(files, context.log_min_offset)
+        asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
+        return bounds, _batch_physical_offsets(files, asked, bounds)
+    return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
+
+
+def _physical_offsets(
+    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+) -> Longs:
+    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
+    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
+    for file in files:
+        first = file.base_offset // CONSUME_QUEUE_ENTRY_BYTES
+        here = np.flatnonzero(
+            readable & (asked >= first) & (asked < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
+        )
+        if here.size:
+            with mapped(file.path) as data:
+                entries = np.frombuffer(data, consume_queue.DTYPE)[asked[here] - first]
+            found[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
+    return found
+
+
+def _batch_physical_offsets(
+    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+) -> Longs:
+    """An entry stands for a run of queue offsets: the last one that begins at or below the wanted one."""
+    entries = batch_consume_queue.read_queue(files)
+    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
+    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
+    which = np.searchsorted(entries["base_offset"], asked[readable], "right") - 1
+    found[readable] = entries["offset"][which]
+    return found
+
+
+def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Longs, Flags]:
+    """Store time of the queue's newest message minus that of the group's next, where both can be read."""
+    lag_ms = np.zeros(len(located), dtype=np.int64)
+    wanted, inverse = np.unique(
+        np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
+    )
+    times = store_timestamps(context.segments, wanted)[inverse]
+    next_ms, newest_ms = np.split(times, 2)
+    timed = located.copy()
+    timed[located] = (next_ms != UNKNOWN) & (newest_ms != UNKNOWN)
+    lag_ms[located] = np.maximum(newest_ms - next_ms, 0)
+    return lag_ms, timed
+
+
+def _longs(column: Any) -> Longs:
+    return np.asarray(pc.fill_null(column, 0), dtype=np.int64)

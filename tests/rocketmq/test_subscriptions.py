@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.subscriptions import POSITIONS_SCHEMA, group_positions
+
+Row = tuple[str, int, str, int | None]
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> StoreLayout:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "config").mkdir()
+    return resolve_layout(load_broker_config(None, root=tmp_path))
+
+
+def write(layout: StoreLayout, **files: object) -> None:
+    for name, content in files.items():
+        (layout.config / f"{name}.json").write_text(json.dumps(content))
+
+
+def add_queues(layout: StoreLayout, topic: str, *queue_ids: int, kind: str = "consumequeue") -> None:
+    for queue_id in queue_ids:
+        (layout.root / kind / topic / str(queue_id)).mkdir(parents=True)
+
+
+def rows(layout: StoreLayout) -> list[Row]:
+    table = group_positions(layout)
+    assert table.schema == POSITIONS_SCHEMA
+    return [
+        (row["topic"], row["queue_id"], row["group"], row["committed_offset"]) for row in table.to_pylist()
+    ]
+
+
+def topic(*names: str) -> dict[str, object]:
+    config = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    return {"topicConfigTable": {name: {"topicName": name, **config} for name in names}}
+
+
+def test_every_committed_offset_is_a_row_and_rows_of_a_queue_lie_together(
+    store_copy: Callable[[str], Path],
+) -> None:
+    layout = resolve_layout(load_broker_config(None, root=store_copy("clean-stop")))
+    found = rows(layout)
+    committed = {(name, queue): offset for name, queue, group, offset in found if group == "cg_orders"}
+    assert committed == {
+        ("orders", queue): offset for queue, offset in enumerate([402, 397, 402, 401, 402, 403, 401, 402])
+    }
+    assert found == sorted(found, key=lambda row: row[:3])
+
+
+def test_retry_topic_with_messages_and_no_offset_is_unknown_not_zero(
+    store_copy: Callable[[str], Path],
+) -> None:
+    layout = resolve_layout(load_broker_config(None, root=store_copy("clean-stop")))
+    (row,) = (row for row in rows(layout) if row[0].startswith("%RETRY%"))
+    assert row[0] == f"%RETRY%{row[2]}"
+    assert row[3] is None
+
+
+def test_queue_of_a_known_topic_without_an_offset_is_unknown(empty: StoreLayout) -> None:
+    write(empty, consumerOffset={"offsetTable": {"orders@readers": {"0": 7}}})
+    add_queues(empty, "orders", 0, 1)
+    add_queues(empty, "other", 0)
+    assert rows(empty) == [("orders", 0, "readers", 7), ("orders", 1, "readers", None)]
+
+
+def test_batch_queues_count_as_queues(empty: StoreLayout) -> None:
+    write(empty, consumerOffset={"offsetTable": {"batches@readers": {"0": 7}}})
+    add_queues(empty, "batches", 0, 3, kind="batchconsumequeue")
+    assert rows(empty) == [("batches", 0, "readers", 7), ("batches", 3, "readers", None)]
+
+
+def test_offset_in_a_queue_that_is_gone_is_still_a_row(empty: StoreLayout) -> None:
+    write(empty, consumerOffset={"offsetTable": {"gone@readers": {"2": 7}}})
+    assert rows(empty) == [("gone", 2, "readers", 7)]
+
+
+def test_subscription_with_a_filter_is_known_without_any_offset(empty: StoreLayout) -> None:
+    write(empty, consumerFilter={"filterDataByTopic": {"orders": {"groupFilterData": {"readers": {}}}}})
+    add_queues(empty, "orders", 0, 1)
+    assert rows(empty) == [("orders", 0, "readers", None), ("orders", 1, "readers", None)]
+
+
+def test_group_that_never_committed_is_there_with_its_retry_topic(empty: StoreLayout) -> None:
+    write(
+        empty,
+        subscriptionGroup={"subscriptionGroupTable": {"readers": {}, "TOOLS_CONSUMER": {}}},
+        topics=topic("%RETRY%readers", "orders"),
+    )
+    assert rows(empty) == [("%RETRY%readers", 0, "readers", None)]
+
+
+def test_retry_topic_without_messages_says_nothing_of_a_group_that_committed(empty: StoreLayout) -> None:
+    write(
+        empty,
+        consumerOffset={"offsetTable": {"orders@readers": {"0": 7}}},
+        subscriptionGroup={"subscriptionGroupTable": {"readers": {}}},
+        topics=topic("%RETRY%readers", "orders"),
+    )
+    add_queues(empty, "orders", 0)
+    assert rows(empty) == [("orders", 0, "readers", 7)]
+
+
+def test_store_without_consumers_has_no_rows(empty: StoreLayout) -> None:
+    assert rows(empty) == []
+
+
+@pytest.mark.parametrize("content", [[], {"filterDataByTopic": {"orders": {}}}, {"filterDataByTopic": 3}])
+def test_filters_that_cannot_be_read_are_an_error(empty: StoreLayout, content: object) -> None:
+    write(empty, consumerFilter=content)
+    with pytest.raises(CorruptFileError, match=r"consumerFilter\.json"):
+        group_positions(empty)
