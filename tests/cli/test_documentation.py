@@ -1,0 +1,36 @@
+"""The documentation names every command, argument and option, and nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from storage_engine.cli import COMMANDS, cli
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+SECTIONS = dict(re.findall(r"^## `([a-z-]+)[^\n]*\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.M | re.S))
+
+
+def test_every_command_has_a_section_and_every_section_a_command() -> None:
+    assert set(SECTIONS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = {option for p in command.params if isinstance(p, click.Option) for option in p.opts}
+    assert set(re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M)) == options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_heading_names_every_argument_of_its_command(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    heading = re.search(rf"^## `{name}([^`]*)`", DOCUMENT.read_text(), re.M)
+    assert heading is not None
+    arguments = [p.human_readable_name for p in command.params if isinstance(p, click.Argument)]
+    assert re.findall(r"[A-Z]+", heading[1]) == arguments
