@@ -107,6 +107,13 @@ def test_a_file_of_another_size_names_both_sizes(tmp_path: Path) -> None:
     refuses(root, StoreLayoutError, file_name(100), "expected 100 bytes as the other files", "found 99")
 
 
+def test_a_store_whose_copying_was_interrupted_is_an_error(store_copy: Callable[[str], Path]) -> None:
+    root = store_copy("kill9")
+    path = root / "commitlog" / file_name(4 * MIB)
+    path.write_bytes(path.read_bytes()[: MIB // 3])
+    refuses(root, StoreLayoutError, str(path), f"expected {MIB} bytes", f"found {MIB // 3}")
+
+
 def test_files_must_have_the_size_that_the_broker_is_configured_for(tmp_path: Path) -> None:
     root = make_store(tmp_path / "s", 0, 100)
     refuses(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,11 +20,11 @@ OPEN = "import sys; f=open(sys.argv[1],'rb')"
 
 
 @contextmanager
-def other_process(code: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def other_process(code: str, path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that runs ``code`` on ``path`` and stays until the block ends."""
     code += "; print(flush=True); sys.stdin.read()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with process:
         assert process.stdout is not None
@@ -118,25 +118,35 @@ def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
         pass
 
 
-def test_a_broker_that_we_may_not_look_into_is_refused_and_others_become_a_notice(
-    layout: StoreLayout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def denied(pid: int) -> list[str]:
-        raise PermissionError(pid)
+@pytest.fixture
+def not_ours(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Processes put in here can't be looked into, as if they were another user's."""
+    pids: set[int] = set()
+    mapped_paths = store_lock._mapped_paths
 
-    with other_process(OPEN, Path(__file__)):
-        monkeypatch.setattr(store_lock, "_mapped_paths", denied)
+    def look(pid: int) -> Iterable[str]:
+        if pid in pids:
+            raise PermissionError(pid)
+        return mapped_paths(pid)
+
+    monkeypatch.setattr(store_lock, "_mapped_paths", look)
+    return pids
+
+
+def test_a_process_that_we_may_not_look_into_becomes_a_notice(
+    layout: StoreLayout, not_ours: set[int]
+) -> None:
+    with other_process(OPEN, Path(__file__)) as process:
+        not_ours.add(process.pid)
         with hold(layout) as held:
             (notice,) = held.notices
             assert "could not be checked" in notice
-    java = [
-        "-c",
-        "import sys; print(flush=True); sys.stdin.read()",
-        "org.apache.rocketmq.broker.BrokerStartup",
-    ]
-    with subprocess.Popen([sys.executable, *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+            assert str(process.pid) in notice
+
+
+def test_a_broker_that_we_may_not_look_into_is_refused(layout: StoreLayout, not_ours: set[int]) -> None:
+    with other_process(OPEN, Path(__file__), "org.apache.rocketmq.broker.BrokerStartup") as broker:
+        not_ours.add(broker.pid)
         with (
             pytest.raises(StoreBusyError, match=f"process {broker.pid} .*broker of another user"),
             hold(layout),
