@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,19 +18,29 @@ StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]
 
 
+@pytest.fixture(scope="session")
+def _unpacked_stores() -> dict[str, Path]:
+    return {}
+
+
 @pytest.fixture
-def store_copy(tmp_path: Path) -> StoreCopy:
+def store_copy(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, _unpacked_stores: dict[str, Path]
+) -> StoreCopy:
     """Unpack a fixture store; returns its root. Each call makes a fresh, writable copy."""
 
-    def unpack(name: str) -> Path:
-        target = tmp_path / "stores" / f"{name}-{len(list(tmp_path.glob('stores/*')))}"
-        target.mkdir(parents=True)
-        with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-            archive.extractall(target, filter="data")
-        (root,) = target.iterdir()
-        return root
+    def copy(name: str) -> Path:
+        if name not in _unpacked_stores:
+            original = tmp_path_factory.mktemp(f"original-{name}")
+            with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
+                archive.extractall(original, filter="data")
+            (_unpacked_stores[name],) = original.iterdir()
+        source = _unpacked_stores[name]
+        target = tmp_path / "stores" / f"{name}-{len(list(tmp_path.glob('stores/*')))}" / source.name
+        shutil.copytree(source, target)
+        return target
 
-    return unpack
+    return copy
 
 
 @pytest.fixture(scope="session")
