@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
-from sqlalchemy import event, make_url
+from sqlalchemy import NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 
 from storage_engine.durable import fsync_path, make_dirs
@@ -103,9 +103,10 @@ def _load_catalog(config: LakeConfig) -> Catalog:
             f"lake {config.location}: the catalog's properties don't work: {error}"
         ) from error
     if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
-        event.listen(catalog.engine, "connect", _make_durable)
-        # Whatever was opened before the listener was there is dropped.
+        # No pool: no connection outlives its use, crosses a fork, or was opened before it was durable.
         catalog.engine.dispose()
+        catalog.engine = create_engine(catalog.engine.url, poolclass=NullPool)
+        event.listen(catalog.engine, "connect", _make_durable)
     return catalog
 
 

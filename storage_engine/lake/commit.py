@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from storage_engine.durable import unlink
@@ -31,7 +30,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.durable_io import local_path, recorded_outputs
-from storage_engine.lake.errors import LAKE_FAILURES, lake_errors, lake_unavailable
+from storage_engine.lake.errors import LAKE_FAILURES, lake_errors, lake_unavailable, parquet_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.jobs import ProvenSegment, file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import live_data_files
@@ -96,9 +95,10 @@ def _commit_until_present(
                 append(table, todo)
             except StorageEngineError:
                 raise
-            except CommitFailedException:
-                # Refused for sure: somebody else committed in between. What was written for it is garbage.
-                _remove(created, table)
+            except CommitFailedException as error:
+                # Somebody else committed in between; it may have been an earlier attempt of ours.
+                if _is_settled(lake, error):
+                    _remove(created, table)
             except Exception as error:
                 unknown = error
                 if _is_settled(lake, error) and _state_is(load, missing, todo, unknown, lake):
@@ -125,8 +125,7 @@ def _state_is(
     try:
         return list(missing(load())) == list(todo)
     except LakeUnavailableError as error:
-        if isinstance(cause, LAKE_FAILURES):
-            # Neither writable nor readable; without a request there is nothing that could land later.
+        if _was_not_sent(cause):
             raise lake_unavailable(lake.location, "commit", cause) from error
         raise _state_unknown(lake, cause) from error
 
@@ -134,12 +133,17 @@ def _state_is(
 def _is_settled(lake: Lake, error: Exception) -> bool:
     """Whether what the table says now is final, so that a failed attempt can't land later.
 
-    True for SQLite, whose commits end with the call, and for a failure to write a file, which comes
-    before the catalog is asked. A server may still be at work on a request that timed out.
+    True for SQLite, whose commits end with the call. A server may still be at work on a request that
+    timed out.
     """
     catalog = lake.catalog
     if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
         return True
+    return _was_not_sent(error)
+
+
+def _was_not_sent(error: Exception) -> bool:
+    """Whether a commit failed at writing a file, which comes before the catalog is asked."""
     return isinstance(error, OSError) and bool(error.errno) and not isinstance(error, ConnectionError)
 
 
@@ -212,7 +216,8 @@ def _has_rows(table: Table, segment: ProvenSegment) -> bool:
 def _append_data(table: Table, segments: Sequence[ProvenSegment]) -> None:
     files = []
     for segment in segments:
-        data_file = _data_file(table, segment)
+        with parquet_errors(segment.data_file):
+            data_file = parquet_file_to_data_file(table.io, table.metadata, segment.data_file)
         if (data_file.file_size_in_bytes, data_file.record_count) != (
             segment.data_file_bytes,
             segment.row_count,
@@ -226,16 +231,6 @@ def _append_data(table: Table, segments: Sequence[ProvenSegment]) -> None:
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for data_file in files:
             append.append_data_file(data_file)
-
-
-def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
-    try:
-        return parquet_file_to_data_file(table.io, table.metadata, segment.data_file)
-    except pa.ArrowInvalid as error:
-        raise ProofError(
-            f"{segment.data_file}: expected the Parquet file that was proven, found one that can't be read: "
-            f"{error}. Nothing was committed. Remove it and run archive again."
-        ) from error
 
 
 def _append_receipts(table: Table, segments: Sequence[ProvenSegment]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,9 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
-STORE_ID = "6f6c1b4e-7a52-4bb8-9a53-0d6f5f3f3c10"
-
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+MountTmpfs = Callable[[int], Path]
+Fingerprint = Callable[[Path], dict[str, str]]
 
 
 @pytest.fixture
@@ -23,22 +25,24 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
+def segments(store_copy: Callable[[str], Path]) -> list[Path]:
+    """Three sealed segment files that a broker wrote, 1 MiB each."""
+    return sorted((store_copy("clean-stop") / "commitlog").iterdir())[:3]
+
+
+@pytest.fixture
 def make_jobs() -> MakeJobs:
-    """Jobs for segment files, by their names; the caller says which lake."""
+    """Jobs for segment files, which are named by their base offsets."""
 
     def make(
-        lake: Lake,
-        *paths: Path,
-        lineage: int = 0,
-        store_id: str = STORE_ID,
-        accept_damage: bool = False,
+        lake: Lake, *paths: Path, lineage: int = 0, store_id: str = "store-1", accept_damage: bool = False
     ) -> tuple[SegmentJob, ...]:
-        segments = [
+        chosen = [
             Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED) for path in paths
         ]
         return segment_jobs(
             lake,
-            segments,
+            chosen,
             store_id=store_id,
             lineage=lineage,
             broker="rocketmq",
@@ -47,3 +51,34 @@ def make_jobs() -> MakeJobs:
         )
 
     return make
+
+
+@pytest.fixture
+def mount_tmpfs(tmp_path: Path) -> Iterator[MountTmpfs]:
+    """A file system of its own, of so many bytes: it can be full, or read-only. Needs root."""
+    mounted: list[Path] = []
+
+    def mount(size_bytes: int) -> Path:
+        target = tmp_path / f"tmpfs-{len(mounted)}"
+        target.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(target)], check=True)
+        mounted.append(target)
+        return target
+
+    yield mount
+    for target in mounted:
+        subprocess.run(["umount", str(target)], check=True)
+
+
+@pytest.fixture
+def fingerprint() -> Fingerprint:
+    """Every file below a directory with its SHA-256: equal before and after means nothing was changed."""
+
+    def read(root: Path) -> dict[str, str]:
+        return {
+            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*"))
+            if path.is_file()
+        }
+
+    return read
