@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,10 +25,24 @@ def lake(tmp_path: Path) -> Lake:
     return open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
 
 
+@pytest.fixture(scope="session")
+def sample_segments() -> dict[str, bytes]:
+    """Name and bytes of three sealed segments that a broker wrote, 1 MiB each."""
+    archive_path = Path(__file__).parents[1] / "fixtures" / "rocketmq" / "clean-stop.tar.xz"
+    names = [f"{number << 20:020d}" for number in range(3)]
+    with tarfile.open(archive_path) as archive:
+        return {name: archive.extractfile(f"A/commitlog/{name}").read() for name in names}
+
+
 @pytest.fixture
-def segments(store_copy: Callable[[str], Path]) -> list[Path]:
-    """Three sealed segment files that a broker wrote, 1 MiB each."""
-    return sorted((store_copy("clean-stop") / "commitlog").iterdir())[:3]
+def segments(tmp_path: Path, sample_segments: dict[str, bytes]) -> list[Path]:
+    """The sample segments as files of a store."""
+    directory = tmp_path / "store" / "commitlog"
+    directory.mkdir(parents=True)
+    paths = [directory / name for name in sample_segments]
+    for path, content in zip(paths, sample_segments.values(), strict=True):
+        path.write_bytes(content)
+    return paths
 
 
 @pytest.fixture

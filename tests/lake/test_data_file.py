@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.exceptions import ProofError
+from storage_engine.lake import data_file
+from storage_engine.lake.archive import SegmentJob
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.data_file import (
+    Window,
+    check_tiled,
+    data_file_stats,
+    plan_windows,
+    segment_bytes,
+    write_data_file,
+)
+from storage_engine.rocketmq.codec import CODEC
+
+MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+
+
+def _parquet(row_groups: list[list[tuple[int, int]]]) -> pq.ParquetFile:
+    """A file whose rows are these (physical offset, size) pairs."""
+    schema = pa.schema([("physical_offset", pa.int64()), ("size", pa.int32())])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema) as writer:
+        for rows in row_groups:
+            columns = [[row[0] for row in rows], [row[1] for row in rows]]
+            writer.write_table(pa.table(columns, schema=schema))
+    return pq.ParquetFile(io.BytesIO(sink.getvalue()))
+
+
+def test_a_window_ends_where_its_rows_have_covered_everything_up_to_their_end() -> None:
+    parquet = _parquet([[(120, 10), (100, 10)], [(110, 10)], [(130, 5)]])
+    assert plan_windows(parquet, 100, 35, "x") == (Window(0, 2, 100, 130), Window(2, 3, 130, 135))
+
+
+def test_row_groups_in_reverse_order_are_one_window() -> None:
+    assert plan_windows(_parquet([[(110, 10)], [(100, 10)]]), 100, 20, "x") == (Window(0, 2, 100, 120),)
+
+
+@pytest.mark.parametrize(
+    ("row_groups", "expected"),
+    [
+        ([[(100, 10), (111, 9)]], "begins at physical offset 110, found 111"),
+        ([[(100, 10), (109, 11)]], "begins at physical offset 110, found 109"),
+        ([[(100, 10)], [(100, 10)]], "begins at physical offset"),
+        ([[(100, 10)]], "found them up to 110 only"),
+        ([[(100, 30)]], "found them up to 130 only"),
+        ([[(90, 30)]], "begins at physical offset"),
+        ([], "found them up to 100 only"),
+    ],
+    ids=["gap", "overlap", "twice", "short", "long", "before", "empty"],
+)
+def test_rows_that_do_not_cover_the_segment_exactly_once_are_refused(
+    row_groups: list[list[tuple[int, int]]], expected: str
+) -> None:
+    with pytest.raises(ProofError, match=expected):
+        plan_windows(_parquet(row_groups), 100, 20, "x")
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.randoms())
+def test_any_order_of_tiles_is_tiled_and_without_one_it_is_not(sizes: list[int], random: Any) -> None:
+    ends = np.cumsum(sizes)
+    tiles = list(zip((ends - sizes).tolist(), ends.tolist(), strict=True))
+    random.shuffle(tiles)
+    starts, stops = np.array([t[0] for t in tiles]), np.array([t[1] for t in tiles])
+    check_tiled(starts, stops, 0, int(ends[-1]), "x")
+    with pytest.raises(ProofError):
+        check_tiled(starts[1:], stops[1:], 0, int(ends[-1]), "x")
+
+
+@pytest.fixture
+def written(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[bytes, pq.ParquetFile]]:
+    """The second sample segment as a data file of several windows with several row groups each."""
+    monkeypatch.setattr(data_file, "MIN_CHUNK_BYTES", 256 << 10)
+    monkeypatch.setattr(data_file, "ROW_GROUP_BYTES", 64 << 10)
+    (job,) = make_jobs(lake, segments[1])
+    data = segments[1].read_bytes()
+    sink = io.BytesIO()
+    write_data_file(job, CODEC, memoryview(data), sink)
+    with pq.ParquetFile(io.BytesIO(sink.getvalue())) as parquet:
+        yield data, parquet
+
+
+def test_a_segment_comes_back_window_by_window(written: tuple[bytes, pq.ParquetFile]) -> None:
+    data, parquet = written
+    base = 1 << 20
+    windows = plan_windows(parquet, base, len(data), "x")
+    assert len(windows) >= 4
+    assert parquet.num_row_groups >= 4 * len(windows) - 4
+    chunks = [(offset, bytes(chunk)) for offset, chunk in segment_bytes(parquet, CODEC, base, len(data), "x")]
+    assert [offset for offset, _ in chunks] == [window.start_offset for window in windows]
+    assert b"".join(chunk for _, chunk in chunks) == data
+
+
+def test_rows_are_clustered_so_that_one_queue_is_in_few_row_groups(
+    written: tuple[bytes, pq.ParquetFile],
+) -> None:
+    _, parquet = written
+    queues = []
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, columns=["topic", "queue_id"]).to_pylist()
+        queues.append({(row["topic"], row["queue_id"]) for row in rows if row["topic"] is not None})
+    every = set().union(*queues)
+    assert len(every) > 5
+    mean = sum(sum(queue in group for group in queues) for queue in every) / len(every)
+    assert mean < parquet.num_row_groups / 2
+
+
+def test_row_groups_have_statistics_and_a_page_index_to_skip_by(
+    written: tuple[bytes, pq.ParquetFile],
+) -> None:
+    _, parquet = written
+    columns = {
+        parquet.metadata.row_group(0).column(i).path_in_schema: parquet.metadata.row_group(0).column(i)
+        for i in range(parquet.metadata.num_columns)
+    }
+    for name in ("topic", "physical_offset", "store_timestamp", "segment_base_offset", "unique_key"):
+        assert columns[name].is_stats_set
+        assert columns[name].has_column_index
+    assert not columns["body"].is_stats_set
+    assert columns["body"].compression == "ZSTD"
+    assert "RLE_DICTIONARY" in columns["topic"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["physical_offset"].encodings
+    assert "RLE_DICTIONARY" not in columns["body"].encodings
+
+
+def test_statistics_are_counted_from_the_file(
+    written: tuple[bytes, pq.ParquetFile], ground_truth: Callable[[str, str], Any]
+) -> None:
+    _, parquet = written
+    frames = [f for f in ground_truth("clean-stop", "commitlog") if f["file"].endswith(f"{1 << 20:020d}")]
+    messages = [frame["storeTimestamp"] for frame in frames if frame["kind"] == "message"]
+    stats = data_file_stats(parquet)
+    assert (stats.message_count, stats.damaged_bytes) == (len(messages), 0)
+    assert (stats.first_store_timestamp_ms, stats.last_store_timestamp_ms) == (min(messages), max(messages))

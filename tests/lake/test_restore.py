@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from storage_engine.exceptions import ProofError, RestoreError
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.restore import Span, choose, restore
+from storage_engine.model.receipt import Receipt
+
+MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+
+
+@pytest.fixture
+def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
+    return archive_all(lake, make_jobs(lake, *segments))
+
+
+def test_a_store_comes_back_as_files_that_a_broker_opens(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    started_ns = time.time_ns() - 10**9
+    done: list[int] = []
+    restored = restore(lake, "store-1", tmp_path / "new" / "store", progress=done.append)
+    assert sum(done) == 3 << 20
+    assert [Path(segment.path).relative_to(tmp_path / "new" / "store") for segment in restored] == [
+        Path("commitlog") / path.name for path in segments
+    ]
+    for segment, original in zip(restored, segments, strict=True):
+        path = Path(segment.path)
+        assert path.read_bytes() == original.read_bytes()
+        assert path.stat().st_mtime_ns >= started_ns
+        assert not segment.existed
+    assert sorted(path.name for path in (tmp_path / "new" / "store" / "commitlog").iterdir()) == [
+        path.name for path in segments
+    ]
+
+
+def test_the_old_mtime_comes_back_on_request(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    restored = restore(lake, "store-1", tmp_path / "restored", keep_mtime=True)
+    assert [Path(segment.path).stat().st_mtime_ns for segment in restored] == [
+        path.stat().st_mtime_ns for path in segments
+    ]
+
+
+def test_an_interrupted_restore_goes_on_and_keeps_what_is_right(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    target = tmp_path / "restored" / "commitlog"
+    restore(lake, "store-1", target.parent)
+    (target / segments[1].name).unlink()
+    (target / f".{segments[1].name}.restoring").write_bytes(b"torn")
+    again = restore(lake, "store-1", target.parent)
+    assert [segment.existed for segment in again] == [True, False, True]
+    assert sorted(path.name for path in target.iterdir()) == [path.name for path in segments]
+    assert (target / segments[1].name).read_bytes() == segments[1].read_bytes()
+
+
+@pytest.mark.parametrize("stranger", ["commitlog/00000000000009437184", "checkpoint"])
+def test_a_directory_that_holds_something_else_is_refused(
+    stranger: str,
+    lake: Lake,
+    archived: tuple[Receipt, ...],
+    tmp_path: Path,
+    fingerprint: Callable[[Path], dict[str, str]],
+) -> None:
+    target = tmp_path / "restored"
+    (target / "commitlog").mkdir(parents=True)
+    (target / stranger).write_bytes(b"of somebody else")
+    before = fingerprint(target)
+    with pytest.raises(RestoreError, match="expected an empty directory"):
+        restore(lake, "store-1", target)
+    assert fingerprint(target) == before
+
+
+def test_a_file_with_other_bytes_is_left_alone(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    target = tmp_path / "restored" / "commitlog" / segments[0].name
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"other")
+    with pytest.raises(RestoreError, match="found a file with"):
+        restore(lake, "store-1", target.parents[1])
+    assert target.read_bytes() == b"other"
+
+
+def test_a_target_that_is_a_file_is_refused(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "restored").touch()
+    with pytest.raises(RestoreError, match="found a file"):
+        restore(lake, "store-1", tmp_path / "restored")
+
+
+def test_a_full_target_disk_is_one_clear_error_and_the_rest_can_follow(
+    lake: Lake, archived: tuple[Receipt, ...], mount_tmpfs: Callable[[int], Path]
+) -> None:
+    target = mount_tmpfs(5 << 18) / "restored"
+    with pytest.raises(RestoreError, match="No space left on device"):
+        restore(lake, "store-1", target)
+    left = [path for path in target.rglob("*") if path.is_file()]
+    assert all(path.stat().st_size == 1 << 20 for path in left)
+
+
+def test_bytes_that_are_not_the_receipts_are_not_restored(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    path = local_path(archived[0].data_file)
+    assert path is not None
+    rows = pq.read_table(path)
+    bodies = rows["body"].to_pylist()
+    broken = next(number for number, body in enumerate(bodies) if body)
+    bodies[broken] = bytes([bodies[broken][0] ^ 1]) + bodies[broken][1:]
+    index = rows.schema.get_field_index("body")
+    pq.write_table(rows.set_column(index, rows.schema.field(index), [bodies]), path)
+    with pytest.raises(RestoreError, match="The lake is damaged"):
+        restore(lake, "store-1", tmp_path / "restored", span=Span(to_offset=1))
+    assert list((tmp_path / "restored" / "commitlog").iterdir()) == []
+
+
+def test_a_torn_data_file_is_not_restored(lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path) -> None:
+    path = local_path(archived[0].data_file)
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ProofError, match="expected a whole Parquet file"):
+        restore(lake, "store-1", tmp_path / "restored")
+
+
+def test_rows_that_another_engine_rewrote_come_back_all_the_same(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    table = lake.messages()
+    table.overwrite(table.scan().to_arrow())
+    assert {row.data_file for row in archived}.isdisjoint(
+        task.file.file_path for task in lake.messages().scan().plan_files()
+    )
+    restored = restore(lake, "store-1", tmp_path / "restored")
+    assert [Path(segment.path).read_bytes() for segment in restored] == [
+        path.read_bytes() for path in segments
+    ]
+
+
+def test_a_span_of_offsets_takes_every_segment_it_touches(archived: tuple[Receipt, ...]) -> None:
+    def bases(span: Span) -> list[int]:
+        return [receipt.base_offset >> 20 for receipt in choose(archived, span, "store-1", "x")]
+
+    size = 1 << 20
+    assert bases(Span()) == [0, 1, 2]
+    assert bases(Span(from_offset=size)) == [1, 2]
+    assert bases(Span(from_offset=size - 1)) == [0, 1, 2]
+    assert bases(Span(to_offset=size)) == [0]
+    assert bases(Span(to_offset=size + 1)) == [0, 1]
+    assert bases(Span(from_offset=size + 5, to_offset=size + 6)) == [1]
+
+
+def test_a_span_of_time_takes_every_segment_with_a_message_in_it(archived: tuple[Receipt, ...]) -> None:
+    def bases(**span: int) -> list[int]:
+        return [receipt.base_offset >> 20 for receipt in choose(archived, Span(**span), "store-1", "x")]
+
+    first, last = archived[1].first_store_timestamp_ms, archived[1].last_store_timestamp_ms
+    assert first is not None
+    assert last is not None
+    assert 1 in bases(from_ms=first, to_ms=first + 1)
+    assert 1 in bases(from_ms=last, to_ms=last + 1)
+    assert bases(from_ms=0) == [0, 1, 2]
+    with pytest.raises(RestoreError, match="found none; first and last it has: lineage 0 commitlog"):
+        bases(to_ms=1)
+
+
+def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
+    with pytest.raises(RestoreError, match=f"expected a segment at offset {1 << 20}"):
+        choose((archived[0], archived[2]), Span(), "store-1", "x")
+    assert choose((archived[0], archived[2]), Span(to_offset=1), "store-1", "x") == archived[:1]
+
+
+def test_an_unknown_store_is_refused(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(RestoreError, match="found none of this store at all"):
+        restore(lake, "store-9", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_the_newest_lineage_is_restored_unless_another_is_named(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    old = segments[0].read_bytes()
+    segments[0].write_bytes(old[:-1] + b"\x01")
+    archive_all(lake, make_jobs(lake, segments[0], lineage=1, accept_damage=True))
+    assert len(receipts(lake, "store-1")) == 4
+    (newest,) = restore(lake, "store-1", tmp_path / "newest")
+    assert Path(newest.path).read_bytes() == segments[0].read_bytes()
+    named = restore(lake, "store-1", tmp_path / "named", lineage=0)
+    assert Path(named[0].path).read_bytes() == old
