@@ -29,8 +29,9 @@ def back_to_back(rows: pd.DataFrame) -> pd.Series[bool]:
     :param rows: group, start, end by position, in ascending order.
     """
     group, start, end = (rows.iloc[:, position] for position in range(3))
-    previous_end = end.groupby(group, sort=False).shift()
-    return (start >= 0) & (end >= start) & (previous_end.isna() | (previous_end == start))
+    # A fill value keeps the offsets integers: as floats they lose digits beyond 2^53.
+    previous_end = end.groupby(group, sort=False).shift(fill_value=-1)
+    return (start >= 0) & (end >= start) & ((previous_end == -1) | (previous_end == start))
 
 
 def equal(rows: pd.DataFrame) -> pd.Series[bool]:

@@ -1,0 +1,439 @@
+"""Validation after a run on a real store, and what it says to every kind of fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage_engine.exceptions import LakeUnavailableError, RunStateError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.validation import Status, ValidationResult, Where
+from storage_engine.quality.validate import DATA_DOCS, GX_DIRECTORY, validate_store
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+
+SEGMENT = 1 << 20
+RELEASED = 4
+RUN = "nightly/2026-11-20T04:00:00+00:00"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq" / "clean-stop.tar.xz"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A store of which everything sealed is archived and the first four segments are released."""
+
+    root: Path
+    store: ManagedStore
+    output: Path
+
+    def validate(self, run_key: str | None = RUN, **options: bool) -> ValidationResult:
+        return validate_store(self.store, run_key, output_dir=self.output, **options)
+
+    @property
+    def lake(self) -> Path:
+        return self.output.parent / "lake"
+
+    def data_file(self, number: int) -> Path:
+        (found,) = self.lake.rglob(f"*-{number * SEGMENT:020d}-*.parquet")
+        return found
+
+    def segment(self, number: int) -> Path:
+        return self.root / "commitlog" / f"{number * SEGMENT:020d}"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the case once; every test gets it back as it was."""
+    base = tmp_path_factory.mktemp("validate")
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(base / "case" / "broker", filter="data")
+    case = open_case(base)
+    long_ago = time.time() - 100 * 3600
+    for number in range(RELEASED):
+        os.utime(case.segment(number), (long_ago, long_ago))
+    steps.make_plan(case.store, RUN, PlanRequest(manual=True))
+    steps.archive(case.store, RUN, steps.archive_jobs(case.store, RUN, all_sealed=True))
+    assert len(steps.release(case.store, RUN).deleted) == RELEASED
+    steps.clean_dependents(case.store, RUN)
+    steps.flush_checkpoint(case.store, RUN)
+    shutil.copytree(base / "case", base / "pristine")
+    return base
+
+
+@pytest.fixture
+def case(base: Path) -> Case:
+    shutil.rmtree(base / "case")
+    shutil.copytree(base / "pristine", base / "case")
+    return open_case(base)
+
+
+def open_case(base: Path) -> Case:
+    (root,) = (base / "case" / "broker").iterdir()
+    store = ManagedStore.local("orders", str(root), base / "case" / "data")
+    return Case(root, store, base / "case" / "data" / "out")
+
+
+def failed(result: ValidationResult) -> set[str]:
+    return {check.expectation for check in result.failures}
+
+
+def places(result: ValidationResult) -> list[tuple[int, Where, Status]]:
+    return [(row.start_offset // SEGMENT, row.where, row.status) for row in result.ranges]
+
+
+# What holds
+
+
+def test_a_clean_run_is_valid_and_taken_down(case: Case) -> None:
+    result = case.validate()
+    assert result.overall is Status.OK, result.failures
+    assert places(result) == [
+        (0, Where.ARCHIVED, Status.OK),
+        (RELEASED, Where.BOTH, Status.OK),
+        (7, Where.LOCAL, Status.OK),
+    ]
+    assert ValidationResult.from_dict(json.loads((case.output / "validation.json").read_bytes())) == result
+    assert build_report(case.store, RUN).validation == result
+    page = (case.output / "report.html").read_text()
+    assert all(f"{number * SEGMENT:020d}" in page for number in range(8))
+    assert json.loads((case.output / "report.json").read_bytes())["run_key"] == RUN
+
+
+def test_a_full_validation_without_a_run_is_valid_too(case: Case) -> None:
+    result = case.validate(None, full=True)
+    assert result.overall is Status.OK, result.failures
+    counts = {check.expectation: check.checked_count for check in result.checks}
+    assert counts["ExpectRowsToCoverSegments"] == 7
+    assert counts["ExpectFramesToBeWhole"] == 4
+    assert counts["ExpectMessagesToBeInTheirQueues"] > 0
+
+
+def test_validation_changes_neither_store_nor_lake(case: Case) -> None:
+    def everything() -> dict[Path, bytes]:
+        trees = (case.root, case.lake)
+        return {path: path.read_bytes() for tree in trees for path in tree.rglob("*") if path.is_file()}
+
+    before = everything()
+    case.validate(full=True)
+    assert everything() == before
+
+
+def test_a_store_is_validated_without_a_lake(case: Case) -> None:
+    result = validate_store(case.store, with_lake=False, output_dir=case.output)
+    assert result.overall is Status.OK
+    assert places(result) == [(RELEASED, Where.LOCAL, Status.OK)]
+    assert any("lake was not asked" in note for note in result.notes)
+
+
+def test_a_lake_that_is_gone_is_an_error_not_a_pass(case: Case) -> None:
+    case.lake.rename(case.lake.with_name("elsewhere"))
+    with pytest.raises(LakeUnavailableError):
+        case.validate(None)
+
+
+def test_a_run_nobody_knows_is_refused(case: Case) -> None:
+    with pytest.raises(RunStateError, match="no-such-run"):
+        case.validate("no-such-run")
+
+
+class _Fetched(HTMLParser):
+    """Whatever a browser would fetch to show a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = ("src", "srcset", "data", "href") if tag not in ("a", "area") else ("src",)
+        self.addresses += [value or "" for name, value in attrs if name in names]
+
+
+def test_every_page_reads_offline(case: Case) -> None:
+    case.validate()
+    pages = sorted(case.output.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text()
+        assert _Fetched(text).addresses == [], page
+        assert "<script" not in text, page
+        assert "url(" not in text, page
+        assert "http://" not in text, page
+        assert "https://" not in text, page
+
+
+def test_links_between_pages_lead_somewhere(case: Case) -> None:
+    case.validate()
+    site = (case.output / DATA_DOCS).parent
+
+    class Links(HTMLParser):
+        found: tuple[str, ...] = ()
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found += tuple(v for n, v in attrs if tag == "a" and n == "href" and v)
+
+    for page in (case.output / "report.html", *site.rglob("*.html")):
+        links = Links()
+        links.feed(page.read_text())
+        for link in links.found:
+            if not link.startswith("#"):
+                assert (page.parent / unquote(link)).is_file(), (page, link)
+
+
+def test_the_project_opens_in_great_expectations(case: Case) -> None:
+    from storage_engine.quality.gx import gx
+
+    case.validate()
+    context = gx.get_context(mode="file", context_root_dir=str(case.output / GX_DIRECTORY / "gx"))
+    assert {checkpoint.name for checkpoint in context.checkpoints.all()} >= {
+        "store_segments",
+        "across_ranges",
+    }
+
+
+# What doesn't
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def dig_a_hole(case: Case) -> None:
+    case.segment(5).unlink()
+    case.segment(6).unlink()
+
+
+def lose_a_segment(case: Case) -> None:
+    """A hole that the lake doesn't fill: the receipt's data file is gone too."""
+    case.segment(5).unlink()
+    case.data_file(5).unlink()
+
+
+def misname_a_segment(case: Case) -> None:
+    case.segment(4).rename(case.segment(4).with_name(f"{3 * SEGMENT:020d}"))
+
+
+def cut_a_segment(case: Case) -> None:
+    os.truncate(case.segment(5), SEGMENT // 2)
+
+
+def delete_a_data_file(case: Case) -> None:
+    case.data_file(1).unlink()
+
+
+def cut_a_data_file(case: Case) -> None:
+    os.truncate(case.data_file(1), case.data_file(1).stat().st_size - 100)
+
+
+def flip_a_bit_in_a_data_file(case: Case) -> None:
+    flip(case.data_file(1), case.data_file(1).stat().st_size // 2)
+
+
+def remove_a_row_from_a_data_file(case: Case) -> None:
+    path = case.data_file(1)
+    rows = pq.ParquetFile(path).read()
+    pq.write_table(rows.slice(1), path)
+
+
+def repeat_a_row_in_a_data_file(case: Case) -> None:
+    path = case.data_file(1)
+    rows = pq.ParquetFile(path).read()
+    pq.write_table(pa.concat_tables([rows, rows.slice(7, 1)]), path)
+
+
+def delete_rows_through_the_table(case: Case) -> None:
+    table = open_lake(case.store.lake, create=False).messages()
+    table.delete(f"segment_base_offset = {SEGMENT} and physical_offset < {SEGMENT + 3000}")
+
+
+def drop_a_data_file_from_the_table(case: Case) -> None:
+    open_lake(case.store.lake, create=False).messages().delete(f"segment_base_offset = {SEGMENT}")
+
+
+def edit_a_receipt(case: Case) -> None:
+    table = open_lake(case.store.lake, create=False).segments()
+    rows = table.scan().to_arrow()
+    edited = rows.set_column(
+        rows.schema.get_field_index("message_count"),
+        "message_count",
+        [
+            [
+                count + (base == SEGMENT)
+                for count, base in zip(
+                    rows["message_count"].to_pylist(), rows["base_offset"].to_pylist(), strict=True
+                )
+            ]
+        ],
+    )
+    table.overwrite(edited.cast(table.schema().as_arrow()))
+
+
+def remove_a_receipt(case: Case) -> None:
+    open_lake(case.store.lake, create=False).segments().delete(f"base_offset = {SEGMENT}")
+
+
+def change_an_archived_segment(case: Case) -> None:
+    flip(case.segment(5), 5000)
+
+
+def point_an_entry_below_the_log(case: Case) -> None:
+    """The entry behind the first live one of a queue points at what was deleted."""
+    queue = case.root / "consumequeue" / "orders" / "3"
+    first = min(queue.iterdir())
+    data = bytearray(first.read_bytes())
+    for at in range(0, len(data), 20):
+        (offset,) = struct.unpack_from(">q", data, at)
+        if offset >= RELEASED * SEGMENT:
+            struct.pack_into(">q", data, at + 20, 12345)
+            break
+    first.write_bytes(data)
+
+
+def point_an_entry_at_another_message(case: Case) -> None:
+    queue = case.root / "consumequeue" / "orders" / "3"
+    first = min(queue.iterdir())
+    data = bytearray(first.read_bytes())
+    for at in range(0, len(data), 20):
+        (offset,) = struct.unpack_from(">q", data, at)
+        if offset >= RELEASED * SEGMENT:
+            data[at : at + 12] = data[at + 20 : at + 32]
+            break
+    first.write_bytes(data)
+
+
+def point_an_entry_behind_the_log(case: Case) -> None:
+    queue = case.root / "consumequeue" / "orders" / "3"
+    last = max(queue.iterdir())
+    data = bytearray(last.read_bytes())
+    used = [at for at in range(0, len(data), 20) if struct.unpack_from(">qi", data, at)[1] > 0]
+    struct.pack_into(">q", data, used[-1], 1 << 40)
+    last.write_bytes(data)
+
+
+def misname_a_queue_file(case: Case) -> None:
+    queue = case.root / "consumequeue" / "orders" / "3"
+    last = max(queue.iterdir())
+    last.rename(queue / f"{int(last.name) + 6000:020d}")
+    shutil.copy(queue / f"{int(last.name) + 6000:020d}", queue / f"{int(last.name) - 6000:020d}")
+
+
+def raise_the_checkpoint(case: Case) -> None:
+    with (case.root / "checkpoint").open("r+b") as file:
+        file.write(struct.pack(">q", int(time.time() * 1000) * 2))
+
+
+def point_an_index_file_behind_the_log(case: Case) -> None:
+    with max((case.root / "index").iterdir()).open("r+b") as file:
+        file.seek(24)
+        file.write(struct.pack(">q", 1 << 40))
+
+
+FAULTS: list[tuple[Callable[[Case], None], set[str]]] = [
+    (dig_a_hole, {"ExpectSegmentsToBeBackToBack"}),
+    (
+        lose_a_segment,
+        {
+            "ExpectSegmentsToBeBackToBack",
+            "ExpectStoreAndLakeToFormOneInterval",
+            "ExpectNoLostRanges",
+            "ExpectDataFilesToMatchReceipts",
+        },
+    ),
+    (misname_a_segment, {"ExpectSegmentNamesToBeOffsets", "ExpectSegmentsToBeBackToBack"}),
+    (cut_a_segment, {"ExpectSegmentsToHaveTheConfiguredSize", "ExpectSegmentsToBeBackToBack"}),
+    (
+        delete_a_data_file,
+        {"ExpectDataFilesToMatchReceipts", "ExpectNoLostRanges", "ExpectRowsToCoverSegments"},
+    ),
+    (cut_a_data_file, {"ExpectDataFilesToMatchReceipts", "ExpectNoLostRanges"}),
+    (flip_a_bit_in_a_data_file, {"ExpectDataFilesToMatchReceipts", "ExpectNoLostRanges"}),
+    (
+        remove_a_row_from_a_data_file,
+        {"ExpectRowsToCoverSegments", "ExpectDataFilesToMatchReceipts", "ExpectNoLostRanges"},
+    ),
+    (
+        repeat_a_row_in_a_data_file,
+        {"ExpectRowsToBeUnique", "ExpectDataFilesToMatchReceipts", "ExpectNoLostRanges"},
+    ),
+    (
+        delete_rows_through_the_table,
+        {"ExpectRowsToCoverSegments", "ExpectDataFilesToBeInTheTableOnce", "ExpectNoLostRanges"},
+    ),
+    (drop_a_data_file_from_the_table, {"ExpectDataFilesToBeInTheTableOnce", "ExpectNoLostRanges"}),
+    (edit_a_receipt, {"ExpectReceiptsToFormAChain", "ExpectNoLostRanges"}),
+    (remove_a_receipt, {"ExpectReceiptsToFormAChain", "ExpectNoLostRanges"}),
+    (change_an_archived_segment, {"ExpectOverlapsToHoldTheSameBytes"}),
+    (point_an_entry_below_the_log, {"ExpectFirstLiveEntryAtOrAboveMinOffset"}),
+    (point_an_entry_at_another_message, {"ExpectFirstLiveEntryToNameItsMessage"}),
+    (point_an_entry_behind_the_log, {"ExpectEntriesToPointIntoTheLog"}),
+    (misname_a_queue_file, {"ExpectOffsetsToBeContiguous"}),
+    (raise_the_checkpoint, {"ExpectCheckpointInRange"}),
+    (point_an_index_file_behind_the_log, {"ExpectEntriesToPointIntoTheLog"}),
+]
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+def test_a_fault_is_named(case: Case, fault: Callable[[Case], None], expected: set[str]) -> None:
+    fault(case)
+    result = case.validate()
+    assert result.overall is Status.FAILURE
+    assert expected <= failed(result)
+    named = [check for check in result.failures if check.expectation in expected]
+    assert all(check.examples for check in named)
+
+
+def test_a_full_walk_finds_a_bad_frame_that_boundaries_do_not_touch(case: Case) -> None:
+    flip(case.segment(5), 100)
+    result = case.validate(None, full=True)
+    assert {"ExpectFramesToBeWhole", "ExpectOverlapsToHoldTheSameBytes"} <= failed(result)
+
+
+def test_a_left_over_queue_file_is_only_a_warning(case: Case) -> None:
+    """A broker deletes it by itself; nobody reads it."""
+    queue = case.root / "consumequeue" / "orders" / "3"
+    first = min(queue.iterdir())
+    assert int(first.name) > 0
+    shutil.copy(first, queue / f"{int(first.name) - 6000:020d}")
+    data = bytearray((queue / f"{int(first.name) - 6000:020d}").read_bytes())
+    for at in range(0, len(data), 20):
+        struct.pack_into(">qi", data, at, 100 + at, 90)
+    (queue / f"{int(first.name) - 6000:020d}").write_bytes(data)
+    result = case.validate()
+    assert result.overall is Status.WARNING
+    (check,) = [c for c in result.checks if c.status is Status.WARNING]
+    assert check.expectation == "ExpectDependentsToFollowTheLog"
+
+
+def test_what_the_journal_says_was_deleted_is_missed(case: Case) -> None:
+    """The lake forgets everything: what was released is lost, though no gap shows in the store."""
+    lake = open_lake(case.store.lake, create=False)
+    lake.segments().delete("base_offset >= 0")
+    result = case.validate(None)
+    assert places(result)[0] == (0, Where.LOST, Status.FAILURE)
+    assert "ExpectNoLostRanges" in failed(result)
+
+
+def test_rows_that_another_engine_rewrote_still_prove_their_segment(case: Case) -> None:
+    table = open_lake(case.store.lake, create=False).messages()
+    rows = table.scan(row_filter=f"segment_base_offset = {SEGMENT}").to_arrow()
+    table.overwrite(rows, overwrite_filter=f"segment_base_offset = {SEGMENT}")
+    result = case.validate()
+    assert result.overall is Status.OK, result.failures
+    assert any("prove the same bytes" in note for note in result.notes)

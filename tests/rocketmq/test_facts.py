@@ -1,0 +1,85 @@
+"""Facts of stores that a real broker wrote, against what its own classes read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.model.facts import FactsScope, StoreFacts
+from storage_engine.rocketmq.facts import collect
+
+StoreCopy = Callable[[str], Path]
+GroundTruth = Callable[[str, str], Any]
+
+STORES = ("clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames")
+EVERYTHING = FactsScope(full=True, queues=None, files=(), accepted_damage={})
+BOUNDARIES = FactsScope(full=False, queues=None, files=(), accepted_damage={})
+
+
+def facts_of(root: Path, scope: FactsScope = EVERYTHING) -> StoreFacts:
+    paths = sorted(str(path) for path in root.glob("cl*"))
+    return collect(str(root), None, {"storePathCommitLog": ",".join(paths)} if paths else {}, scope)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_real_store_holds_every_rule(name: str, store_copy: StoreCopy) -> None:
+    for scope in (BOUNDARIES, EVERYTHING):
+        facts = facts_of(store_copy(name), scope)
+        assert all(s.first_frame_offset in (-1, s.base_offset) for s in facts.segments)
+        assert all(row.damaged_bytes == 0 for row in facts.frames)
+        assert all(row.missing == 0 for row in facts.dispatch)
+        assert all(row.found_message in ("", row.expected_message) for row in facts.queues)
+        assert all(row.lowest_live_offset == row.first_live_offset for row in facts.queues)
+        assert all(row.last_offset <= row.log_max_offset for row in facts.queues)
+        assert all(row.left_over_files == 0 for row in (*facts.queues, *facts.index_files))
+        assert all(row.low <= row.value <= row.high for row in facts.checkpoint)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_full_walk_meets_every_message_and_its_entry(
+    name: str, store_copy: StoreCopy, ground_truth: GroundTruth
+) -> None:
+    facts = facts_of(store_copy(name))
+    messages = [f for f in ground_truth(name, "commitlog") if f["kind"] == "message"]
+    inner_batch, transaction, prepared, rollback = 0x80, 0xC, 0x4, 0xC
+    with_entry = [
+        f
+        for f in messages
+        if not f["sysFlag"] & inner_batch and f["sysFlag"] & transaction not in (prepared, rollback)
+    ]
+    assert sum(row.messages for row in facts.dispatch) == len(with_entry)
+    bounds = {row.subject: row.high for row in facts.checkpoint}
+    assert bounds["checkpoint physic_msg_timestamp_ms"] == max(f["storeTimestamp"] for f in messages)
+
+
+def test_only_touched_queues_are_read(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    deleted = str(root / "consumequeue" / "tx_topic" / "0" / ("0" * 20))
+    scope = FactsScope(full=False, queues={("orders", 3)}, files=(deleted,), accepted_damage={})
+    assert [row.subject for row in facts_of(root, scope).queues] == [
+        "consumequeue/orders/3",
+        "consumequeue/tx_topic/0",
+    ]
+
+
+def test_a_hole_and_a_wrong_name_are_facts_not_errors(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    (root / "commitlog" / f"{1 << 20:020d}").unlink()
+    (root / "commitlog" / f"{2 << 20:020d}").rename(root / "commitlog" / "1.bak")
+    facts = facts_of(root, BOUNDARIES)
+    assert [s.base_offset for s in facts.segments if s.base_offset >> 20 < 4] == [0, 3 << 20, -1]
+    assert next(s for s in facts.segments if s.name == "1.bak").first_frame_offset == 2 << 20
+
+
+def test_damaged_bytes_are_counted(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    segment = root / "commitlog" / ("0" * 20)
+    data = bytearray(segment.read_bytes())
+    first_body = 88
+    data[first_body] ^= 0xFF
+    segment.write_bytes(data)
+    (damaged,) = [row for row in facts_of(root).frames if row.damaged_bytes]
+    assert damaged.subject == f"commitlog/{0:020d}"
