@@ -1,0 +1,272 @@
+"""Kills a run at its durable operations, one after the other, and runs it again; a script of test_kill.
+
+Each attempt is a fork of this process, which has imported everything and never touches a store itself. The
+child counts what makes its work durable (fsync, unlink, rename, link, commit) and sends itself SIGKILL
+before the chosen one. What is left on disk is looked at, the same run is done again without disturbance,
+and what it comes to is compared with a run that nobody killed. Prints one JSON object.
+
+Usage: kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.model.lag import LagSummary
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.finishing import finish
+from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+
+SEGMENTS = 2
+RUN = "run"
+NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
+DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
+DELETING = "release"
+"""The step that deletes segments; it is killed at each of its operations."""
+
+
+def managed(directory: Path) -> ManagedStore:
+    return ManagedStore.local("kill", str(directory / "store"), directory / "managed", time_zone="UTC")
+
+
+def cycle(store: ManagedStore, at_step: Callable[[str], None]) -> None:
+    todo: dict[str, Callable[[], object]] = {
+        "sense": lambda: steps.sense(store),
+        "make_plan": lambda: steps.make_plan(store, RUN, PlanRequest(manual=True, max_segments=SEGMENTS)),
+        "archive": lambda: steps.archive(store, RUN, steps.archive_jobs(store, RUN)),
+        "record_lag": lambda: steps.record_lag(store, RUN, NO_LAG, []),
+        "release": lambda: steps.release(store, RUN),
+        "clean_dependents": lambda: steps.clean_dependents(store, RUN),
+        "flush_checkpoint": lambda: steps.flush_checkpoint(store, RUN),
+        "finish": lambda: finish(store, RUN),
+    }
+    for name, step in todo.items():
+        at_step(name)
+        step()
+
+
+def count_durable_operations(kill_before: int | None) -> tuple[list[str], Callable[[str], None]]:
+    """Patch this process so that it keeps a list of what it does, and dies before number ``kill_before``."""
+    done: list[str] = []
+    step = [""]
+
+    def count(what: str) -> None:
+        if len(done) == kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done.append(f"{step[0]}: {what}")
+
+    def counted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            path = str(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""
+            if "__pycache__" not in path:
+                count(f"{name} {path}")
+            return real(*args, **kwargs)
+
+        setattr(os, name, call)
+
+    for name in DURABLE:
+        counted(name)
+
+    def commit(connection: Connection) -> None:
+        if not connection.get_execution_options().get("storage_engine_read_only"):
+            count("commit")
+
+    event.listen(Engine, "commit", commit)
+    return done, lambda name: step.__setitem__(0, name)
+
+
+def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Run ``work`` in a fork; returns its wait status and what it came to."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reader)
+            answer = json.dumps(work()).encode()
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(answer)
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    return status, json.loads(answer) if answer else None
+
+
+def run_cycle(directory: Path, kill_before: int | None) -> list[str]:
+    done, at_step = count_durable_operations(kill_before)
+    cycle(managed(directory), at_step)
+    return done
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def homeless(directory: Path, pristine: dict[str, str]) -> list[str]:
+    """Segments whose bytes are neither in the store nor provably in the lake at this moment."""
+    store = managed(directory)
+    here = fingerprint(directory / "store")
+    gone = [name for name, sha256 in pristine.items() if "commitlog/" in name and here.get(name) != sha256]
+    if not gone:
+        return []
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    lake = open_lake(store.lake, create=False)
+    rows = receipts(lake, record.store_id)
+    check_chain(rows)
+    broken = broken_receipts(lake, rows)
+    proven = {f"{row.log}/{row.base_offset:020d}": row for row in rows if row.identity not in broken}
+    lost = []
+    for name in gone:
+        row = proven.get(name)
+        if row is None or row.sha256 != pristine[name] or file_hash(row.data_file) != row.data_file_sha256:
+            lost.append(name)
+    return lost
+
+
+def file_hash(location: str) -> str:
+    return hashlib.sha256(Path(location.removeprefix("file://")).read_bytes()).hexdigest()
+
+
+def end_state(directory: Path) -> dict[str, Any]:
+    """What a finished run comes to, as far as it may not depend on what happened on the way."""
+    store = managed(directory)
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    run = journal.run(record.store_id, RUN)
+    lake = open_lake(store.lake, create=False)
+    rows = receipts(lake, record.store_id)
+    check_chain(rows)
+    messages = lake.messages()
+    data_files = sorted(path.rpartition("/")[2] for path in messages.inspect.files()["file_path"].to_pylist())
+    columns = ("physical_offset", "size")
+    table = messages.scan(selected_fields=columns).to_arrow().sort_by("physical_offset")
+    report = build_report(store, RUN)
+    return {
+        "store": fingerprint(directory / "store"),
+        "receipts": [[r.lineage, r.log, r.base_offset, r.size_bytes, r.sha256, r.row_count] for r in rows],
+        "broken": [str(fault) for fault in broken_receipts(lake, rows).values()],
+        "data_files": data_files,
+        "left_over": left_over(store, {row.data_file for row in rows}),
+        "rows": [table["physical_offset"].to_pylist(), table["size"].to_pylist()],
+        "run": run.state.value,
+        "outcome": report.outcome.value,
+        "deleted": sorted(e.subject for e in journal.events(run, Step.RELEASE, Phase.RESULT)),
+        "dependents": sorted(
+            e.subject.removeprefix(store.real_root)
+            for e in journal.events(run, Step.DEPENDENTS, Phase.RESULT)
+        ),
+    }
+
+
+def left_over(store: ManagedStore, wanted: set[str]) -> list[str]:
+    """Parquet files under the messages table's data directory that no receipt names."""
+    warehouse = Path(store.lake.properties["warehouse"].removeprefix("file://"))
+    found = warehouse.glob("**/messages/data/**/*.parquet")
+    return sorted(path.name for path in found if f"file://{path}" not in wanted)
+
+
+def choose(operations: list[str], most: int) -> list[int]:
+    """Every operation of the step that deletes, the ends of every step, and an even spread of the others."""
+    steps_of = [operation.partition(":")[0] for operation in operations]
+    ends = {
+        i
+        for i, step in enumerate(steps_of)
+        if i in (0, len(steps_of) - 1) or steps_of[i - 1] != step or steps_of[i + 1] != step
+    }
+    chosen = ends | {i for i, step in enumerate(steps_of) if step == DELETING}
+    others = [i for i in range(len(operations)) if i not in chosen]
+    room = max(most - len(chosen), 0)
+    if room and others:
+        stride = max(len(others) / room, 1)
+        chosen |= {others[int(i * stride)] for i in range(min(room, len(others)))}
+    return sorted(chosen)
+
+
+def prepare(pristine: Path, directory: Path) -> None:
+    (directory / "managed").mkdir(parents=True)
+    shutil.copytree(pristine, directory / "store", copy_function=shutil.copy2)
+
+
+def warm_up(pristine: Path) -> None:
+    """Load the compiled kernels once, instead of in every child."""
+    codec = codec_for("rocketmq")
+    data = (pristine / "commitlog" / f"{0:020d}").read_bytes()
+    for rows, _ in codec.decode(memoryview(data), 0):
+        codec.encode(rows, memoryview(bytearray(len(data))), 0)
+
+
+def main(pristine: Path, work: Path, most: int) -> None:
+    warm_up(pristine)
+    before = fingerprint(pristine)
+    prepare(pristine, work / "undisturbed")
+    status, operations = in_child(lambda: run_cycle(work / "undisturbed", None))
+    if status:
+        raise SystemExit("the undisturbed run failed")
+    _, expected = in_child(lambda: end_state(work / "undisturbed"))
+    chosen = choose(operations, most)
+    problems: list[str] = []
+    for kill_before in chosen:
+        where = f"killed before operation {kill_before} ({operations[kill_before]})"
+        prepare(pristine, work / "killed")
+        problems += [f"{where}: {what}" for what in disturb(work / "killed", kill_before, before, expected)]
+        shutil.rmtree(work / "killed")
+    answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
+    sys.stdout.write(json.dumps(answer))
+
+
+def disturb(
+    directory: Path, kill_before: int, pristine: dict[str, str], expected: dict[str, Any]
+) -> list[str]:
+    """Kill one run, look at what is left, run it again, and say what is not as it has to be."""
+    problems = []
+    status, _ = in_child(lambda: run_cycle(directory, kill_before))
+    if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+        problems.append(f"expected a death by SIGKILL, found status {status}")
+    _, lost = in_child(lambda: homeless(directory, pristine))
+    if lost != []:
+        problems.append(f"segments neither in the store nor in the lake: {lost}")
+    status, _ = in_child(lambda: run_cycle(directory, None))
+    if status:
+        return [*problems, "the run that followed failed"]
+    _, found = in_child(lambda: end_state(directory))
+    for key, value in expected.items():
+        if found is None or found[key] != value:
+            problems.append(f"another end state: expected {key} {value}, found {found and found[key]}")
+    return problems
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,52 @@
+"""A run that is killed anywhere and run again ends as one that nobody killed, and no byte is ever homeless."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.retention.journal import clock_ms
+
+RUNNER = Path(__file__).with_name("kill_runner.py")
+KILLS = 48
+STEPS = [
+    "sense",
+    "make_plan",
+    "archive",
+    "record_lag",
+    "release",
+    "clean_dependents",
+    "flush_checkpoint",
+    "finish",
+]
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    pristine = store_copy("clean-stop")
+    (pristine / "timerwheel").unlink()  # 38 MB that no step looks at
+    old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
+    for segment in (pristine / "commitlog").iterdir():
+        os.utime(segment, ns=(old_ns, old_ns))
+    work = tmp_path / "work"
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), str(pristine), str(work), str(KILLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= KILLS
+    assert list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"])) == STEPS
+    end = seen["end"]
+    assert (end["run"], end["outcome"], end["broken"], end["left_over"]) == ("finished", "done", [], [])
+    assert [receipt[2] for receipt in end["receipts"]] == [0, 1 << 20]
+    assert end["deleted"] == ["", f"commitlog/{0:020d}", f"commitlog/{1 << 20:020d}"]
