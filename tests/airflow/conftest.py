@@ -99,3 +99,17 @@ def store_connection(
         return StoreConnection(conn_id, root, directory)
 
     return connect
+
+
+@pytest.fixture
+def load_dag() -> Callable[[str], Any]:
+    """Parse a DAG file as the DAG processor does, and return its one DAG."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    def load(file: str) -> Any:
+        bag = DagBag(str(REPOSITORY / "dags" / file), load_op_links=False)
+        assert bag.import_errors == {}
+        (dag,) = bag.dags.values()
+        return dag
+
+    return load

@@ -1,0 +1,177 @@
+"""The DAGs on a real store, in a real Airflow task runner, with real Spark jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.receipts import list_stores, receipts
+
+# What Airflow and its dependencies warn about in their own code is not ours to mend.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+
+ALL_HOURS = ";".join(str(hour) for hour in range(24))
+NEVER = "99"
+STORE = "storage_engine_default"
+
+
+@pytest.fixture(autouse=True)
+def _airflow(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+
+
+def age(root: Path, segments: int) -> list[Path]:
+    """Date the oldest segments back past their reserved time, and the others to now."""
+    files = sorted((root / "commitlog").iterdir())
+    now = time.time()
+    for index, path in enumerate(files):
+        modified = now - 10 * 86400 if index < segments else now
+        os.utime(path, (modified, modified))
+    return files[:segments]
+
+
+def content(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def run(load_dag: Any) -> Callable[..., tuple[str, dict[str, str]]]:
+    """Run a DAG to its end; gives the run's state, and each task's by its name without the group."""
+
+    def run_dag(file: str, conf: dict[str, Any] | None = None) -> tuple[str, dict[str, str]]:
+        dag = load_dag(file)
+        for task in dag.tasks:
+            task.retries = 0
+        dag_run = dag.test(run_conf=conf)
+        states = {ti.task_id.rpartition(".")[2]: str(ti.state) for ti in dag_run.get_task_instances()}
+        return str(dag_run.state), states
+
+    return run_dag
+
+
+def report(reports: Path) -> dict[str, Any]:
+    """The newest report of the store."""
+    newest = max((reports / STORE).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    found: dict[str, Any] = json.loads(newest.read_text())
+    return found
+
+
+def archived(directory: Path) -> list[int]:
+    lake = open_lake(LakeConfig.local(directory / "lake"), create=False)
+    (store,) = list_stores(lake)
+    return sorted(row.base_offset for row in receipts(lake, store.store_id))
+
+
+def test_retention_archives_proves_and_deletes_what_has_expired(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    old = age(store.root, 3)
+    state, tasks = run("storage_retention.py")
+    assert state == "success", tasks
+    assert set(tasks.values()) == {"success"}
+    assert not any(path.exists() for path in old)
+    assert len(list((store.root / "commitlog").iterdir())) == 5
+    assert archived(store.directory) == [int(path.name) for path in old]
+    written = report(store.reports)
+    assert written["ok"] is True
+    assert written["outcome"] == "done"
+    assert written["lag"]["groups"] > 0
+    assert written["validation"]["checks"]
+    assert not list(store.reports.glob(".spark-job-*"))
+
+
+def test_with_nothing_expired_the_rest_is_skipped_and_the_report_says_why(
+    store_connection: Any, run: Any
+) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 0)
+    before = content(store.root)
+    state, tasks = run("storage_retention.py")
+    assert state == "success"
+    assert (tasks["sense"], tasks["plan"], tasks["report"]) == ("success",) * 3
+    assert {name for name, found in tasks.items() if found == "skipped"} == {
+        "consumer_lag",
+        "archive",
+        "release",
+        "clean_dependents",
+        "flush_checkpoint",
+        "validate",
+    }
+    written = report(store.reports)
+    assert written["outcome"] == "nothing-to-do"
+    assert {segment["reason"] for segment in written["segments"]} == {"not-expired", "active"}
+    assert content(store.root) == before
+
+
+def test_an_unreachable_lake_keeps_every_segment_and_the_run_is_red_with_a_report(
+    store_connection: Any, tmp_path: Path, run: Any
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the lake's directory should be")
+    extra = {"lake_directory": str(blocked / "lake")}
+    store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS)
+    age(store.root, 3)
+    before = content(store.root)
+    state, tasks = run("storage_retention.py")
+    assert state == "failed"
+    assert "failed" in tasks.values()
+    assert tasks["release"] == "upstream_failed"
+    assert content(store.root) == before
+
+
+def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any, run: Any) -> None:
+    from storage_engine.rocketmq.broker_config import load_broker_config
+    from storage_engine.rocketmq.store import RocketMQStore
+
+    store = store_connection(STORE, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
+    age(store.root, 1)
+    before = content(store.root)
+    with RocketMQStore.open(load_broker_config(None, {}, root=store.root)).hold():
+        state, tasks = run("storage_forced_cleanup.py", {"reason": "a test", "segments": 1, "dry_run": False})
+    assert state == "failed"
+    assert (tasks["archive"], tasks["release"], tasks["report"]) == ("success", "failed", "failed")
+    assert content(store.root) == before
+    assert any("StoreBusyError" in step["error"] for step in report(store.reports)["steps"])
+
+
+def test_forced_cleanup_by_default_only_shows_its_plan(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=NEVER)
+    age(store.root, 0)
+    before = content(store.root)
+    state, tasks = run("storage_forced_cleanup.py", {"reason": "disk is filling", "segments": 2})
+    assert state == "success"
+    assert (tasks["plan"], tasks["archive"], tasks["release"]) == ("success", "skipped", "skipped")
+    written = report(store.reports)
+    assert [s["base_offset"] for s in written["segments"] if s["planned"]] == [0, 1048576]
+    assert written["request"]["reason"] == "disk is filling"
+    assert content(store.root) == before
+    lake = open_lake(LakeConfig.local(store.directory / "lake"), create=False)
+    assert list_stores(lake) == ()
+
+
+def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=NEVER)
+    age(store.root, 0)
+    conf = {"reason": "it's {{ full }}", "segments": 2, "dry_run": False}
+    state, tasks = run("storage_forced_cleanup.py", conf)
+    assert state == "success", tasks
+    assert min(path.name for path in (store.root / "commitlog").iterdir()) == "00000000000002097152"
+    assert archived(store.directory) == [0, 1048576]
+    written = report(store.reports)
+    assert written["request"]["reason"] == "it's {{ full }}"
+    assert {segment["reason"] for segment in written["segments"] if segment["fate"] == "deleted"} == {
+        "forced"
+    }

@@ -1,0 +1,114 @@
+"""The DAG files: what they consist of, and that parsing them stays cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import ParamValidationError
+
+DAGS = Path(__file__).parents[2] / "dags"
+STEPS = [
+    "plan",
+    "consumer_lag",
+    "archive",
+    "release",
+    "clean_dependents",
+    "flush_checkpoint",
+    "validate",
+    "report",
+]
+HEAVY = ["numba", "pyspark", "great_expectations", "pyiceberg", "pyarrow", "pandas", "isal"]
+
+
+def chain_of(dag: Any, first: str) -> list[str]:
+    """Task ids from ``first`` on; every task has at most one successor."""
+    ids = [first]
+    while downstream := dag.get_task(ids[-1]).downstream_task_ids:
+        (only,) = downstream
+        ids.append(only)
+    return ids
+
+
+def check_params(form: Any, given: dict[str, Any]) -> None:
+    """Validate what a person entered, as Airflow does when a run is created."""
+    form.update(given)
+    form.validate()
+
+
+def test_each_configured_store_has_the_whole_cycle(load_dag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "one,other")
+    dag = load_dag("storage_retention.py")
+    for store in ("one", "other"):
+        assert chain_of(dag, f"{store}.sense") == [f"{store}.{step}" for step in ("sense", *STEPS)]
+        assert {
+            task.storage_engine_conn_id for task in dag.tasks if task.task_id.startswith(f"{store}.")
+        } == {store}
+    assert len(dag.tasks) == 2 * (1 + len(STEPS))
+
+
+def test_retention_is_scheduled_one_run_at_a_time_without_catching_up(load_dag: Any) -> None:
+    dag = load_dag("storage_retention.py")
+    assert (dag.max_active_runs, dag.catchup, dag.dag_id) == (1, False, "storage_retention")
+    assert dag.schedule == "*/10 * * * *"
+
+
+@pytest.mark.parametrize("file", ["storage_retention.py", "storage_forced_cleanup.py"])
+def test_a_report_is_written_whatever_becomes_of_the_run(load_dag: Any, file: str) -> None:
+    dag = load_dag(file)
+    (last,) = dag.leaves
+    assert last.task_id.endswith("report")
+    assert last.trigger_rule == "all_done"
+
+
+def test_a_quiet_store_is_planned_too_so_that_the_report_can_say_why_all_stays(load_dag: Any) -> None:
+    plan = load_dag("storage_retention.py").get_task("storage_engine_default.plan")
+    assert plan.trigger_rule == "none_failed"
+
+
+def test_forced_cleanup_is_by_hand_only(load_dag: Any) -> None:
+    dag = load_dag("storage_forced_cleanup.py")
+    assert chain_of(dag, "plan") == STEPS
+    assert dag.schedule is None
+
+
+@pytest.mark.parametrize(
+    ("params", "fault"),
+    [
+        ({}, "reason"),
+        ({"reason": ""}, "too short|non-empty"),
+        ({"reason": "disk", "store": "unknown"}, "unknown"),
+        ({"reason": "disk", "segments": 0}, "minimum"),
+        ({"reason": "disk", "segments": "3"}, "not of type"),
+        ({"reason": "disk", "target_used_percent": 101}, "maximum"),
+        ({"reason": "disk", "dry_run": "no"}, "not of type"),
+    ],
+)
+def test_forced_cleanup_refuses_bad_params(load_dag: Any, params: dict[str, Any], fault: str) -> None:
+    dag = load_dag("storage_forced_cleanup.py")
+    with pytest.raises(ParamValidationError, match=fault):
+        check_params(dag.params, params)
+
+
+def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
+    dag = load_dag("storage_forced_cleanup.py")
+    assert dag.params["dry_run"] is True
+
+
+@pytest.mark.parametrize("file", ["storage_retention.py", "storage_forced_cleanup.py"])
+def test_parsing_imports_nothing_heavy(file: str) -> None:
+    code = f"""
+import sys
+import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit, airflow.triggers.base
+before = set(sys.modules)
+import runpy
+runpy.run_path({str(DAGS / file)!r})
+print(*sorted(set({HEAVY!r}) & (set(sys.modules) - before)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.splitlines()[-1:] in ([], [""]), done.stdout

@@ -1,0 +1,137 @@
+"""Whatever way up or the demo ends, every process that it started is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage_engine.project.airflow_api import AirflowApi, ApiError
+from storage_engine.project.init import Project
+from storage_engine.project.local_airflow import component_environment
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+def start(command: str, directory: Path) -> subprocess.Popen[str]:
+    """Run ``storage-engine COMMAND DIRECTORY`` as a shell does, in an environment with another Airflow."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from storage_engine.cli import main; main()", command, str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__DAGS_FOLDER": "/elsewhere"},
+    )
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
+    """Read lines until one contains ``text``."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if text in line:
+            return lines
+    raise AssertionError(f"ended without saying {text!r}: {lines}")
+
+
+def end(process: subprocess.Popen[str], signal_number: int) -> tuple[int, str]:
+    process.send_signal(signal_number)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def left_over(directory: Path) -> list[str]:
+    """Processes that know the directory from their environment or command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            known = " ".join([*process.environ().values(), *process.cmdline()])
+        except (psutil.Error, OSError):
+            continue
+        if str(directory) in known and process.pid != os.getpid():
+            found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    # A name that no other process has in its environment.
+    return tmp_path / f"airflow-of-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def test_up_serves_with_the_login_that_it_prints_and_ctrl_c_ends_every_process(directory: Path) -> None:
+    process = start("up", directory)
+    said = "\n".join(read_until(process, "Press Ctrl-C"))
+    address, password = re.search(r"address +(\S+)", said), re.search(r"password +(\S+)", said)
+    assert address, said
+    assert password, said
+    api = AirflowApi.log_in(address[1], "admin", password[1])
+    connections = {c["connection_id"]: c for c in api.get("/api/v2/connections")["connections"]}
+    assert set(connections) == {"storage_engine_default", "spark_default"}
+    with pytest.raises(ApiError) as refused:
+        AirflowApi.log_in(address[1], "admin", "guess")
+    assert refused.value.status == 401
+    assert password[1] not in " ".join(_command_lines())
+    assert _listening_addresses(directory) == {"127.0.0.1"}
+    status, output = end(process, signal.SIGINT)
+    assert status == 0, output
+    assert left_over(directory) == []
+
+
+@pytest.mark.parametrize("after", ["creating its database", "starting api-server", "DAG run"])
+def test_an_interrupted_demo_leaves_no_process_behind(directory: Path, after: str) -> None:
+    process = start("demo", directory)
+    read_until(process, after)
+    status, output = end(process, signal.SIGTERM if after == "DAG run" else signal.SIGINT)
+    assert status == 128 + (signal.SIGTERM if after == "DAG run" else signal.SIGINT), output
+    assert "nothing is left running" in output
+    assert left_over(directory) == []
+
+
+def test_the_demo_ends_well_by_itself_twice_in_the_same_place(directory: Path) -> None:
+    for _ in range(2):
+        process = start("demo", directory)
+        output, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, output
+        assert "Everything held." in output
+        assert left_over(directory) == []
+
+
+def test_another_airflows_variables_do_not_reach_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AIRFLOW_HOME", "AIRFLOW__CORE__EXECUTOR", "AIRFLOW_CONN_X", "PYTHONPATH", "SPARK_HOME"):
+        monkeypatch.setenv(name, "/elsewhere")
+    environment = component_environment(Project(tmp_path))
+    assert [name for name in environment if name.startswith("AIRFLOW")] == ["AIRFLOW_HOME"]
+    assert environment["AIRFLOW_HOME"] == str(tmp_path)
+    assert "/elsewhere" not in environment.values()
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for process in psutil.process_iter():
+        try:
+            lines += process.cmdline()
+        except psutil.Error:
+            continue
+    return lines
+
+
+def _listening_addresses(directory: Path) -> set[str]:
+    found = set()
+    for line in left_over(directory):
+        try:
+            connections = psutil.Process(int(line.partition(":")[0])).net_connections("inet")
+        except psutil.Error:
+            continue
+        found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
