@@ -20,9 +20,10 @@ from storage_engine.cli.output import print_json, progress
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.identity import adopt as open_new_lineage
-from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.journal import Journal
 from storage_engine.retention.lag_table import at_risk, summarize
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

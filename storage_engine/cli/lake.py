@@ -19,7 +19,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status
 from storage_engine.retention import steps
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.verification import verify_store
 
 

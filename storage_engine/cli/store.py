@@ -19,7 +19,7 @@ from storage_engine.cli.options import (
 from storage_engine.cli.output import print_json
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.rocketmq.broker_config import load_broker_config

@@ -15,7 +15,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -5,7 +5,6 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
 from storage_engine.retention.lease import Lease, give_up, renew, take
@@ -336,11 +336,6 @@ class Journal:
 
     def find_waiver(self, plan_digest: str) -> Waiver | None:
         return self._database.read(lambda connection: _waiver(connection, plan_digest))
-
-
-def clock_ms() -> int:
-    """This machine's clock, milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def _store(connection: Connection, where: Any) -> StoreRecord | None:

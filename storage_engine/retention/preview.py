@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.disk import with_disk_levels
 

@@ -8,9 +8,10 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, local_spans, verify
 from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_engine.model.watch import Watch
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -13,9 +13,10 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import proven_facts, same_file
 from storage_engine.retention.history import releases, segment_subject
-from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine import durable
-from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents

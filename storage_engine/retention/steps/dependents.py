@@ -12,7 +12,8 @@ from storage_engine import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import DependentFile
-from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.releasing import ReleaseResult

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.retention.journal import Run, Step, clock_ms
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import approved_plan, open_context
 

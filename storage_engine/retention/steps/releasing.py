@@ -28,6 +28,7 @@ from storage_engine.model.plan import Decision, Plan, Reason
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, StoreSnapshot
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import (
     Passage,
     Verdict,
@@ -37,7 +38,7 @@ from storage_engine.retention.gate import (
     still_eligible,
 )
 from storage_engine.retention.history import SegmentRelease, releases, segment_subject
-from storage_engine.retention.journal import Phase, Run, Step, clock_ms
+from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.consumer_lag import without_held_back

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.journal import clock_ms
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 
