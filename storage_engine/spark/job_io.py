@@ -121,7 +121,7 @@ def run_job(
 
 
 def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
-    """Run a job; whatever ends it becomes an error of ours here, as Spark's own can't be read once it stopped.
+    """Run a job; what ends it becomes an error of ours here, as Spark's own can't be read once it stopped.
 
     :raises StorageEngineError: always one of these.
     """

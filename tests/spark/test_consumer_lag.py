@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from storage_engine.exceptions import BadInputError, CorruptFileError, SparkJobError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
@@ -21,7 +22,7 @@ from storage_engine.spark.consumer_lag import (
     prepare,
 )
 from storage_engine.spark.job_io import read_result, run_job, write_request
-from storage_engine.spark.session import spark_environment, spark_session, spark_settings
+from storage_engine.spark.session import spark_environment, spark_settings
 
 JOB = Path(__file__).parents[2] / "spark_jobs" / "consumer_lag.py"
 NOW_MS = 1_900_000_000_000
@@ -97,9 +98,9 @@ def test_job_can_be_run_again_and_names_what_it_cannot_read(
     store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
     root = store_copy("clean-stop")
-    request = make_request(root, tmp_path)
     damaged = root / "consumequeue" / "orders" / "0" / f"{0:020d}"
-    with spark_session("test") as spark:
+
+    def job(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
         first = consumer_lag(spark, request)
         assert consumer_lag(spark, request) == first
         frame = lag_frame(spark, request)
@@ -107,11 +108,12 @@ def test_job_can_be_run_again_and_names_what_it_cannot_read(
         assert frame.filter("at_risk").count() == len(first.at_risk)
         no_plan = ConsumerLagRequest(str(root), str(tmp_path / "other"))
         assert consumer_lag(spark, no_plan).summary.at_risk_groups == ()
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        return consumer_lag(spark, request)
 
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    write_request(tmp_path / "request.json", request)
+    write_request(tmp_path / "request.json", make_request(root, tmp_path))
     paths = [str(tmp_path / "request.json"), str(tmp_path / "result.json")]
-    assert run_job(paths, "test", ConsumerLagRequest, consumer_lag) == 1
+    assert run_job(paths, "test", ConsumerLagRequest, job) == 1
     with pytest.raises(CorruptFileError, match=str(damaged)):
         read_result(paths[1], paths[0], ConsumerLagResult)
 
