@@ -15,7 +15,6 @@ from jinja2 import ChoiceLoader, PackageLoader
 from storage_engine.quality.gx import DefaultJinjaIndexPageView, DefaultJinjaPageView
 
 SITE = "storage_engine"
-SITE_DIRECTORY = Path("gx/uncommitted/data_docs/storage_engine")
 
 _TEMPLATES = PackageLoader("storage_engine.quality", "templates/data_docs")
 

@@ -14,7 +14,7 @@ from storage_engine.durable import make_dirs, write_file
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import CheckResult, Status
 from storage_engine.quality import expectations
-from storage_engine.quality.data_docs import SITE, SITE_DIRECTORY, site_config, tidy_site
+from storage_engine.quality.data_docs import SITE, site_config, tidy_site
 from storage_engine.quality.gx import (
     ActionContext,
     Checkpoint,
@@ -24,6 +24,7 @@ from storage_engine.quality.gx import (
     ValidationDefinition,
     gx,
 )
+from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.quality.suite import SUITES, load_suite
 
 EXAMPLES = 10

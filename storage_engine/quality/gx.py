@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 
 # Read once, at the first import: nothing about a store leaves this machine.
 os.environ["GX_ANALYTICS_ENABLED"] = "false"
+
+# Hundreds of lines about its own decorators, at each import.
+logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
 
 with warnings.catch_warnings():
     # Great Expectations 1.x imports two standard modules that Python deprecates since 3.11.

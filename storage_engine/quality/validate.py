@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 
@@ -11,11 +10,12 @@ from storage_engine.durable import make_dirs, write_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import ValidationResult
 from storage_engine.project.resources import project_path
-from storage_engine.quality.data_docs import SITE_DIRECTORY
 from storage_engine.quality.facts import collect_facts
 from storage_engine.quality.page import render_page
+from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from storage_engine.retention.report_files import run_directory
 from storage_engine.retention.steps import record_validation
 
 VALIDATION_JSON = "validation.json"
@@ -81,8 +81,7 @@ def validate_store(
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
     """Where a validation goes by default: a directory a run under the store's reports."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_key or "by-hand").strip(".-") or "run"
-    return Path(store.report_dir) / re.sub(r"[^A-Za-z0-9._-]+", "-", store.name) / name
+    return run_directory(store, run_key or "by-hand")
 
 
 def write_page(

@@ -65,7 +65,7 @@ def run(load_dag: Any) -> Callable[..., tuple[str, dict[str, str]]]:
 
 def report(reports: Path) -> dict[str, Any]:
     """The newest report of the store."""
-    newest = max((reports / STORE).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    newest = max((reports / STORE).glob("*/report.json"), key=lambda path: path.stat().st_mtime_ns)
     found: dict[str, Any] = json.loads(newest.read_text())
     return found
 
