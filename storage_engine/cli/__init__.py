@@ -16,21 +16,22 @@ from storage_engine.cli.output import print_error
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 COMMANDS = {
-    "inspect": "store",
-    "plan": "store",
-    "lag": "store",
-    "index-lookup": "store",
-    "archive": "lake",
-    "verify": "lake",
-    "restore": "lake",
-    "clean": "clean",
-    "waive": "clean",
-    "adopt": "clean",
-    "validate": "validate",
-    "init": "project",
-    "demo": "project",
-    "up": "project",
+    "inspect": ("store", "What a store is and holds."),
+    "plan": ("store", "What a cleanup would delete, and why."),
+    "lag": ("store", "How far each consumer group is behind."),
+    "index-lookup": ("store", "Where the messages with a key are."),
+    "archive": ("lake", "Copy sealed segments into the lake, with proof."),
+    "verify": ("lake", "Check the lake, and that no byte is missing."),
+    "restore": ("lake", "Bring archived segments back as identical files."),
+    "clean": ("clean", "The whole job, once: archive, prove, delete."),
+    "waive": ("clean", "Let one plan go without receipts."),
+    "adopt": ("clean", "Accept new bytes under archived offsets."),
+    "validate": ("validate", "Prove store and lake with Great Expectations."),
+    "init": ("project", "Put DAGs, settings and connections in place."),
+    "demo": ("project", "Run the whole cycle in a real Airflow."),
+    "up": ("project", "Start Airflow on loopback to look around in."),
 }
+"""By command: the module it is in, and what it does in a few words."""
 
 
 class LazyGroup(click.Group):
@@ -43,9 +44,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"storage_engine.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        module, _ = COMMANDS[cmd_name]
+        loaded = importlib.import_module(f"storage_engine.cli.{module}")
+        command: click.Command = getattr(loaded, cmd_name.replace("-", "_"))
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,15 +68,29 @@ def main(arguments: list[str] | None = None) -> Any:
 
     :param arguments: the words after the program's name; None takes them from ``sys.argv``.
     """
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            print_error(error, as_json=True)
+        else:
+            error.show()
         code = error.exit_code
     except click.exceptions.Abort:
         click.echo("Aborted.", err=True)
         code = 1
     except StorageEngineError as error:
-        print_error(error, as_json="--json" in (arguments or sys.argv))
+        print_error(error, as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 1
+    except OSError as error:
+        print_error(_file_error(error), as_json=as_json)
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _file_error(error: OSError) -> OSError:
+    """The same with a message that begins with the file, as all others do."""
+    if error.filename is None or error.strerror is None:
+        return error
+    return type(error)(f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk.")

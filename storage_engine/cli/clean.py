@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.cli.options import (
+    check_store,
     json_option,
     lake_option,
     managed_store,
@@ -16,8 +18,9 @@ from storage_engine.cli.options import (
     policy_options,
     store_options,
 )
-from storage_engine.cli.output import print_json, progress
+from storage_engine.cli.output import bytes_text, count_text, print_json, progress
 from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
@@ -27,13 +30,18 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.lag_table import at_risk, summarize
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
+from storage_engine.retention.report_files import run_directory
+from storage_engine.retention.steps.consumer_lag import recorded_lag
+from storage_engine.retention.steps.context import open_context
 
 
 @click.command()
 @store_options()
-@lake_option(required=True)
+@lake_option(new=True)
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
-@click.option("--max-segments", type=int, help="At most so many; default: deleteFileBatchMax.")
+@click.option(
+    "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @policy_options
@@ -71,18 +79,26 @@ def clean(
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
     say = _silent if as_json else _say
-    say(f"run {run_key}")
+    check_store(managed)
+    say(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)
-    say(f"plan: {len(plan.delete_offsets)} segments to delete, {plan.kept} to keep")
+    say(
+        f"plan: {count_text(len(plan.delete_offsets), 'segment')} to delete, "
+        f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
+    )
     try:
         _archive_and_release(managed, run_key, plan.delete_offsets, say)
-    finally:
-        finished = finish(managed, run_key)
+    except StorageEngineError:
+        say(f"stopped; the report: {finish(managed, run_key).report_text}")
+        raise
+    finished = finish(managed, run_key)
+    page = run_directory(managed, run_key) / "report.html"
     if as_json:
         click.echo(Path(finished.report_json).read_text())
     else:
         click.echo(Path(finished.report_text).read_text())
         click.echo(f"Report   {finished.report_json}")
+        click.echo(f"Page     {page}")
     return 0 if finished.ok else 1
 
 
@@ -91,21 +107,33 @@ def _archive_and_release(
 ) -> None:
     from storage_engine.quality.validate import validate_store
 
-    table = in_process_lag(managed, going)
-    steps.record_lag(managed, run_key, summarize(table), at_risk(table))
+    if not _lag_is_known(managed, run_key):
+        table = in_process_lag(managed, going)
+        steps.record_lag(managed, run_key, summarize(table), at_risk(table))
     jobs = steps.archive_jobs(managed, run_key)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         archived = steps.archive(managed, run_key, jobs, advance)
-    say(f"archive: {len(archived)} segments archived and proven")
+    say(f"archive: {count_text(len(archived), 'segment')} archived and proven now")
     released = steps.release(managed, run_key)
-    say(f"release: {len(released.deleted)} segments deleted, {released.freed_bytes} bytes freed")
+    say(
+        f"release: {count_text(len(released.deleted), 'segment')} deleted, "
+        f"{bytes_text(released.freed_bytes)} freed"
+    )
     dependents = steps.clean_dependents(managed, run_key)
-    say(f"dependents: {len(dependents.deleted)} files deleted")
+    say(
+        f"dependents: {count_text(sum(dependents.deleted.values()), 'file')} deleted, "
+        f"{bytes_text(dependents.freed_bytes)} freed"
+    )
     flushed = steps.flush_checkpoint(managed, run_key)
     say(f"flush: {flushed.flushed} files and directories")
     say("validate: Great Expectations …")
-    validated = validate_store(managed, run_key)
-    say(f"validate: {validated.overall.value}")
+    say(f"validate: {validate_store(managed, run_key).overall.value}")
+
+
+def _lag_is_known(managed: ManagedStore, run_key: str) -> bool:
+    """Whether the run got as far before it was interrupted: then its segments may be gone by now."""
+    context = open_context(managed)
+    return recorded_lag(context, context.run(run_key)) is not None
 
 
 def _say(line: str) -> None:
@@ -118,23 +146,28 @@ def _silent(line: str) -> None:
 
 @click.command()
 @click.argument("digest")
-@lake_option(required=True)
+@lake_option()
 @click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
 @json_option
 def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise click.BadParameter(
+            f"expected a plan's digest of 64 hexadecimal digits, as plan shows it, found {digest!r}",
+            param_hint="DIGEST",
+        )
     journal = Journal(managed_store(Path(), lake_dir).journal_url)
     waiver = journal.waive(digest, person(), reason)
     if as_json:
         print_json(waiver)
     else:
-        click.echo(f"{waiver.person} waived receipts for plan {waiver.plan_digest}: {waiver.reason}")
+        click.echo(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
     return 0
 
 
 @click.command()
 @store_options()
-@lake_option(required=True)
+@lake_option()
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @json_option
 def adopt(
@@ -151,9 +184,10 @@ def adopt(
     What is archived stays in the lake under the old lineage.
     """
     managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    check_store(managed)
     record = open_new_lineage(managed, person(), reason)
     if as_json:
         print_json(record)
     else:
-        click.echo(f"store {record.store_id} is at lineage {record.lineage} from now on")
+        click.echo(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
     return 0

@@ -2,57 +2,80 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 import click
 
-from storage_engine.cli.output import bytes_text, print_table, time_text
-from storage_engine.rocketmq.inspect import StoreInspection
+from storage_engine.cli.output import bytes_text, console, print_table, shortened, time_text
+from storage_engine.cli.plan_output import print_disks
+from storage_engine.rocketmq.inspect import SegmentInspection, StoreInspection
 
 
-def print_inspection(found: StoreInspection) -> None:
+def print_inspection(found: StoreInspection, *, messages: bool) -> None:
+    """:param messages: every frame was read, so its counts are known."""
     _print_state(found)
-    print_table(
-        "Commitlog",
-        ("segment", "size#", "state", "last written", "messages#", "first stored", "last stored", "damaged#"),
-        (
-            (
-                row.segment.name,
-                bytes_text(row.segment.facts.size_bytes),
-                row.segment.state.value,
-                time_text(row.segment.facts.mtime_ns // 1_000_000),
-                row.messages,
-                time_text(row.first_store_timestamp_ms),
-                time_text(row.last_store_timestamp_ms),
-                bytes_text(row.damaged_bytes),
-            )
-            for row in found.segments
-        ),
-    )
+    _print_segments(found.segments, messages=messages)
     if found.queues:
         print_table(
             "Consume queues",
-            ("topic", "queue#", "files#", "min#", "max#", ""),
+            ("topic~", "queue#", "files#", "min#", "max#", "kind"),
             (
                 (q.topic, q.queue_id, q.files, q.min_offset, q.max_offset, "batch" if q.batch else "")
                 for q in found.queues
             ),
         )
+    click.echo()
     if found.index_files:
         first, last = found.index_files[0], found.index_files[-1]
-        stored = f"{time_text(first.begin_timestamp_ms)} to {time_text(last.end_timestamp_ms)}"
         click.echo(
             f"Index: {len(found.index_files)} files, offsets {first.begin_phy_offset} to "
-            f"{last.end_phy_offset}, stored {stored}"
+            f"{last.end_phy_offset},\n       stored {time_text(first.begin_timestamp_ms)} to "
+            f"{time_text(last.end_timestamp_ms)}"
         )
-    click.echo(f"Topics: {', '.join(topic.topic for topic in found.topics) or 'none'}")
-    click.echo(f"Groups: {', '.join(found.groups) or 'none'}")
+    _print_names("Topics", [topic.topic for topic in found.topics])
+    _print_names("Groups", found.groups)
     settings = ((field.name, getattr(found.config, field.name)) for field in fields(found.config))
     print_table(
         "Settings in effect",
         ("setting", "value"),
-        (row for row in settings if row[0] not in ("raw", "source")),
+        ((name, _setting_text(value)) for name, value in settings if name not in ("raw", "source")),
     )
+
+
+def _print_segments(rows: Sequence[SegmentInspection], *, messages: bool) -> None:
+    if messages:
+        print_table(
+            "Commitlog",
+            ("segment", "state", "messages#", "first stored", "last stored", "damaged#"),
+            (
+                (
+                    row.segment.name,
+                    row.segment.state.value,
+                    row.messages,
+                    time_text(row.first_store_timestamp_ms),
+                    time_text(row.last_store_timestamp_ms),
+                    bytes_text(row.damaged_bytes) if row.damaged_bytes else "none",
+                )
+                for row in rows
+            ),
+        )
+    else:
+        print_table(
+            "Commitlog",
+            ("segment", "size#", "state", "last written", "first stored"),
+            (
+                (
+                    row.segment.name,
+                    bytes_text(row.segment.facts.size_bytes),
+                    row.segment.state.value,
+                    time_text(row.segment.facts.mtime_ns // 1_000_000),
+                    time_text(row.first_store_timestamp_ms),
+                )
+                for row in rows
+            ),
+        )
 
 
 def _print_state(found: StoreInspection) -> None:
@@ -62,17 +85,33 @@ def _print_state(found: StoreInspection) -> None:
     elif found.crashed:
         click.echo("Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered.")
     click.echo(
-        f"Offsets {found.min_offset} to {found.max_offset}, consume queues complete up to "
-        f"{found.dispatched_offset}; {found.queue_count} queues"
+        f"Offsets {found.min_offset} to {found.max_offset}; {found.queue_count} consume queues, "
+        f"complete up to {found.dispatched_offset}"
     )
-    for disk in (*found.log_disks, found.dependents_disk):
-        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
-        click.echo(f"Disk {disk.path}: {level}")
+    print_disks((*found.log_disks, found.dependents_disk))
     if found.checkpoint is None:
         click.echo("Checkpoint: none")
     else:
         click.echo(
             f"Checkpoint: commitlog {time_text(found.checkpoint.physic_msg_timestamp_ms)}, consume queues "
-            f"{time_text(found.checkpoint.logics_msg_timestamp_ms)}, index "
+            f"{time_text(found.checkpoint.logics_msg_timestamp_ms)},\n            index "
             f"{time_text(found.checkpoint.index_msg_timestamp_ms)}"
         )
+
+
+def _print_names(title: str, names: Iterable[str]) -> None:
+    """A list of names, wrapped in a terminal and on one line elsewhere."""
+    screen = console()
+    shown = [shortened(name) if screen.is_terminal else name for name in names]
+    text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
+    if screen.is_terminal:
+        text = textwrap.fill(text, screen.width, subsequent_indent="  ", break_on_hyphens=False)
+    click.echo(text)
+
+
+def _setting_text(value: object) -> str:
+    if value is None:
+        return "not set: as the files are"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

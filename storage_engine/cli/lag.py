@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
 import pyarrow as pa
 
-from storage_engine.cli.output import duration_text, print_table
+from storage_engine.cli.output import count_text, duration_text, print_table
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
 
@@ -29,36 +30,40 @@ def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) ->
     )
 
 
-def print_lag(rows: Iterable[Mapping[str, Any]]) -> None:
+def print_lag(rows: Sequence[Mapping[str, Any]]) -> None:
+    lost = any(row["lost_messages"] for row in rows)
     print_table(
         "Consumer lag",
-        (
-            "group",
-            "topic",
-            "queue#",
-            "committed#",
-            "min#",
-            "max#",
-            "behind#",
-            "behind by",
-            "lost#",
-            "loses in",
-            "at risk",
-        ),
+        ("group~", "queue~", "committed#", "behind#", "by#", *(["lost#"] if lost else []), "next one goes"),
         (
             (
                 row["group"],
-                row["topic"],
-                row["queue_id"],
-                "unknown" if row["committed_offset"] is None else row["committed_offset"],
-                row["min_offset"],
-                row["max_offset"],
-                "unknown" if row["lag_messages"] is None else row["lag_messages"],
-                duration_text(row["lag_ms"]),
-                row["lost_messages"],
-                duration_text(row["time_to_loss_ms"]),
-                "yes" if row["at_risk"] else "",
+                f"{row['topic']}/{row['queue_id']}",
+                _known(row["committed_offset"]),
+                _known(row["lag_messages"]),
+                duration_text(row["lag_ms"]) if row["lag_messages"] else "",
+                *([row["lost_messages"]] if lost else []),
+                _goes(row),
             )
             for row in rows
         ),
     )
+    click.echo()
+    behind = sum(row["lag_messages"] or 0 for row in rows)
+    groups = len({row["group"] for row in rows})
+    risky = sum(row["at_risk"] for row in rows)
+    click.echo(
+        f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
+        f"{count_text(risky, 'queue')} the next message is in a segment that a cleanup deletes now."
+    )
+
+
+def _known(value: int | None) -> int | str:
+    return "unknown" if value is None else value
+
+
+def _goes(row: Mapping[str, Any]) -> str:
+    """When the group's next message may be deleted."""
+    if row["at_risk"]:
+        return "now"
+    return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

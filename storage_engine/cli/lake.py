@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import json_option, lake_option, managed_store, moment_ms, store_options
+from storage_engine.cli.options import (
+    check_store,
+    json_option,
+    lake_option,
+    managed_store,
+    moment_ms,
+    store_options,
+)
 from storage_engine.cli.output import bytes_text, print_json, print_table, progress, time_text
 from storage_engine.exceptions import BadInputError, RestoreError
 from storage_engine.lake import restore as restoring
@@ -25,7 +32,7 @@ from storage_engine.retention.verification import verify_store
 
 @click.command()
 @store_options()
-@lake_option(required=True)
+@lake_option(new=True)
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
@@ -48,6 +55,7 @@ def archive(
     The store is only read. A segment that is archived already is left alone.
     """
     managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    check_store(managed)
     run_key = f"archive-{clock_ms()}"
     if planned:
         steps.make_plan(managed, run_key, PlanRequest(manual=manual))
@@ -69,7 +77,7 @@ def archive(
         return 0
     print_table(
         "Archived and proven",
-        ("segment", "messages#", "bytes#", "in the lake#", "SHA-256"),
+        ("segment", "messages#", "size#", "in the lake#", "SHA-256"),
         (
             (
                 f"{receipt.base_offset:020d}",
@@ -86,7 +94,7 @@ def archive(
 
 @click.command()
 @store_options(required=False)
-@lake_option(required=True)
+@lake_option()
 @click.option(
     "--level",
     type=click.Choice([level.value for level in VerifyLevel]),
@@ -131,7 +139,7 @@ def _print_verification(result: StoreVerification) -> None:
     print_table(
         f"Store {result.store_id}: {result.overall.value}, {result.receipt_count} receipts, "
         f"{bytes_text(result.checked_bytes)} checked",
-        ("log", "from#", "to#", "where", "status", "detail"),
+        ("log", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
             for row in result.ranges
@@ -144,7 +152,7 @@ def _print_verification(result: StoreVerification) -> None:
 
 
 @click.command()
-@lake_option(required=True)
+@lake_option()
 @click.option(
     "--to", "to_dir", type=click.Path(path_type=Path), required=True, help="New directory to restore into."
 )
@@ -194,10 +202,10 @@ def restore(
         return 0
     print_table(
         f"Restored into {to_dir}",
-        ("file", "bytes#", "SHA-256", ""),
+        ("file", "size#", "SHA-256", ""),
         (
             (
-                row.path,
+                Path(row.path).relative_to(to_dir),
                 bytes_text(row.size_bytes),
                 row.sha256[:16],
                 "was there already" if row.existed else "",

@@ -13,6 +13,8 @@ import click
 
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,14 +53,38 @@ def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-def lake_option(*, required: bool) -> Callable[[Command], Command]:
+def lake_option(*, required: bool = True, new: bool = False) -> Callable[[Command], Command]:
+    """:param new: the command makes a lake that isn't there yet."""
     return click.option(
         "--lake",
         "lake_dir",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, file_okay=False),
         required=required,
+        callback=_lake_to_make if new else _lake_that_is_there,
         help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
     )
+
+
+def _lake_to_make(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
+    """The directory above must be there: a disk that isn't mounted must not become a lake on another one."""
+    if lake is not None and not lake.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"expected a directory {lake.absolute().parent} to make the lake {lake.name!r} in, found none. "
+            "Make it, or mount its disk.",
+            context,
+            parameter,
+        )
+    return lake
+
+
+def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
+    if lake is not None and not lake.is_dir():
+        raise click.BadParameter(
+            f"expected a lake's directory {lake}, found none. Archive into it first, or name another.",
+            context,
+            parameter,
+        )
+    return lake
 
 
 def policy_options(command: Command) -> Command:
@@ -106,6 +132,14 @@ def managed_store(
         report_dir=str(base / "reports"),
         policy=Policy(archive=ArchiveMode(archive_policy), lag_policy=LagPolicy(lag_policy)),
     )
+
+
+def check_store(managed: ManagedStore) -> None:
+    """Look at the store before anything is recorded: bad input leaves no trace, not even a run.
+
+    :raises BadInputError: it is no store, or one that can't be planned.
+    """
+    open_store(managed).snapshot(clock_ms())
 
 
 def check_time_zone(name: str) -> None:

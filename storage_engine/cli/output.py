@@ -6,21 +6,22 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.filesize import decimal
+from rich.filesize import pick_unit_and_suffix
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.jsonable import to_jsonable
 
-_UNWRAPPED_WIDTH = 500
+_UNWRAPPED_WIDTH = 100_000
+_NAME_WIDTH = 26
+_BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
+_DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -32,36 +33,59 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(to_jsonable(value), ensure_ascii=False, indent=2))
 
 
-def print_error(error: StorageEngineError, *, as_json: bool) -> None:
+def print_error(error: Exception, *, as_json: bool) -> None:
     """Print an error: to stderr for a person, as a JSON document on stdout for a program."""
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if as_json:
-        print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+        print_json({"error": {"type": type(error).__name__, "message": message}})
     else:
-        click.echo(f"{click.style('Error', fg='red', bold=True)}: {error}", err=True)
+        click.echo(f"{click.style('Error', fg='red', bold=True)}: {message}", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns whose name ends in '#' are right-aligned numbers.
+    """Print a table; columns that end in '#' are right-aligned numbers, those that end in '~' long names.
 
-    Only the last column is ever wrapped; into a file or pipe it isn't either.
+    In a terminal, long names are shortened in their middle, and only the last column is ever wrapped. A
+    file or pipe gets everything whole, one row a line.
     """
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = _UNWRAPPED_WIDTH
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
-            column.rstrip("#"),
+            column.rstrip("#~"),
             justify="right" if column.endswith("#") else "left",
             no_wrap=column is not columns[-1],
         )
     for row in rows:
-        table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-    screen = console()
-    if not screen.is_terminal:
-        screen.width = _UNWRAPPED_WIDTH
-    screen.print(table)
+        cells = ("" if cell is None else str(cell) for cell in row)
+        shown = (
+            shortened(cell) if screen.is_terminal and column.endswith("~") else cell
+            for column, cell in zip(columns, cells, strict=True)
+        )
+        table.add_row(*map(escape, shown))
+    with screen.capture() as capture:
+        screen.print(table)
+    click.echo(f"\n{click.style(title, bold=True)}")
+    for line in capture.get().splitlines():
+        click.echo(f"  {line.rstrip()}")
+
+
+def shortened(name: str, width: int = _NAME_WIDTH) -> str:
+    """A long name without its middle: what tells names apart is mostly at their ends."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
 def bytes_text(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else decimal(size_bytes)
+    """A size in binary units, as brokers configure theirs; empty for None."""
+    if size_bytes is None:
+        return ""
+    unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
+    return f"{size_bytes} bytes" if unit == 1 else f"{size_bytes / unit:,.1f} {suffix}"
 
 
 def time_text(timestamp_ms: int | None) -> str:
@@ -72,24 +96,37 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def duration_text(duration_ms: int | None) -> str:
-    """A duration to the second; empty for None."""
-    return "" if duration_ms is None else str(timedelta(seconds=duration_ms // 1000))
+    """A duration by its two largest units; empty for None."""
+    if duration_ms is None:
+        return ""
+    left, parts = duration_ms // 1000, []
+    for seconds, unit in _DURATIONS:
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts[:2]) or "0 s"
+
+
+def count_text(count: int, thing: str) -> str:
+    """A number of things, in the singular where there is one."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 @contextmanager
 def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr while work goes on; silent where stderr is no terminal.
 
-    :param total_bytes: None when nobody knows.
+    :param total_bytes: None when nobody knows; 0: there is nothing to show.
     :return: to be called with the number of bytes done since the last call.
     """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn(binary_units=True),
         TimeRemainingColumn(),
         console=console(stderr=True),
-        disable=not sys.stderr.isatty(),
+        transient=True,
+        disable=total_bytes == 0 or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total_bytes)

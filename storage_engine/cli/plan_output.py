@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from storage_engine.cli.output import bytes_text, print_table
+from storage_engine.cli.output import bytes_text, count_text, print_table
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
+from storage_engine.model.store import DiskUsage
 from storage_engine.retention.preview import Preview
 
 
@@ -30,50 +34,65 @@ def print_plan(seen: Preview) -> None:
     for trigger in plan.triggers:
         click.echo(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
     if not plan.triggers:
-        click.echo("Cause: none holds")
-    for disk in seen.disks:
-        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
-        click.echo(f"Disk {disk.path}: {level}")
+        click.echo(f"Cause: none holds. {_no_cause(plan)}".rstrip())
+    print_disks(seen.disks)
     for notice in plan.notices:
         click.echo(f"Note: {notice}")
     print_table(
-        f"Log {plan.log}",
-        ("segment", "size#", "verdict", "reason", "why"),
+        f"{plan.log.capitalize()}: {count_text(len(plan.decisions), 'segment')}",
+        ("segment", "size#", "verdict", "why"),
         (
             (
                 decision.segment.name,
                 bytes_text(decision.segment.facts.size_bytes),
                 "delete" if decision.deletes else "keep",
-                decision.reason.value,
-                decision.detail,
+                f"{decision.reason.value}: {_own_detail(decision)}",
             )
             for decision in plan.decisions
         ),
     )
     if seen.dependents:
         print_table(
-            "Files that go with them",
-            ("kind", "file", "size#", "why"),
-            (
-                (
-                    file.kind.value,
-                    _within(file.facts.path, plan.store_root),
-                    bytes_text(file.facts.size_bytes),
-                    file.detail,
-                )
-                for file in seen.dependents
-            ),
+            f"What goes with them: files whose last entry points below {plan.new_min_offset}",
+            ("kind", "files#", "size#", "in"),
+            _by_directory(seen.dependents, plan.store_root),
         )
+    click.echo()
     if not plan.to_delete:
         click.echo("Nothing would go.")
         return
     freed = sum(segment.facts.size_bytes for segment in plan.to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     click.echo(
-        f"{len(plan.to_delete)} segments and {len(seen.dependents)} dependent files would go, "
-        f"{bytes_text(freed)} in all; the log would begin at {plan.new_min_offset}. Plan {plan.digest}"
+        f"{count_text(len(plan.to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
+        f"point into them would go, {bytes_text(freed)} in all.\n"
+        f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
     )
 
 
-def _within(path: str, root: str) -> str:
-    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+def _no_cause(plan: Plan) -> str:
+    """Why no cause holds: the same for every segment, so it is said once."""
+    details = (decision.detail for decision in plan.decisions if decision.reason is Reason.NO_CAUSE)
+    sentence, _, _ = next(details, "").rpartition("; ")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _own_detail(decision: Decision) -> str:
+    return decision.detail.rpartition("; ")[2] if decision.reason is Reason.NO_CAUSE else decision.detail
+
+
+def print_disks(disks: Iterable[DiskUsage]) -> None:
+    for disk in disks:
+        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
+        click.echo(f"Disk {disk.path}: {level}")
+
+
+def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
+    """One row a directory: a store has thousands of such files. JSON names each of them."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for file in files:
+        directory = Path(file.facts.path).parent
+        shown = directory.relative_to(root) if directory.is_relative_to(root) else directory
+        groups[file.kind.value, str(shown)].append(file.facts.size_bytes)
+    for (kind, directory_name), sizes in groups.items():
+        yield kind, len(sizes), bytes_text(sum(sizes)), directory_name

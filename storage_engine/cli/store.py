@@ -18,6 +18,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import print_json
 from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
@@ -48,7 +49,7 @@ def inspect(
     if as_json:
         print_json(found)
     else:
-        print_inspection(found)
+        print_inspection(found, messages=messages)
     return 0
 
 
@@ -109,7 +110,15 @@ def lag(
     managed = managed_store(store, None, broker_conf, overrides, time_zone)
     going = preview(managed, PlanRequest(manual=True)).plan.to_delete
     table = in_process_lag(managed, tuple(segment.base_offset for segment in going))
-    rows = [row for row in table.to_pylist() if group is None or row["group"] == group]
+    rows = table.to_pylist()
+    if group is not None:
+        groups = sorted({row["group"] for row in rows})
+        if group not in groups:
+            raise BadInputError(
+                f"{managed.root}: expected a consumer group of this store ({', '.join(groups) or 'none'}), "
+                f"found {group!r}."
+            )
+        rows = [row for row in rows if row["group"] == group]
     if as_json:
         print_json(rows)
     else:
@@ -121,7 +130,12 @@ def lag(
 @store_options()
 @click.argument("topic")
 @click.argument("key")
-@click.option("--max", "max_count", type=int, help="At most so many of the newest; default: maxMsgsNumBatch.")
+@click.option(
+    "--max",
+    "max_count",
+    type=click.IntRange(min=1),
+    help="At most so many of the newest; default: maxMsgsNumBatch.",
+)
 @json_option
 def index_lookup(
     store: Path,
@@ -144,6 +158,8 @@ def index_lookup(
     else:
         for offset in offsets:
             click.echo(offset)
+        if not offsets:
+            click.echo(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1
 
 

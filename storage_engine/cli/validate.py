@@ -36,9 +36,10 @@ def validate(
     as_json: bool,
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
-    base = lake_dir or Path("storage-engine-reports")
-    managed = managed_store(store, base, broker_conf, overrides, time_zone)
-    output_dir = output_dir or validation_directory(managed, None)
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    if output_dir is None:
+        without_lake = Path("storage-engine-reports") / managed.name
+        output_dir = without_lake if lake_dir is None else validation_directory(managed, None)
     result = validate_store(managed, full=full, with_lake=lake_dir is not None, output_dir=output_dir)
     if as_json:
         print_json(result.to_dict())
@@ -60,18 +61,15 @@ def _print_result(result: ValidationResult) -> None:
     )
     print_table(
         "Expectations",
-        ("suite", "expectation", "status", "checked#", "unexpected#", "first of them"),
+        ("suite", "expectation", "checked#", "wrong#", "status"),
         (
-            (
-                check.suite,
-                check.expectation,
-                check.status.value,
-                check.checked_count,
-                check.unexpected_count,
-                "; ".join(check.examples[:1]),
-            )
+            (check.suite, check.expectation, check.checked_count, check.unexpected_count, check.status.value)
             for check in result.checks
         ),
     )
+    click.echo()
+    for check in result.checks:
+        for example in check.examples:
+            click.echo(f"{check.status.value} {check.expectation}: {example}")
     for note in result.notes:
         click.echo(f"Note: {note}")
