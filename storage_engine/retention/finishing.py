@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, Report, report_of
+from storage_engine.retention.report_files import run_directory
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import open_context
 
@@ -44,8 +43,9 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
         if report.outcome in _ENDED and run.state is not RunState.FINISHED:
             context.journal.finish_run(run, {"result": report.outcome.value})
             report = report_of(context, context.run(run_key))
-        json_path, text_path = _paths(store, run_key)
-        durable.make_dirs(json_path.parent)
+        directory = run_directory(store, run_key)
+        durable.make_dirs(directory)
+        json_path, text_path = directory / "report.json", directory / "report.txt"
         durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
         durable.write_file(text_path, report_text(report).encode())
     ended = report.outcome in _ENDED
@@ -55,14 +55,3 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
 def report_json(report: Report) -> dict[str, object]:
     """A report as plain values for JSON."""
     return {**to_jsonable(report), "ok": report.ok}
-
-
-def _paths(store: ManagedStore, run_key: str) -> tuple[Path, Path]:
-    directory = Path(store.report_dir) / _file_name(store.name)
-    name = _file_name(run_key)
-    return directory / f"{name}.json", directory / f"{name}.txt"
-
-
-def _file_name(text: str) -> str:
-    """Airflow's run ids have colons and plus signs, which not every file system and tool takes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"

@@ -12,7 +12,8 @@ import pytest
 
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.journal import Journal, clock_ms
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 MANUAL = PlanRequest(manual=True, reason="a test")

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and run again ends as one that nobody killed, and no byte is ever homeless."""
+"""A run killed anywhere and run again ends as one that nobody killed, and no byte is ever homeless."""
 
 from __future__ import annotations
 
