@@ -18,7 +18,7 @@ from storage_engine.rocketmq.commitlog import FrameKind, FrameTable, scan_segmen
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, mapped
 from storage_engine.rocketmq.queue_facts import missing_entries
-from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, well_named
+from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, readable
 from storage_engine.rocketmq.store import LOG, find_active
 
 _HEAD = struct.Struct(">iI")
@@ -30,7 +30,7 @@ class LogFiles:
     """The commitlog as its files are, whatever is wrong with them.
 
     :param files: (path, size) of all of them, in the order of their names.
-    :param named: the well-named ones, by base offset.
+    :param named: the well-named ones that aren't empty, by base offset.
     """
 
     files: tuple[tuple[Path, int], ...]
@@ -78,7 +78,7 @@ def find_log_files(layout: StoreLayout) -> LogFiles:
     :raises StoreNotFoundError: there is no segment.
     """
     found = list_raw_files(layout.log_paths)
-    named = well_named(found)
+    named = readable(found)
     if not named:
         raise StoreNotFoundError(
             f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
@@ -159,15 +159,13 @@ def _first_frame_offset(path: Path) -> int:
 def _dispatch_facts(layout: StoreLayout, file: MappedFile, table: FrameTable) -> list[DispatchFact]:
     """Per queue, how many of a segment's messages their consume queue lacks.
 
-    Frames flagged prepared or rollback get no entry, inner batches one in another kind of queue
-    (CommitLogDispatcherBuildConsumeQueue).
+    Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
     """
     transaction = table.sys_flag & frame.TRANSACTION_MASK
     dispatched = (
         (table.kind == FrameKind.MESSAGE)
         & (transaction != frame.TRANSACTION_PREPARED)
         & (transaction != frame.TRANSACTION_ROLLBACK)
-        & ((table.sys_flag & frame.INNER_BATCH) == 0)
     )
     rows = np.flatnonzero(dispatched)
     order = rows[np.lexsort((table.queue_offset[rows], table.queue_id[rows], table.topic[rows]))]

@@ -16,7 +16,7 @@ from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
-from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, well_named
+from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, readable
 
 _LMQ_PREFIX = "%LMQ%"
 
@@ -62,7 +62,7 @@ def collect_queues(layout: StoreLayout, log: LogReader, scope: FactsScope) -> Qu
     for queue in _chosen(layout, scope):
         found = list_raw_files((queue.path,))
         files += _file_facts(queue, found)
-        named = well_named(found)
+        named = readable(found, unit_bytes=queue.format.dtype.itemsize)
         if named:
             queues.append(_queue_fact(queue, named, log, scope.full))
     notes = (
@@ -80,18 +80,36 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """How many of these messages have no entry at their queue offset that points at them.
+    """How many of these messages have no entry that points at them.
+
+    In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
+    one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
     :param queue_offsets: ascending.
     :return: None when there is no such queue (its topic was deleted).
     """
-    path = layout.consumequeue / topic / str(queue_id)
-    named = well_named(list_raw_files((path,)))
-    if not named:
-        return None
+    plain = _readable(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
+    if plain:
+        return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
+    batch = _readable(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
+    if batch:
+        pointed_at = batch_consume_queue.read_queue(batch)["offset"]
+        return int((~np.isin(physical_offsets, pointed_at)).sum())
+    return None
+
+
+def _readable(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
+    return readable(list_raw_files((path,)), unit_bytes=form.dtype.itemsize)
+
+
+def _matched(
+    files: tuple[MappedFile, ...],
+    queue_offsets: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
+) -> int:
     unit = consume_queue.DTYPE.itemsize
     matched = 0
-    for file in named:
+    for file in files:
         first, last = file.base_offset // unit, file.end_offset // unit
         low, high = np.searchsorted(queue_offsets, (first, last))
         if low < high:
@@ -99,7 +117,7 @@ def missing_entries(
             at = queue_offsets[low:high] - first
             inside = at < len(entries)
             matched += int((entries["offset"][at[inside]] == physical_offsets[low:high][inside]).sum())
-    return len(queue_offsets) - matched
+    return matched
 
 
 def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:

@@ -34,6 +34,10 @@ def is_offset(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
-def well_named(files: Sequence[tuple[Path, int]]) -> tuple[MappedFile, ...]:
-    """Those whose name is an offset, by offset."""
-    return tuple(MappedFile(path, int(path.name), size) for path, size in files if is_offset(path.name))
+def readable(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
+    """Those whose name is an offset and that have at least one unit, by offset."""
+    return tuple(
+        MappedFile(path, int(path.name), size)
+        for path, size in files
+        if is_offset(path.name) and size >= unit_bytes
+    )

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -204,6 +206,13 @@ def test_the_project_opens_in_great_expectations(case: Case) -> None:
         "store_segments",
         "across_ranges",
     }
+
+
+def test_great_expectations_is_only_imported_when_it_runs() -> None:
+    """It takes seconds, and every command and every DAG would pay for it."""
+    said = "import sys, storage_engine.quality.validate; print('great_expectations' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 # What doesn't

@@ -44,12 +44,8 @@ def test_a_full_walk_meets_every_message_and_its_entry(
 ) -> None:
     facts = facts_of(store_copy(name))
     messages = [f for f in ground_truth(name, "commitlog") if f["kind"] == "message"]
-    inner_batch, transaction, prepared, rollback = 0x80, 0xC, 0x4, 0xC
-    with_entry = [
-        f
-        for f in messages
-        if not f["sysFlag"] & inner_batch and f["sysFlag"] & transaction not in (prepared, rollback)
-    ]
+    transaction, prepared, rollback = 0xC, 0x4, 0xC
+    with_entry = [f for f in messages if f["sysFlag"] & transaction not in (prepared, rollback)]
     assert sum(row.messages for row in facts.dispatch) == len(with_entry)
     bounds = {row.subject: row.high for row in facts.checkpoint}
     assert bounds["checkpoint physic_msg_timestamp_ms"] == max(f["storeTimestamp"] for f in messages)
@@ -83,3 +79,13 @@ def test_damaged_bytes_are_counted(store_copy: StoreCopy) -> None:
     segment.write_bytes(data)
     (damaged,) = [row for row in facts_of(root).frames if row.damaged_bytes]
     assert damaged.subject == f"commitlog/{0:020d}"
+
+
+def test_empty_and_cut_files_are_facts_not_errors(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    (root / "commitlog" / f"{2 << 20:020d}").write_bytes(b"")
+    queue = root / "consumequeue" / "orders" / "3"
+    (queue / ("0" * 20)).write_bytes(b"1234567")
+    facts = facts_of(root)
+    assert [s.size_bytes for s in facts.segments if s.base_offset == 2 << 20] == [0]
+    assert [f.start_offset for f in facts.queue_files if f.queue == "consumequeue/orders/3"] == [-1, 300]
