@@ -1,0 +1,113 @@
+"""Running the command line as its user does, and looking at what it left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.cli import main
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "rocketmq"
+LONG_AGO_NS = time.time_ns() - 30 * 24 * 3600 * 10**9
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Archived:
+    """A store whose sealed segments are in a lake; nobody may change either."""
+
+    store: Path
+    lake: Path
+
+
+Cli = Callable[..., Outcome]
+Files = Callable[..., dict[str, tuple[int, int, str]]]
+
+
+def _run(*words: object) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    assert isinstance(stopped.value.code, int)
+    return Outcome(stopped.value.code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """Call the command line with these words; its output and exit code come back."""
+    return _run
+
+
+@pytest.fixture(scope="session")
+def files() -> Files:
+    """Files, and every file below directories: size, mtime and SHA-256 by path."""
+
+    def look(*paths: Path) -> dict[str, tuple[int, int, str]]:
+        found = {}
+        for path in (below for given in paths for below in (given, *sorted(given.rglob("*")))):
+            if path.is_file():
+                stat = path.stat()
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[str(path)] = (stat.st_size, stat.st_mtime_ns, digest)
+        return found
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def unpack() -> Callable[[str, Path], Path]:
+    """Unpack a fixture store below a directory; returns its root."""
+
+    def extract(name: str, target: Path) -> Path:
+        with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
+            archive.extractall(target, filter="data")
+            return target / archive.getnames()[0].split("/")[0]
+
+    return extract
+
+
+@pytest.fixture(scope="session")
+def expire() -> Callable[[Path], None]:
+    """Make every segment of a store older than any fileReservedTime in these tests."""
+
+    def make_old(store: Path) -> None:
+        for directory in ("commitlog", "cl1", "cl2"):
+            for path in (store / directory).glob("*"):
+                os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+
+    return make_old
+
+
+@pytest.fixture(scope="session")
+def archived(
+    tmp_path_factory: pytest.TempPathFactory, unpack: Callable[[str, Path], Path], files: Files
+) -> Iterator[Archived]:
+    """clean-stop, archived once for all tests that only look."""
+    base = tmp_path_factory.mktemp("archived")
+    store, lake = unpack("clean-stop", base), base / "lake"
+    outcome = _run("archive", store, "--lake", lake)
+    assert outcome.exit_code == 0, outcome.err
+    before = files(store, lake / "warehouse", lake / "catalog.db")
+    yield Archived(store, lake)
+    assert files(store, lake / "warehouse", lake / "catalog.db") == before

@@ -1,0 +1,147 @@
+"""archive, verify, restore: what goes into the lake comes back as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+ACTIVE = 7 * MIB
+
+
+def _segments(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.fixture
+def sealed(archived) -> dict[str, bytes]:
+    return {
+        name: data for name, data in _segments(archived.store / "commitlog").items() if int(name) < ACTIVE
+    }
+
+
+def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
+    cli, store_copy, tmp_path, files, ground_truth
+) -> None:
+    store, lake = store_copy("multipath"), tmp_path / "lake"
+    before = files(store)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={store}/cl1,{store}/cl2\n")
+    found = cli("archive", store, "--broker-conf", conf, "--lake", lake, "--json").json
+    assert [row["base_offset"] for row in found["archived"]] == [0]
+    frames = ground_truth("multipath", "commitlog")
+    messages = sum(frame["kind"] == "message" and int(frame["file"]) == 0 for frame in frames)
+    assert found["archived"][0]["message_count"] == messages
+    again = cli("archive", store, "--broker-conf", conf, "--lake", lake)
+    assert (again.exit_code, again.out) == (
+        0,
+        "Nothing to archive: every segment asked for has a valid receipt, or none is sealed.\n",
+    )
+    assert files(store) == before
+
+
+def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy, expire, tmp_path) -> None:
+    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+    expire(store)
+    fresh = store / "commitlog" / f"{MIB:020d}"
+    fresh.touch()
+    planned = cli("archive", store, "--lake", lake, "--planned", "--manual", "--json").json
+    assert [row["base_offset"] for row in planned["archived"]] == [0]
+    every = cli("archive", store, "--lake", lake)
+    assert f"{MIB:020d}" in every.out
+    assert f"{0:020d}" not in every.out
+
+
+@pytest.mark.parametrize("level", ["receipts", "files", "bytes"])
+def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) -> None:
+    (alone,) = cli("verify", "--lake", archived.lake, "--level", level, "--json").json
+    assert alone["overall"] == "OK"
+    assert [(r["start_offset"], r["end_offset"], r["where"]) for r in alone["ranges"]] == [
+        (0, ACTIVE, "ARCHIVED")
+    ]
+    (both,) = cli("verify", archived.store, "--lake", archived.lake, "--level", level, "--json").json
+    assert [(r["start_offset"], r["end_offset"], r["where"]) for r in both["ranges"]] == [
+        (0, ACTIVE, "BOTH"),
+        (ACTIVE, 7442667, "LOCAL"),
+    ]
+    shown = cli("verify", archived.store, "--lake", archived.lake, "--level", level)
+    assert shown.exit_code == 0
+    assert "OK, 7 receipts, 7.0 MiB checked" in shown.out
+
+
+def test_restore_brings_every_segment_back_and_keeps_what_is_there(cli, archived, sealed, tmp_path) -> None:
+    target = tmp_path / "restored"
+    first = cli("restore", "--lake", archived.lake, "--to", target)
+    assert first.exit_code == 0
+    assert _segments(target / "commitlog") == sealed
+    lost = target / "commitlog" / f"{MIB:020d}"
+    lost.unlink()
+    again = cli("restore", "--lake", archived.lake, "--to", target, "--json").json
+    assert [row["existed"] for row in again["restored"]] == [True, False, *[True] * 5]
+    assert _segments(target / "commitlog") == sealed
+
+
+def test_restore_never_overwrites(cli, archived, tmp_path, files) -> None:
+    target = tmp_path / "restored"
+    (target / "commitlog").mkdir(parents=True)
+    (target / "commitlog" / f"{0:020d}").write_bytes(b"something else")
+    before = files(target)
+    refused = cli("restore", "--lake", archived.lake, "--to", target)
+    assert refused.exit_code == 1
+    assert f"{target}/commitlog/{0:020d}: expected SHA-256" in refused.err
+    assert files(target)[f"{target}/commitlog/{0:020d}"] == before[f"{target}/commitlog/{0:020d}"]
+    into_store = cli("restore", "--lake", archived.lake, "--to", archived.store)
+    assert into_store.exit_code == 1
+    assert "Restore into a new directory." in into_store.err
+
+
+def test_restore_by_offset_brings_the_segments_that_hold_it(cli, archived, sealed, tmp_path) -> None:
+    span = ("--from-offset", MIB + 5, "--to-offset", 3 * MIB)
+    assert cli("restore", "--lake", archived.lake, "--to", tmp_path / "r", *span).exit_code == 0
+    wanted = (f"{MIB:020d}", f"{2 * MIB:020d}")
+    assert _segments(tmp_path / "r" / "commitlog") == {name: sealed[name] for name in wanted}
+
+
+def test_restore_by_time_brings_the_segments_with_messages_of_that_time(
+    cli, archived, sealed, tmp_path
+) -> None:
+    # The first segment's messages end at 13:14:57.1, the next two go on to 13:14:58.1
+    span = ("--from-time", "2026-11-20T13:14:57.500+00:00", "--to-time", "2026-11-20T13:14:58+00:00")
+    restored = cli("restore", "--lake", archived.lake, "--to", tmp_path / "r", *span, "--json").json
+    (verified,) = cli("inspect", archived.store, "--messages", "--json").json["segments"][2:3]
+    assert verified["first_store_timestamp_ms"] < 1795180498000
+    offsets = [row["base_offset"] for row in restored["restored"]]
+    assert 2 * MIB in offsets
+    assert 0 not in offsets
+    assert 5 * MIB not in offsets
+    assert all(_segments(tmp_path / "r" / "commitlog")[f"{o:020d}"] == sealed[f"{o:020d}"] for o in offsets)
+
+
+def test_restore_of_a_span_that_is_not_there_says_what_is(cli, archived, tmp_path) -> None:
+    refused = cli("restore", "--lake", archived.lake, "--to", tmp_path / "r", "--from-offset", 1 << 40)
+    assert refused.exit_code == 1
+    assert f"[{6 * MIB}, {7 * MIB})" in refused.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_restore_keeps_the_old_mtime_only_when_asked(cli, archived, tmp_path) -> None:
+    source = archived.store / "commitlog" / f"{0:020d}"
+    for name, options in (("now", ()), ("old", ("--keep-mtime",))):
+        words = ("restore", "--lake", archived.lake, "--to", tmp_path / name, "--to-offset", 1)
+        assert cli(*words, *options).exit_code == 0
+    old, now = (tmp_path / name / "commitlog" / source.name for name in ("old", "now"))
+    assert old.stat().st_mtime_ns == source.stat().st_mtime_ns
+    assert now.stat().st_mtime_ns > source.stat().st_mtime_ns
+
+
+def test_a_lake_with_several_stores_asks_which_one(cli, archived, store_copy, tmp_path) -> None:
+    lake = tmp_path / "lake"
+    for _ in range(2):
+        assert cli("archive", store_copy("edge-frames"), "--lake", lake).exit_code == 0
+    stores = cli("verify", "--lake", lake, "--level", "receipts", "--json").json
+    ids = [store["store_id"] for store in stores]
+    refused = cli("restore", "--lake", lake, "--to", tmp_path / "r")
+    assert refused.exit_code == 2
+    assert all(store_id in refused.err for store_id in ids)
+    assert cli("restore", "--lake", lake, "--to", tmp_path / "r", "--store-id", ids[0]).exit_code == 0

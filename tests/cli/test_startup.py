@@ -1,0 +1,30 @@
+"""Nobody waits for a library that a command does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"pyspark", "great_expectations", "pyiceberg", "airflow", "sqlalchemy", "pandas"}
+
+
+def _imported_by(*words: str) -> set[str]:
+    code = (
+        "import sys\nfrom storage_engine.cli import main\n"
+        f"try:\n    main({list(words)!r})\n"
+        "except SystemExit as stopped:\n    assert stopped.code == 0, stopped.code\n"
+        "print('|' + ' '.join({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stdout.rpartition("|")[2].split())
+
+
+def test_help_imports_no_library_that_a_command_works_with() -> None:
+    assert not _imported_by("--help") & (HEAVY | {"numba", "pyarrow", "numpy"})
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan"])
+def test_looking_at_a_store_imports_neither_spark_nor_lake(command: str, archived) -> None:
+    assert not _imported_by(command, str(archived.store)) & HEAVY

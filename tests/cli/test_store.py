@@ -1,0 +1,143 @@
+"""inspect, plan, lag, index-lookup: answers that are right, and nothing is changed by asking."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ACTIVE = 7340032
+SEALED = list(range(0, ACTIVE, 1 << 20))
+
+
+@pytest.fixture
+def store(store_copy, expire) -> Path:
+    root: Path = store_copy("clean-stop")
+    expire(root)
+    return root
+
+
+def test_inspect_counts_what_the_broker_wrote(cli, store, files, ground_truth) -> None:
+    before = files(store)
+    found = cli("inspect", store, "--messages", "--queues", "--json").json
+    frames = ground_truth("clean-stop", "commitlog")
+    counts = Counter(int(frame["file"]) for frame in frames if frame["kind"] == "message")
+    assert {row["segment"]["base_offset"]: row["messages"] for row in found["segments"]} == {
+        base: counts[base] for base in (*SEALED, ACTIVE)
+    }
+    assert [row["segment"]["state"] for row in found["segments"]] == ["sealed"] * 7 + ["active"]
+    assert found["min_offset"] == 0
+    assert found["max_offset"] == found["dispatched_offset"] == 7442667
+    assert len(found["queues"]) == found["queue_count"] == 34
+    assert found["config"]["file_reserved_time_hours"] == 72
+    assert not found["crashed"]
+    assert files(store) == before
+
+
+def test_inspect_shows_a_person_the_same(cli, store) -> None:
+    shown = cli("inspect", store)
+    assert shown.exit_code == 0
+    assert "00000000000007340032  1.0 MiB  active" in shown.out
+    assert "34 consume queues, complete up to 7442667" in shown.out
+    assert "Index: 49 files" in shown.out
+    assert "file_reserved_time_hours" in shown.out
+    assert not shown.err
+
+
+def test_inspect_tells_that_a_store_crashed(cli, store_copy) -> None:
+    assert "abort exists" in cli("inspect", store_copy("kill9")).out
+
+
+def test_plan_by_hand_deletes_the_expired_prefix_and_says_what_goes_with_it(cli, store, files) -> None:
+    before = files(store)
+    plan = cli("plan", store, "--manual", "--json").json
+    assert plan["delete_offsets"] == SEALED
+    assert plan["new_min_offset"] == ACTIVE
+    assert [row["reason"] for row in plan["decisions"]] == ["expired"] * 7 + ["active"]
+    assert all(row["detail"] for row in plan["decisions"])
+    kinds = Counter(file["kind"] for file in plan["dependents"])
+    assert kinds == {"consume-queue": 20, "index": 48}
+    shown = cli("plan", store, "--manual").out
+    assert "7 segments and 68 files that point into them would go, 7.5 MiB in all." in shown
+    assert plan["digest"] in shown
+    assert files(store) == before
+
+
+def test_plan_waits_for_the_window_in_the_stores_zone(cli, store) -> None:
+    def causes(at: str) -> list[str]:
+        words = ("plan", store, "--time-zone", "Asia/Shanghai", "--set", "deleteWhen=04", "--json")
+        return [cause["cause"] for cause in cli(*words, "--at", at).json["triggers"]]
+
+    assert causes("2027-12-01T04:10") == ["time-up"]
+    assert causes("2027-12-01T05:10") == []
+    assert causes("2027-11-30T20:10+00:00") == ["time-up"]
+    assert causes("2027-12-01T04:10+00:00") == []
+
+
+def test_plan_without_a_cause_keeps_all_and_says_when_one_comes(cli, store) -> None:
+    shown = cli("plan", store, "--time-zone", "UTC", "--at", "2027-12-01T05:10").out
+    assert "Cause: none holds. No cleanup is due: deleteWhen 04 comes at 2027-12-02 04:00:00+00:00" in shown
+    assert "Nothing would go." in shown
+    assert shown.count("deleteWhen") == 1
+
+
+def test_plan_asks_what_if_a_disk_were_fuller(cli, store) -> None:
+    def plan(*levels: str) -> dict:
+        disks = [word for level in levels for word in ("--disk", level)]
+        words = ("--time-zone", "UTC", "--at", "2027-12-01T05:10", "--set", "fileReservedTime=1000000")
+        return cli("plan", store, *disks, *words, "--json").json
+
+    log, queues = store / "commitlog", store / "consumequeue"
+    assert plan(f"{log}=0.50", f"{queues}=0.50")["triggers"] == []
+    ordinary = plan(f"{log}=0.80", f"{queues}=0.50")
+    assert [(t["cause"], t["urgency"]) for t in ordinary["triggers"]] == [("space-full", "ordinary")]
+    assert ordinary["delete_offsets"] == []
+    forced = plan(f"{log}=86%", f"{queues}=0.50")
+    assert [(t["cause"], t["urgency"]) for t in forced["triggers"]] == [("space-full", "forced")]
+    assert forced["delete_offsets"] == SEALED
+    assert [disk["used_percent"] for disk in forced["disks"]] == [86, 50]
+
+
+def test_plan_takes_any_broker_setting_as_a_question(cli, store) -> None:
+    held = cli("plan", store, "--manual", "--set", "fileReservedTime=1000000", "--json").json
+    assert held["delete_offsets"] == []
+    few = cli("plan", store, "--manual", "--set", "deleteFileBatchMax=2", "--json").json
+    assert few["delete_offsets"] == SEALED[:2]
+    assert [row["reason"] for row in few["decisions"]][2] == "batch-full"
+
+
+def test_lag_shows_every_group_and_what_a_cleanup_takes_from_it(cli, store, files) -> None:
+    before = files(store)
+    rows = cli("lag", store, "--json").json
+    orders = {row["queue_id"]: row for row in rows if (row["group"], row["topic"]) == ("cg_orders", "orders")}
+    assert orders[0]["committed_offset"] == 402
+    assert orders[0]["lag_messages"] == orders[0]["max_offset"] - 402 == 5
+    assert orders[0]["at_risk"]
+    shown = cli("lag", store, "--group", "cg_orders").out
+    assert "orders/0" in shown
+    assert "cg_ledger" not in shown
+    assert "in 8 queues the next message is in a segment that a cleanup deletes now" in shown
+    assert files(store) == before
+
+
+def test_lag_of_a_group_that_is_none_names_those_that_are(cli, store) -> None:
+    refused = cli("lag", store, "--group", "nobody")
+    assert refused.exit_code == 2
+    assert "cg_orders" in refused.err
+    assert "'nobody'" in refused.err
+
+
+def test_index_lookup_finds_what_the_broker_finds(cli, store, ground_truth) -> None:
+    rows = ground_truth("clean-stop", "indexlookup")
+    several = max(rows, key=lambda row: len(row["offsets"]))
+    for row in (*rows[:: len(rows) // 20], several):
+        topic, _, key = row["key"].partition("#")
+        found = cli("index-lookup", store, topic, key, "--max", 1000, "--json").json
+        assert sorted(found["physical_offsets"]) == sorted(row["offsets"])
+
+
+def test_index_lookup_of_an_unknown_key_is_an_answer_with_exit_code_1(cli, store) -> None:
+    missing = cli("index-lookup", store, "orders", "no such key")
+    assert (missing.exit_code, missing.out) == (1, "")
+    assert "'no such key'" in missing.err
