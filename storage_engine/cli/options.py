@@ -139,7 +139,9 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
-    open_store(managed).snapshot(clock_ms())
+    broker = open_store(managed)
+    broker.snapshot(clock_ms())
+    broker.checkpoint()
 
 
 def check_time_zone(name: str) -> None:

@@ -111,13 +111,15 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
 
 def _known(store: ManagedStore) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
+    # First: opening a journal makes one, and where there is no lake there shall be none.
+    lake = None if store.policy.archive is ArchiveMode.OFF else open_lake(store.lake, create=False)
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     if record is not None:
         return record.store_id, released_spans(journal, record.store_id), ()
-    if store.policy.archive is ArchiveMode.OFF:
+    if lake is None:
         return None, (), ("the journal doesn't know this store",)
-    named = [s for s in list_stores(open_lake(store.lake, create=False)) if s.store_root == store.real_root]
+    named = [s for s in list_stores(lake) if s.store_root == store.real_root]
     if not named:
         return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
