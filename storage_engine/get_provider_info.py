@@ -82,7 +82,7 @@ def _connection_type() -> dict[str, Any]:
             },
             "journal_url": _text(
                 "Journal URL",
-                "SQLAlchemy URL without its password (that goes into the field above); empty: as the "
+                "SQLAlchemy URL without its password, which goes into Journal password; empty: as the "
                 "[storage_engine] journal_url option says.",
             ),
             "report_dir": _text("Report directory", "Empty: as the [storage_engine] report_dir option says."),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
+from storage_engine.get_provider_info import get_provider_info
 from storage_engine.project.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
@@ -147,12 +148,13 @@ def connection_definitions(
     *, store_root: Path | None, broker_conf: Path | None, time_zone: str
 ) -> dict[str, dict[str, object]]:
     """The two connections of a project, in the format of ``airflow connections import``."""
-    extra: dict[str, object] = {
-        "root": str(store_root.resolve()) if store_root else "/path/to/store",
-        "time_zone": time_zone,
-    }
-    if broker_conf:
-        extra["broker_conf"] = str(broker_conf.resolve())
+    (form,) = get_provider_info()["connection-types"]
+    # Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
+    extra = {name: field["schema"].get("default") for name, field in form["conn-fields"].items()}
+    extra["root"] = str(store_root.resolve()) if store_root else "/path/to/store"
+    extra["broker_conf"] = str(broker_conf.resolve()) if broker_conf else None
+    extra["time_zone"] = time_zone
+    extra["spark_conn_id"] = SPARK_CONNECTION
     return {
         STORE_CONNECTION: {
             "conn_type": "storage_engine",

@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.cli import main
 from storage_engine.exceptions import BadInputError
+from storage_engine.get_provider_info import get_provider_info
 from storage_engine.project import resources
 from storage_engine.project.init import init_project
 from storage_engine.project.sample import unpack_sample_store
@@ -54,7 +55,16 @@ def test_the_connection_names_the_store_that_was_given(tmp_path: Path) -> None:
     connections = json.loads(project.connections_file.read_text())
     assert set(connections) == {"storage_engine_default", "spark_default"}
     extra = json.loads(connections["storage_engine_default"]["extra"])
-    assert extra == {"root": str(tmp_path), "broker_conf": str(conf), "time_zone": "Asia/Shanghai"}
+    assert {name: value for name, value in extra.items() if value is not None} == {
+        "root": str(tmp_path),
+        "broker_conf": str(conf),
+        "time_zone": "Asia/Shanghai",
+        "archive": "required",
+        "lag_policy": "warn",
+        "spark_conn_id": "spark_default",
+    }
+    (form,) = get_provider_info()["connection-types"]
+    assert set(extra) == set(form["conn-fields"]), "Airflow's form for editing shows no others"
     assert project.store_root == str(tmp_path)
 
 
