@@ -79,12 +79,17 @@ def configured_stores() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def airflow_home() -> Path:
+    """Where this Airflow keeps its own files."""
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+
+
 def _defaults() -> Defaults:
     def option(name: str) -> str:
         return str(conf.get(_SECTION, name, fallback="") or "")
 
     return Defaults(
-        home=os.environ.get("AIRFLOW_HOME") or str(Path("~/airflow").expanduser()),
+        home=str(airflow_home()),
         journal_url=option("journal_url"),
         lake=option("lake"),
         report_dir=option("report_dir"),

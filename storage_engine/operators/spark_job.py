@@ -16,7 +16,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException
 
-from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
 from storage_engine.project.resources import project_path
@@ -85,10 +85,16 @@ class StoreSparkOperator(SparkSubmitOperator):
         # spark-submit comes with this interpreter, whatever PATH the worker was started with.
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
-        self.application = str(project_path(f"spark_jobs/{self.entry_point}"))
+        self.application = str(_entry_point(self.entry_point))
         self.application_args = [str(request), str(result)]
         self.conf = {**spark_settings(master), **(self.conf or {})}
         self.env_vars = {"PATH": path, **environment, **(self.env_vars or {})}
+
+
+def _entry_point(name: str) -> Path:
+    """The job's file: the one in this Airflow's home, where ``init`` puts it to be adapted, or our own."""
+    own = airflow_home() / "spark_jobs" / name
+    return own if own.is_file() else project_path(f"spark_jobs/{name}")
 
 
 def _master(conn_id: str) -> str:
