@@ -12,6 +12,15 @@ from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
 
 
+class Held(Protocol):
+    """A store that is held."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What could not be checked while it was taken."""
+        ...
+
+
 class BrokerStore(Protocol):
     """One store, with the broker's own settings and rules. Only ``delete_dependents`` changes files."""
 
@@ -37,7 +46,7 @@ class BrokerStore(Protocol):
         """Decide, for every segment, whether it goes and why. Pure."""
         ...
 
-    def hold(self) -> AbstractContextManager[object]:
+    def hold(self) -> AbstractContextManager[Held]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
         :raises StoreBusyError: somebody has it.

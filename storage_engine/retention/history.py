@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
-from storage_engine.model.store import FileFacts
-from storage_engine.retention.gate import Passage
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.gate import Passage, same_file
 from storage_engine.retention.journal import Event, Journal, Phase, Step
 
 
@@ -81,6 +81,21 @@ def released_spans(journal: Journal, store_id: str) -> tuple[ReleasedSpan, ...]:
         )
         for release in gone
     )
+
+
+def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
+    """The deletion of this very file by whichever run of ours meant it; None: nobody of us did.
+
+    An intent without a result counts where the file is gone: that run was killed before it could say so.
+    """
+    subject = segment_subject(segment.log, segment.base_offset)
+    events = journal.store_events(store_id, Step.RELEASE)
+    for run_key in dict.fromkeys(event.run_key for event in events if event.subject == subject):
+        done, meant = releases(event for event in events if event.run_key == run_key)
+        release = done.get(subject) or meant.get(subject)
+        if release is not None and same_file(release.facts, segment.facts):
+            return release
+    return None
 
 
 def _release(payload: Mapping[str, object]) -> SegmentRelease:

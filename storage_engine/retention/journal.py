@@ -288,7 +288,7 @@ class Journal:
         """The run's events, oldest first."""
         return self._events(runs.c.id == run.run_id, step, phase)
 
-    def store_events(self, store_id: str, step: Step, phase: Phase) -> tuple[Event, ...]:
+    def store_events(self, store_id: str, step: Step, phase: Phase | None = None) -> tuple[Event, ...]:
         """The events of all runs of a store, oldest first."""
         return self._events(runs.c.store_id == store_id, step, phase)
 

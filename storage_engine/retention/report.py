@@ -158,6 +158,7 @@ def report_of(context: Context, run: Run) -> Report:
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     gone, _ = releases(event for event in events if event.step == Step.RELEASE)
+    others = {release.subject: release for release in (released.deleted_by_others if released else ())}
     archived, unproven, lake_notice = _archived(context, run, events)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = _steps(run, events)
@@ -180,7 +181,7 @@ def report_of(context: Context, run: Run) -> Report:
         triggers=plan.triggers if plan else (),
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=_segments(plan, gone, released.kept if released else ()),
+        segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
         archived=archived,
         unproven=unproven,
         waiver=context.journal.find_waiver(plan.digest) if plan else None,
@@ -195,6 +196,8 @@ def report_of(context: Context, run: Run) -> Report:
         validation=validation,
         notices=(
             *(plan.notices if plan else ()),
+            *(released.notices if released else ()),
+            *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
         ),
@@ -309,4 +312,4 @@ def _outcome(
         return Outcome.BLOCKED if crashed and plan.triggers else Outcome.NOTHING_TO_DO
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
-    return Outcome.DONE if released.deleted else Outcome.BLOCKED
+    return Outcome.DONE if released.deleted or not released.kept else Outcome.BLOCKED

@@ -16,6 +16,7 @@ from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_conf
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store_lock import Hold
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
 
@@ -42,7 +43,7 @@ class RocketMQBrokerStore:
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         return plan(snapshot, self.config, now_ms, self.zone, request)
 
-    def hold(self) -> AbstractContextManager[object]:
+    def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
 
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:

@@ -11,12 +11,14 @@ Usage: kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +234,13 @@ def main(pristine: Path, work: Path, most: int) -> None:
     warm_up(pristine)
     before = fingerprint(pristine)
     prepare(pristine, work / "undisturbed")
-    status, operations = in_child(lambda: run_cycle(work / "undisturbed", None))
+    status, seen = in_child(lambda: (run_cycle(work / "undisturbed", None), sorted(sys.modules)))
     if status:
         raise SystemExit("the undisturbed run failed")
+    operations, modules = seen
+    for module in modules:  # what it imported on its way, so that no other child has to
+        with suppress(ImportError):
+            importlib.import_module(module)
     _, expected = in_child(lambda: end_state(work / "undisturbed"))
     chosen = choose(operations, most)
     problems: list[str] = []

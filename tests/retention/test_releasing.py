@@ -18,7 +18,7 @@ from storage_engine.exceptions import (
     StoreCrashedError,
 )
 from storage_engine.model.lag import LagSummary, QueueLag
-from storage_engine.model.plan import Reason
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.gate import Passage
@@ -178,6 +178,32 @@ def test_a_segment_that_somebody_else_deleted_stops_the_run(
     segment(store, 0).unlink()
     said = refuses(store, GateRefusedError)
     assert f"{segment(store, 0)}: expected the planned segment at offset 0, found no file" in said
+
+
+def test_what_another_run_deleted_meanwhile_is_no_loss(archived: Make) -> None:
+    store = archived(max_segments=2)
+    steps.make_plan(store, "second", PlanRequest(manual=True, max_segments=3))
+    first = steps.release(store, "r")
+    assert [job.base_offset for job in steps.archive_jobs(store, "second")] == [2 << 20]
+    steps.archive(store, "second", steps.archive_jobs(store, "second"))
+    second = steps.release(store, "second")
+    assert second.deleted_by_others == first.deleted
+    assert [release.base_offset for release in second.deleted] == [2 << 20]
+
+
+def test_a_file_that_only_has_the_name_of_a_deleted_one_is_a_loss(archived: Make) -> None:
+    store = archived(max_segments=1)
+    original = segment(store, 0)
+    copy = Path(store.root) / "copy"
+    copy.write_bytes(original.read_bytes())
+    os.utime(copy, ns=(0, 0))
+    steps.release(store, "r")
+    copy.rename(original)
+    steps.make_plan(store, "second", PlanRequest(manual=True, max_segments=1))
+    steps.archive(store, "second", steps.archive_jobs(store, "second"))
+    original.unlink()
+    with pytest.raises(GateRefusedError, match="no run of ours deleted it"):
+        steps.release(store, "second")
 
 
 def test_a_hole_stops_the_run(archived: Make, refuses: Callable[..., str]) -> None:

@@ -15,7 +15,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import proven_facts, same_file
-from storage_engine.retention.history import releases, segment_subject
+from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
@@ -78,19 +78,15 @@ def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
     """The planned segments that are still there, as they are now."""
     if context.store.policy.archive is ArchiveMode.OFF:
         return ()
-    done, meant = releases(context.journal.events(run, Step.RELEASE))
     there = []
     for segment in approved_plan(run).to_delete:
-        subject = segment_subject(segment.log, segment.base_offset)
-        if subject in done:
-            continue
         if Path(segment.facts.path).exists():
             facts = FileFacts.of(segment.facts.path)
             there.append(Segment(segment.log, segment.base_offset, facts, segment.state))
-        elif subject not in meant:
+        elif release_by_any_run(context.journal, run.store_id, segment) is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and this run did not delete it. Nothing was archived. Run verify to see whether "
+                "no file, and no run of ours deleted it. Nothing was archived. Run verify to see whether "
                 "its bytes are in the lake, and plan again."
             )
     return tuple(there)

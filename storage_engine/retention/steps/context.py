@@ -26,6 +26,18 @@ WHOLE = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """A store that is ours to change, as it was when it became so.
+
+    :param notices: what could not be checked.
+    """
+
+    snapshot: StoreSnapshot
+    lease: Lease
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     store: ManagedStore
     journal: Journal
@@ -62,13 +74,13 @@ class Context:
             raise
 
     @contextmanager
-    def changing(self, now_ms: int) -> Iterator[tuple[StoreSnapshot, Lease]]:
+    def changing(self, now_ms: int) -> Iterator[Holding]:
         """Hold the store, by the broker's lock and by our lease, and look at it anew.
 
         :raises StoreBusyError: a broker or another run has it.
         :raises StoreCrashedError: its broker has to recover it first.
         """
-        with self.broker.hold(), self.journal.lease(self.record.store_id) as lease:
+        with self.broker.hold() as held, self.journal.lease(self.record.store_id) as lease:
             snapshot = self.broker.snapshot(now_ms)
             if snapshot.crashed:
                 raise StoreCrashedError(
@@ -76,7 +88,7 @@ class Context:
                     "its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
                     "stop it cleanly, and run again."
                 )
-            yield snapshot, lease
+            yield Holding(snapshot, lease, held.notices)
 
 
 def open_context(store: ManagedStore) -> Context:

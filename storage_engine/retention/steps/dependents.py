@@ -60,11 +60,11 @@ def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
 
 
 def _clean(context: Context, run: Run) -> DependentsResult:
-    with context.changing(clock_ms()) as (snapshot, lease):
-        min_offset = min(log.min_offset for log in snapshot.logs)
+    with context.changing(clock_ms()) as held:
+        min_offset = min(log.min_offset for log in held.snapshot.logs)
         files = context.broker.dependents(min_offset)
         said = [(file.facts.path, to_jsonable(file)) for file in files]
-        context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
+        context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=held.lease)
         context.broker.delete_dependents(files)
         _record_results(context, run)
     deleted = deleted_dependents(context, run)

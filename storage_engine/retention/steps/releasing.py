@@ -37,7 +37,7 @@ from storage_engine.retention.gate import (
     same_file,
     still_eligible,
 )
-from storage_engine.retention.history import SegmentRelease, releases, segment_subject
+from storage_engine.retention.history import SegmentRelease, release_by_any_run, releases, segment_subject
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
@@ -57,14 +57,20 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """:param new_min_offset: where the log begins now."""
+    """:param deleted: by this run.
+    :param deleted_by_others: approved segments that another run of ours deleted meanwhile.
+    :param new_min_offset: where the log begins now.
+    :param notices: what could not be checked while the store was taken.
+    """
 
     run_key: str
     digest: str
     deleted: tuple[SegmentRelease, ...]
+    deleted_by_others: tuple[SegmentRelease, ...]
     kept: tuple[Kept, ...]
     freed_bytes: int
     new_min_offset: int
+    notices: tuple[str, ...]
 
 
 def release(
@@ -97,7 +103,7 @@ def release(
         if plan.to_delete:
             result = _release(context, run, plan, clock_ms() if now_ms is None else now_ms)
         else:
-            result = ReleaseResult(run_key, plan.digest, (), (), 0, plan.new_min_offset)
+            result = ReleaseResult(run_key, plan.digest, (), (), (), 0, plan.new_min_offset, ())
         context.save(run, Step.RELEASE, result, started_ns)
     return result
 
@@ -108,44 +114,63 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
             "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
         )
-    with context.changing(now_ms) as (snapshot, lease):
-        _settle(context, run, plan, snapshot)
-        fresh = context.broker.plan(snapshot, now_ms, request_again(plan, run.request))
+    with context.changing(now_ms) as held:
+        others = _settle(context, run, plan, held.snapshot)
+        fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         verdicts = _judge_all(context, plan, eligible.go)
+        _flush_directories(context, held.snapshot)
         for verdict in verdicts:
-            _delete(context, run, verdict, lease)
+            _delete(context, run, verdict, held.lease)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
+        deleted_by_others=others,
         kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
         freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
+        notices=held.notices,
     )
 
 
-def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> None:
-    """Account for planned segments that are gone: ours, from before a kill, or somebody else's doing.
+def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
+    """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
+    come back in one directory, while a younger one, in another, is gone for good."""
+    for path in context.broker.flush_paths(snapshot):
+        if path.is_dir():
+            durable.fsync_path(path)
 
-    :raises GateRefusedError: one is gone that we never meant to delete.
+
+def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> tuple[SegmentRelease, ...]:
+    """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
+
+    :return: those that other runs of ours deleted.
+    :raises GateRefusedError: one is gone that none of our runs meant to delete.
     """
+    others = []
     there = {s.base_offset for log in snapshot.logs if log.name == plan.log for s in log.segments}
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     for segment in plan.to_delete:
         subject = segment_subject(segment.log, segment.base_offset)
         if segment.base_offset in there or subject in done:
             continue
-        if subject not in meant:
+        if subject in meant:
+            durable.fsync_path(Path(meant[subject].facts.path).parent)
+            said = [(subject, to_jsonable(meant[subject]))]
+            context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+            continue
+        other = release_by_any_run(context.journal, run.store_id, segment)
+        if other is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and this run did not delete it. Nothing was deleted by this call. Run verify to "
+                "no file, and no run of ours deleted it. Nothing was deleted by this call. Run verify to "
                 "see whether its bytes are in the lake or lost, and plan again."
             )
-        durable.fsync_path(Path(meant[subject].facts.path).parent)
-        context.journal.record(run, Step.RELEASE, Phase.RESULT, [(subject, to_jsonable(meant[subject]))])
+        others.append(other)
+    return tuple(others)
 
 
 def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision]) -> list[Verdict]:
