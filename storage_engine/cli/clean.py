@@ -20,7 +20,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import bytes_text, count_text, print_json, progress
 from storage_engine.cli.plan_output import plan_json, print_plan
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import CorruptFrameError, LakeUnavailableError, ProofError, StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
@@ -91,7 +91,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     try:
         _archive_and_release(managed, run_key, plan.delete_offsets, say)
     except StorageEngineError:
-        say(f"stopped; the report: {finish(managed, run_key).report_text}")
+        say(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
     finished = finish(managed, run_key)
     page = run_directory(managed, run_key) / "report.html"
@@ -112,10 +112,7 @@ def _archive_and_release(
     if not _lag_is_known(managed, run_key):
         table = in_process_lag(managed, going)
         steps.record_lag(managed, run_key, summarize(table), at_risk(table))
-    jobs = steps.archive_jobs(managed, run_key)
-    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        archived = steps.archive(managed, run_key, jobs, advance)
-    say(f"archive: {count_text(len(archived), 'segment')} archived and proven now")
+    _archive(managed, run_key, say)
     released = steps.release(managed, run_key)
     say(
         f"release: {count_text(len(released.deleted), 'segment')} deleted, "
@@ -130,6 +127,23 @@ def _archive_and_release(
     say(f"flush: {flushed.flushed} files and directories")
     say("validate: Great Expectations …")
     say(f"validate: {validate_store(managed, run_key).overall.value}")
+
+
+def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
+    """Archive what the plan deletes; if that can't be done, a waiver of the plan does instead."""
+    try:
+        jobs = steps.archive_jobs(managed, run_key)
+        with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+            archived = steps.archive(managed, run_key, jobs, advance)
+    except (CorruptFrameError, LakeUnavailableError, ProofError) as error:
+        context = open_context(managed)
+        waiver = context.journal.find_waiver(context.run(run_key).plan_digest or "")
+        if waiver is None:
+            raise
+        say(f"archive: not done ({error})")
+        say(f"archive: {waiver.person} waived receipts for this plan: {waiver.reason}")
+    else:
+        say(f"archive: {count_text(len(archived), 'segment')} archived and proven now")
 
 
 def _lag_is_known(managed: ManagedStore, run_key: str) -> bool:

@@ -1,0 +1,133 @@
+"""clean, waive, adopt: what is deleted, why, and that an interrupted run is finished by its key."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def store(store_copy, expire) -> Path:
+    """edge-frames, expired: two segments that may go, one that is active."""
+    root: Path = store_copy("edge-frames")
+    expire(root)
+    return root
+
+
+@pytest.fixture
+def lake(tmp_path) -> Path:
+    return Path(tmp_path / "lake")
+
+
+def _there(store: Path) -> list[int]:
+    return sorted(int(path.name) for path in (store / "commitlog").iterdir())
+
+
+def test_dry_run_shows_the_plan_and_changes_nothing(cli, store, lake, files) -> None:
+    before = files(store)
+    dry = cli("clean", store, "--lake", lake, "--manual", "--dry-run")
+    assert dry.exit_code == 0
+    assert f"{MIB:020d}  1.0 MiB  delete   expired: last written" in dry.out
+    assert files(store) == before
+    assert not lake.exists()
+
+
+def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake) -> None:
+    main = "from storage_engine.cli import main; main()"
+    words = ("clean", store, "--lake", lake, "--manual", "--max-segments", "1", "--run-key", "night")
+    command = [sys.executable, "-c", main, *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("release: 1 segment deleted"):
+                os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert _there(store) == [MIB, 2 * MIB]
+
+    finished = cli(*words)
+    assert finished.exit_code == 0
+    assert "Run night: done" in finished.out
+    assert "release: 1 segment deleted, 1.0 MiB freed" in finished.err
+    assert _there(store) == [MIB, 2 * MIB]
+
+    other = cli("clean", store, "--lake", lake, "--manual", "--run-key", "night")
+    assert other.exit_code == 1
+    assert "night" in other.err
+
+
+def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
+    first = cli("clean", store, "--lake", lake, "--manual", "--json").json
+    assert first["outcome"] == "done"
+    before = files(store)
+    second = cli("clean", store, "--lake", lake, "--manual")
+    assert second.exit_code == 0
+    assert "nothing-to-do" in second.out
+    assert files(store) == before
+    report, page = (
+        line.split()[1] for line in second.out.splitlines() if line.startswith(("Report", "Page"))
+    )
+    assert Path(report).is_file()
+    assert Path(page).is_file()
+
+
+def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(cli, store_copy, expire, lake) -> None:
+    store = store_copy("clean-stop")
+    expire(store)
+    blocked = cli("clean", store, "--lake", lake, "--manual", "--lag-policy", "block", "--json").json
+    stays = [row for row in blocked["segments"] if row["reason"] == "lag-blocked"]
+    assert stays
+    assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
+
+
+def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake) -> None:
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(4)
+        file.write(bytes(8))
+    expired_ns = time.time_ns() - 30 * 24 * 3600 * 10**9
+    os.utime(store / "commitlog" / f"{0:020d}", ns=(expired_ns, expired_ns))
+    words = ("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--run-key", "waived")
+    refused = cli(*words)
+    assert refused.exit_code == 1
+    assert "bad frame at physical offset 0" in refused.err
+    assert _there(store) == [0, MIB, 2 * MIB]
+
+    digest = cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--dry-run", "--json").json[
+        "digest"
+    ]
+    assert digest in refused.err
+    waiver = cli("waive", digest, "--lake", lake, "--reason", "a test store", "--json").json
+    assert waiver["plan_digest"] == digest
+    assert waiver["person"]
+    assert "a test store" in cli("waive", digest, "--lake", lake, "--reason", "another reason").out
+
+    done = cli(*words)
+    assert _there(store) == [MIB, 2 * MIB]
+    assert "Receipts waived by" in done.out
+    assert "a test store" in done.out
+
+
+@pytest.mark.parametrize("digest", ["abc", "Z" * 64, ""])
+def test_what_is_no_digest_cannot_be_waived(cli, lake, digest: str) -> None:
+    lake.mkdir()
+    refused = cli("waive", digest, "--lake", lake, "--reason", "x")
+    assert refused.exit_code == 2
+    assert "64 hexadecimal digits" in refused.err
+    assert not list(lake.iterdir())
+
+
+def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) -> None:
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    empty = cli("adopt", store, "--lake", lake, "--reason", " ")
+    assert empty.exit_code == 2
+    assert "a person and a reason" in empty.err
+    record = cli("adopt", store, "--lake", lake, "--reason", "recovered", "--json").json
+    assert record["lineage"] == 2
+    assert "lineage 3" in cli("adopt", store, "--lake", lake, "--reason", "again").out

@@ -1,0 +1,48 @@
+"""validate: a verdict on store and lake, with a page, and a name for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+def test_a_store_alone_is_judged_without_a_lake(cli, archived, tmp_path, monkeypatch, files) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = files(archived.store)
+    result = cli("validate", archived.store)
+    assert result.exit_code == 0
+    assert f"Validation of {archived.store} (boundaries): OK" in result.out
+    assert "the lake was not asked" in result.out
+    page = tmp_path / "storage-engine-reports" / archived.store.name / "report.html"
+    assert page.is_file()
+    assert str(page.relative_to(tmp_path)) in result.out
+    assert files(archived.store) == before
+
+
+def test_store_and_lake_are_judged_together(cli, archived, tmp_path) -> None:
+    words = ("validate", archived.store, "--lake", archived.lake, "--full", "--output", tmp_path / "out")
+    result = cli(*words, "--json")
+    assert result.exit_code == 0
+    assert result.json["overall"] == "OK"
+    assert [(row["start_offset"], row["where"]) for row in result.json["ranges"]] == [
+        (0, "BOTH"),
+        (7 * MIB, "LOCAL"),
+    ]
+    assert json.loads((tmp_path / "out" / "validation.json").read_text()) == result.json
+
+
+def test_a_hole_fails_the_validation_and_is_named(cli, store_copy, tmp_path) -> None:
+    store: Path = store_copy("edge-frames")
+    (store / "commitlog" / f"{MIB:020d}").unlink()
+    result = cli("validate", store, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "FAILURE ExpectSegmentsToBeBackToBack" in result.out
+
+
+def test_no_store_is_no_validation(cli, tmp_path) -> None:
+    result = cli("validate", tmp_path / "none", "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{tmp_path}/none" in result.err
+    assert not (tmp_path / "out").exists()
