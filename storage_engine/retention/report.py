@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -163,10 +163,12 @@ def report_of(context: Context, run: Run) -> Report:
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = _steps(run, events)
     validation = recorded_validation(context, run)
+    # What was waived went without a receipt: nobody waits for one any more.
+    owed = set(unproven) - {release.base_offset for release in gone.values()}
     summary, lagging = recorded_lag(context, run) or (None, ())
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     return Report(
-        outcome=_outcome(plan, released, steps, validation, unproven),
+        outcome=_outcome(plan, released, steps, validation, owed),
         store=store.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -297,7 +299,7 @@ def _outcome(
     released: ReleaseResult | None,
     steps: Sequence[StepReport],
     validation: ValidationResult | None,
-    unproven: Sequence[int],
+    unproven: Collection[int],
 ) -> Outcome:
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)

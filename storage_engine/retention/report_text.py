@@ -73,8 +73,9 @@ def _archived(report: Report) -> Iterator[str]:
             f"SHA-256 {row.sha256}{when}"
         )
         yield f"  {row.data_file} ({row.data_file_bytes} bytes)"
+    gone = {row.base_offset for row in report.segments if row.fate is Fate.DELETED}
     for offset in report.unproven:
-        yield f"{offset:020d}  not in the lake yet"
+        yield f"{offset:020d}  {'never archived' if offset in gone else 'not in the lake yet'}"
     if report.archive_mode == "off":
         yield "The store's policy is archive: off; nothing has to be in the lake."
 

@@ -110,6 +110,9 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake) -> 
 
     done = cli(*words)
     assert _there(store) == [MIB, 2 * MIB]
+    assert done.exit_code == 0
+    assert "Run waived: done" in done.out
+    assert f"{0:020d}  never archived" in done.out
     assert "Receipts waived by" in done.out
     assert "a test store" in done.out
 
