@@ -7,7 +7,7 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -80,18 +80,36 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
     :raises CorruptFrameError: for the first bytes that are not a frame, unless the job accepts damage.
     :raises OSError: when the sink can't take it.
     """
-    schema = messages_arrow_schema(codec.schema)
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
-    with pq.ParquetWriter(sink, schema, **_writer_options(schema)) as writer:
+
+    def chunks() -> Iterator[pa.Table]:
         for rows, damage in codec.decode(data, job.base_offset, chunk_bytes=chunk_bytes):
             if damage and not job.accept_damage:
                 first = damage[0]
                 raise CorruptFrameError(job.path, first.offset, first.expected, first.found)
-            for group in _row_groups(rows):
-                table = _with_identity(job, group, schema)
-                writer.write_table(table, row_group_size=max(1, table.num_rows))
-            # The next chunk is decoded before these names are bound again.
-            del rows, group, table
+            yield rows
+            del rows
+
+    write_rows(job, codec.schema, chunks(), sink)
+
+
+def write_rows(job: SegmentJob, codec_schema: pa.Schema, chunks: Iterable[pa.Table], sink: Any) -> None:
+    """Write a codec's rows with the lake's columns, row groups and encodings.
+
+    :param sink: open binary file, which is left open, or a path.
+    """
+    schema = messages_arrow_schema(codec_schema)
+    with pq.ParquetWriter(sink, schema, **_writer_options(schema)) as writer:
+        for rows in chunks:
+            _write_chunk(writer, job, rows, schema)
+            # The next chunk is decoded before this name is bound again.
+            del rows
+
+
+def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> None:
+    for group in _row_groups(rows):
+        table = _with_identity(job, group, schema)
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
 def data_file_stats(parquet: pq.ParquetFile) -> DataFileStats:

@@ -1,0 +1,236 @@
+"""Archiving with proof, and restoring, against what the same bytes cost without any promise.
+
+``archive``: Spark with two local cores, from segment files to a committed, proven lake on disk, against
+two processes of PyArrow that write the same columns, already decoded, as Parquet with zstd: nothing read,
+proven, hashed or fsynced. The figures also have PyArrow with the lake's own, quicker Parquet options.
+``restore``: from the lake to fsynced files with their SHA-256 checked, against ``cp`` of the segments.
+``archive_memory`` and ``restore_memory``: 2.5 segments over what one task takes beyond an idle one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from benchmarks.common import Bench, report
+from benchmarks.generate import Shape, write_store
+from storage_engine.lake.archive import SegmentJob, archive_segment, segment_jobs
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.commit import commit_segments
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.data_file import write_rows
+from storage_engine.lake.restore import restore
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.rocketmq.codec import CODEC
+from storage_engine.spark.archive_segments import archive_segments
+from storage_engine.spark.session import spark_session
+
+ROUNDS = 3
+PEER_PROCESSES = 2
+MEMORY_LIMIT = 2.5
+WARM_UP_BYTES = 4 << 20
+
+
+def jobs_of(lake: Lake, paths: list[Path], store_id: str) -> tuple[SegmentJob, ...]:
+    segments = [Segment("commitlog", int(p.name), FileFacts.of(p), SegmentState.SEALED) for p in paths]
+    return segment_jobs(
+        lake, segments, store_id=store_id, lineage=0, broker="rocketmq", store_root=str(paths[0].parents[1])
+    )
+
+
+def measure_archive(lake: Lake, paths: list[Path], warm_up: list[Path]) -> list[float]:
+    """Seconds of each round; every round is another store to the lake."""
+    seconds = []
+    with spark_session("bench archive") as spark:
+        archive_segments(spark, jobs_of(lake, warm_up * PEER_PROCESSES, "warm-up")[:1])
+        archive_segments(spark, jobs_of(lake, warm_up, "warm-up"))
+        for number in range(ROUNDS):
+            jobs = jobs_of(lake, paths, f"store-{number}")
+            started = time.perf_counter()
+            archive_segments(spark, jobs)
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def measure_peer(lake: Lake, paths: list[Path], directory: Path) -> dict[str, float]:
+    """Seconds of the best round of plain writing, from the word go to the last process's last byte.
+
+    :return: by whose Parquet options: ``plain`` or ``lake``.
+    """
+    context = multiprocessing.get_context("spawn")
+    shares = [jobs_of(lake, paths[n::PEER_PROCESSES], "peer") for n in range(PEER_PROCESSES)]
+    pipes, processes = [], []
+    for share in shares:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_write_plainly, args=(share, directory, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    for pipe in pipes:
+        pipe.recv()
+    seconds: dict[str, float] = {}
+    for options in ("plain", "lake") * ROUNDS:
+        started = time.perf_counter()
+        for pipe in pipes:
+            pipe.send(options)
+        for pipe in pipes:
+            pipe.recv()
+        seconds[options] = min(seconds.get(options, math.inf), time.perf_counter() - started)
+    for pipe, process in zip(pipes, processes, strict=True):
+        pipe.send("")
+        process.join()
+    return seconds
+
+
+def _write_plainly(jobs: tuple[SegmentJob, ...], directory: Path, pipe: Connection) -> None:
+    decoded = []
+    for job in jobs:
+        data = memoryview(bytearray(Path(job.path).read_bytes()))
+        decoded.append((job, [rows for rows, _ in CODEC.decode(data, job.base_offset)]))
+    pipe.send("ready")
+    while options := pipe.recv():
+        for job, chunks in decoded:
+            path = directory / f"{job.base_offset}.parquet"
+            if options == "lake":
+                write_rows(job, CODEC.schema, chunks, str(path))
+            else:
+                with pq.ParquetWriter(path, CODEC.schema, compression="zstd") as writer:
+                    for rows in chunks:
+                        writer.write_table(rows)
+            path.unlink()
+        pipe.send("done")
+
+
+def measure_restore(lake: Lake, directory: Path) -> list[float]:
+    seconds = []
+    for number in range(ROUNDS):
+        started = time.perf_counter()
+        restore(lake, "store-0", directory / f"restored-{number}")
+        seconds.append(time.perf_counter() - started)
+        shutil.rmtree(directory / f"restored-{number}")
+    return seconds
+
+
+def measure_copy(paths: list[Path], directory: Path) -> list[float]:
+    seconds = []
+    for _ in range(ROUNDS):
+        target = directory / "copied"
+        target.mkdir()
+        started = time.perf_counter()
+        subprocess.run(["cp", *map(str, paths), str(target)], check=True)
+        seconds.append(time.perf_counter() - started)
+        shutil.rmtree(target)
+    return seconds
+
+
+def measure_memory(lake: Lake, path: Path, warm_up: Path, directory: Path) -> tuple[int, int]:
+    """Peak bytes beyond an idle task's, of archiving and of restoring one segment."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_watch_memory,
+        args=(jobs_of(lake, [warm_up], "idle")[0], jobs_of(lake, [path], "memory")[0], directory, theirs),
+    )
+    process.start()
+    # With its end closed here, a process that dies is an end of file and not a wait for ever.
+    theirs.close()
+    archived, restored = ours.recv()
+    process.join()
+    return archived, restored
+
+
+def _watch_memory(warm_up: SegmentJob, job: SegmentJob, directory: Path, pipe: Connection) -> None:
+    lake = open_lake(job.lake, create=False)
+    commit_segments(lake, [archive_segment(warm_up)])
+    restore(lake, warm_up.store_id, directory / "restored-warm-up")
+    idle = _reset_peak()
+    proven = archive_segment(job)
+    archived = _peak_bytes() - idle
+    commit_segments(lake, [proven])
+    idle = _reset_peak()
+    restore(lake, job.store_id, directory / "restored-memory")
+    pipe.send((archived, _peak_bytes() - idle))
+
+
+def _reset_peak() -> int:
+    """Let the kernel forget the peak so far; returns what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status_bytes("VmRSS")
+
+
+def _peak_bytes() -> int:
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) << 10
+    raise KeyError(name)
+
+
+def run(directory: Path, shape: Shape) -> list[Bench]:
+    """Measure everything on a store of this shape, in a directory on the disk to be measured."""
+    paths = write_store(directory / "store", shape)[:-1]
+    warm_up = write_store(directory / "warm-up", Shape(segments=3, segment_bytes=WARM_UP_BYTES))[:-1]
+    lake = open_lake(LakeConfig.local(directory / "lake"), create=True)
+    size_mib = shape.segment_bytes * len(paths) / (1 << 20)
+    ours, peer = measure_archive(lake, paths, warm_up), measure_peer(lake, paths, directory)
+    restored, copied = measure_restore(lake, directory), measure_copy(paths, directory)
+    archive_peak, restore_peak = measure_memory(lake, paths[0], warm_up[0], directory)
+    limit = MEMORY_LIMIT * shape.segment_bytes
+    stored = sum(
+        task.file.file_size_in_bytes for task in lake.messages().scan("store_id = 'store-0'").plan_files()
+    )
+    return [
+        Bench(
+            "archive",
+            peer["plain"] / min(ours),
+            0.40,
+            {
+                "archive_mib_per_second": round(size_mib / min(ours)),
+                "peer_mib_per_second": round(size_mib / peer["plain"]),
+                "peer_with_lake_options_mib_per_second": round(size_mib / peer["lake"]),
+                "segments_mib": round(size_mib),
+                "data_files_mib": round(stored / (1 << 20)),
+            },
+        ),
+        Bench(
+            "restore",
+            min(copied) / min(restored),
+            0.25,
+            {
+                "restore_mib_per_second": round(size_mib / min(restored)),
+                "cp_mib_per_second": round(size_mib / min(copied)),
+            },
+        ),
+        Bench("archive_memory", limit / archive_peak, 1.0, {"peak_mib": archive_peak >> 20}),
+        Bench("restore_memory", limit / restore_peak, 1.0, {"peak_mib": restore_peak >> 20}),
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--segments", type=int, default=5, help="the last one is active and not archived")
+    parser.add_argument("--segment-bytes", type=int, default=128 << 20)
+    parser.add_argument("--directory", type=Path, help="on the disk to measure; default: the temporary one")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        report(run(Path(directory), Shape(segments=options.segments, segment_bytes=options.segment_bytes)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
