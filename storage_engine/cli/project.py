@@ -42,7 +42,7 @@ def demo(directory: Path) -> int:
     """
     from storage_engine.project.demo import run_demo
 
-    return run_demo(directory, _say_with_time())
+    return run_demo(directory, _say_with_time(), click.echo)
 
 
 @click.command()

@@ -30,10 +30,11 @@ _FINAL_STATES = ("success", "failed")
 Say = Callable[[str], None]
 
 
-def run_demo(directory: Path, say: Say) -> int:
+def run_demo(directory: Path, say: Say, tell: Say) -> int:
     """Run the demo in ``directory``, afresh.
 
-    :param say: receives progress and the summary, line by line.
+    :param say: receives progress, line by line.
+    :param tell: receives the summary, line by line.
     :return: exit status: 0 if everything held, 1 if something did not, 128 + signal number when
         interrupted.
     :raises BadInputError: the directory holds something that is not an earlier demo.
@@ -42,13 +43,13 @@ def run_demo(directory: Path, say: Say) -> int:
         with interruptible():
             _refuse_foreign(directory)
             with directory_lock(directory):
-                return _run(directory.resolve(), say)
+                return _run(directory.resolve(), say, tell)
     except Interrupted as interrupted:
         say(f"interrupted by {interrupted}; nothing is left running")
         return interrupted.exit_status
 
 
-def _run(directory: Path, say: Say) -> int:
+def _run(directory: Path, say: Say, tell: Say) -> int:
     started = time.monotonic()
     _clear(directory)
     sample = unpack_sample_store(directory)
@@ -64,8 +65,8 @@ def _run(directory: Path, say: Say) -> int:
         state = _follow(api, airflow, run_id, say)
         result = _report(api, run_id)
     checks = check_outcome(project, sample, before, state, result)
-    _sum_up(project, sample, result, checks, say)
-    say(f"took {time.monotonic() - started:.0f} s")
+    _sum_up(project, sample, result, checks, tell)
+    tell(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if all(check.holds for check in checks) else 1
 
 
@@ -162,20 +163,20 @@ def _report(api: AirflowApi, run_id: str) -> dict[str, Any]:
 
 
 def _sum_up(
-    project: Project, sample: SampleStore, result: dict[str, Any], checks: tuple[Check, ...], say: Say
+    project: Project, sample: SampleStore, result: dict[str, Any], checks: tuple[Check, ...], tell: Say
 ) -> None:
     if "report_text" in result:
-        say("")
+        tell("")
         for line in Path(result["report_text"]).read_text().splitlines():
-            say(line)
-    say("")
-    say("Checked afterwards, from the files alone")
+            tell(line)
+    tell("")
+    tell("Checked afterwards, from the files alone")
     for check in checks:
-        say(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
-    say("")
-    say(f"Store    {sample.root}")
-    say(f"Lake     {project.lake}")
-    say(f"Report   {result.get('report_html', project.reports)}")
-    say(f"Logs     {project.logs}")
+        tell(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
+    tell("")
+    tell(f"Store    {sample.root}")
+    tell(f"Lake     {project.lake}")
+    tell(f"Report   {result.get('report_html', project.reports)}")
+    tell(f"Logs     {project.logs}")
     verdict = "Everything held." if all(check.holds for check in checks) else "NOT everything held."
-    say(verdict)
+    tell(verdict)
