@@ -40,12 +40,12 @@ bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/resul
 	$(BIN)/python -m benchmarks
 
 .PHONY: fuzz
-fuzz: install  ## Decode mutated segments for FUZZ_INPUTS inputs (default 10 million)
-	$(BIN)/python -m tests.fuzz.decode --inputs $(or $(FUZZ_INPUTS),10000000)
+fuzz: install  ## Decode FUZZ_INPUTS mutated frames (default 10 million); every byte must come back
+	$(BIN)/python tests/fuzz_codec.py --inputs $(or $(FUZZ_INPUTS),10000000)
 
 .PHONY: stress
-stress: install  ## Kill the whole cycle at every durable operation, again and again
-	$(BIN)/python -m tests.stress.kill_cycle
+stress: install  ## Kill a run before each of its durable operations, and run it again
+	STORAGE_ENGINE_KILLS=1000000 $(BIN)/python -m pytest tests/retention/test_kill.py
 
 .PHONY: clean
 clean:  ## Remove the environment and everything the demo made

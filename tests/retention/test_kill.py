@@ -14,7 +14,8 @@ import pytest
 from storage_engine.retention.journal import clock_ms
 
 RUNNER = Path(__file__).with_name("kill_runner.py")
-KILLS = 48
+KILLS = int(os.environ.get("STORAGE_ENGINE_KILLS", "48"))
+"""At most so many; more than there are operations means every one of them."""
 STEPS = [
     "sense",
     "make_plan",
@@ -27,7 +28,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 if KILLS < 100 else 7200)
 def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Path], tmp_path: Path) -> None:
     pristine = store_copy("clean-stop")
     (pristine / "timerwheel").unlink()  # 38 MB that no step looks at
@@ -44,7 +45,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Pat
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["problems"] == [], done.stderr[-4000:]
-    assert seen["kills"] >= KILLS
+    assert seen["kills"] >= min(KILLS, len(seen["operations"]))
     assert list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"])) == STEPS
     end = seen["end"]
     assert (end["run"], end["outcome"], end["broken"], end["left_over"]) == ("finished", "done", [], [])
