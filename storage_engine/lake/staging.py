@@ -37,9 +37,13 @@ def publish(segments: Iterable[ProvenSegment]) -> None:
     """
     directories = set()
     for segment in segments:
-        if segment.staged_file == segment.data_file:
+        if local_path(segment.data_file) is None:
             continue
         staged, final = _paths(segment)
+        # A file that was there already may be of an attempt killed before it synced the directory.
+        directories.add(final.parent)
+        if staged == final:
+            continue
         with lake_errors(segment.data_file, "publish a data file"):
             try:
                 os.link(staged, final)
@@ -50,7 +54,6 @@ def publish(segments: Iterable[ProvenSegment]) -> None:
                 if not final.exists():
                     raise
                 _check_published(segment, final)
-            directories.add(final.parent)
     for directory in directories:
         with lake_errors(str(directory), "publish data files"):
             fsync_path(directory)

@@ -74,6 +74,16 @@ def test_publishing_finds_what_another_attempt_published(tmp_path: Path, staged:
     assert (tmp_path / "x.parquet").read_bytes() == b"rows"
 
 
+def test_a_name_that_a_killed_attempt_left_unsynced_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("storage_engine.lake.staging.fsync_path", synced.append)
+    data_file = f"file://{tmp_path}/x.parquet"
+    publish([_proven(data_file, b"rows", staged_file=data_file)])
+    assert synced == [tmp_path]
+
+
 def test_a_published_file_with_other_bytes_is_never_overwritten(
     tmp_path: Path, staged: ProvenSegment
 ) -> None:
