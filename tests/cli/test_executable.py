@@ -7,6 +7,8 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 COMMAND = Path(sysconfig.get_path("scripts")) / "storage-engine"
 
 
@@ -38,3 +40,12 @@ def test_refused_is_1(archived, tmp_path) -> None:
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: ")
     assert refused.stdout == ""
+
+
+@pytest.mark.integration
+def test_archiving_with_spark_is_the_same_and_stdout_stays_clean(cli, store_copy, tmp_path) -> None:
+    store, lake = store_copy("edge-frames"), tmp_path / "lake"
+    done = _run("archive", store, "--lake", lake, "--spark", "local[1]", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [row["base_offset"] for row in json.loads(done.stdout)["archived"]] == [0, 1 << 20]
+    assert cli("archive", store, "--lake", lake).out.startswith("Nothing to archive")
