@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.inspect_output import print_inspection
-from storage_engine.cli.lag import in_process_lag, print_lag
 from storage_engine.cli.options import (
     disk_percents,
     json_option,
@@ -107,6 +106,9 @@ def lag(
     Positions are those that the broker last wrote to its config directory. A group that never committed
     one is unknown, not at zero.
     """
+    # Arrow's compute functions, which no other command here needs.
+    from storage_engine.cli.lag import in_process_lag, print_lag
+
     managed = managed_store(store, None, broker_conf, overrides, time_zone)
     going = preview(managed, PlanRequest(manual=True)).plan.to_delete
     table = in_process_lag(managed, tuple(segment.base_offset for segment in going))
