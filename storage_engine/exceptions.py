@@ -36,27 +36,21 @@ class CorruptFileError(BadInputError):
 
 
 class CorruptFrameError(StorageEngineError):
-    """Bytes inside a sealed segment are not a whole, valid frame.
+    """Bytes inside a sealed segment are not a whole, valid frame."""
 
-    :param path: the segment file.
-    :param offset: physical offset of the first bad byte's frame.
-    :param expected: what a valid frame has there.
-    :param found: what is there.
-    """
-
-    def __init__(self, path: str, offset: int, expected: str, found: str) -> None:
-        super().__init__(
+    @classmethod
+    def at(cls, path: str, offset: int, expected: str, found: str) -> CorruptFrameError:
+        """
+        :param path: the segment file.
+        :param offset: physical offset of the first bad byte's frame.
+        :param expected: what a valid frame has there.
+        :param found: what is there.
+        """
+        return cls(
             f"{path}: bad frame at physical offset {offset}: expected {expected}, found {found}. "
             "Nothing was archived or deleted. Compare the file with a replica; to archive its bytes "
             "as they are, run archive with --accept-damage."
         )
-        self.path = path
-        self.offset = offset
-        self.expected = expected
-        self.found = found
-
-    def __reduce__(self) -> tuple[type[CorruptFrameError], tuple[str, int, str, str]]:
-        return (type(self), (self.path, self.offset, self.expected, self.found))
 
 
 class StoreBusyError(StorageEngineError):

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy import NullPool, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError
 
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
@@ -36,6 +36,10 @@ CHANGE_LOCK = threading.Lock()
 """Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
 
 _BROKER = "rocketmq"
+
+
+NO_CATALOG_TABLES = (OperationalError, ProgrammingError)
+"""How SQLite and PostgreSQL, each in its way, say that a SQL catalog lacks its own tables, or has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,7 @@ def _sqlite_file(config: LakeConfig) -> Path | None:
 def _tables_exist(lake: Lake) -> bool:
     try:
         return all(lake.catalog.table_exists((lake.config.namespace, name)) for name in (MESSAGES, SEGMENTS))
-    except OperationalError:
-        # A SQL catalog without its own tables.
+    except NO_CATALOG_TABLES:
         return False
 
 
@@ -141,7 +144,7 @@ def _create(lake: Lake, sqlite_file: Path | None) -> None:
     if isinstance(catalog, SqlCatalog):
         try:
             catalog.create_tables()
-        except OperationalError as error:
+        except NO_CATALOG_TABLES as error:
             # Two processes may make the same new lake; both find the tables in the end.
             if "already exists" not in str(error):
                 raise
@@ -168,7 +171,7 @@ def _check(lake: Lake) -> None:
     try:
         tables = (lake.messages(), lake.segments())
     except LakeUnavailableError as error:
-        if isinstance(error.__cause__, (NoSuchTableError, OperationalError)):
+        if isinstance(error.__cause__, (NoSuchTableError, *NO_CATALOG_TABLES)):
             raise LakeUnavailableError(
                 f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
                 f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "

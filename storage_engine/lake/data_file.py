@@ -86,7 +86,7 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
         for rows, damage in codec.decode(data, job.base_offset, chunk_bytes=chunk_bytes):
             if damage and not job.accept_damage:
                 first = damage[0]
-                raise CorruptFrameError(job.path, first.offset, first.expected, first.found)
+                raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
             yield rows
             del rows
 

@@ -153,7 +153,7 @@ _IN_TRACEBACK = re.compile(
 
 def _error_of(name: str, message: str) -> StorageEngineError:
     kind = getattr(exceptions, name, None)
-    if isinstance(kind, type) and issubclass(kind, StorageEngineError) and "__init__" not in vars(kind):
+    if isinstance(kind, type) and issubclass(kind, StorageEngineError):
         return kind(message)
     return SparkJobError(f"{name}: {message}")
 

@@ -167,7 +167,7 @@ def test_a_wrong_crc_is_refused_and_leaves_the_lake_as_it_was(
     before = fingerprint(tmp_path)
     with pytest.raises(CorruptFrameError) as raised:
         archive_all(lake, make_jobs(lake, *segments))
-    assert (raised.value.path, raised.value.offset) == (str(segments[2]), offset)
+    assert str(raised.value).startswith(f"{segments[2]}: bad frame at physical offset {offset}: ")
     assert fingerprint(tmp_path) == before
 
 

@@ -91,7 +91,6 @@ def test_a_tasks_error_is_raised_as_it_was_and_nothing_is_committed(
     segments[1].write_bytes(data)
     with pytest.raises(CorruptFrameError) as raised:
         archive_segments(spark, _jobs(lake, segments))
-    assert (raised.value.path, raised.value.offset) == (str(segments[1]), 1 << 20)
     assert str(raised.value).startswith(f"{segments[1]}: bad frame at physical offset {1 << 20}")
     assert receipts(lake, "store-1") == ()
     assert _staged(lake) == []
