@@ -23,7 +23,7 @@ from storage_engine.project.up import free_port
 DAG_ID = "storage_retention"
 _MARKER = ".storage-engine-demo"
 _DAG_SECONDS = 120.0
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 _RUN_SECONDS = 600.0
 _FINAL_STATES = ("success", "failed")
 
