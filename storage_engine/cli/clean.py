@@ -79,8 +79,7 @@ def clean(
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
     say = _silent if as_json else _say
-    check_store(managed)
-    # Reads the queues and index files that go with the segments: a broken one is found before those are gone.
+    # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
     say(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)

@@ -13,10 +13,10 @@ from storage_engine.cli.output import bytes_text, count_text, print_table
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.preview import Preview
+from storage_engine.retention.deciding import Decided
 
 
-def plan_json(seen: Preview) -> dict[str, Any]:
+def plan_json(seen: Decided) -> dict[str, Any]:
     """A previewed plan as plain values, with what follows from it spelled out."""
     plan = seen.plan
     return {
@@ -29,7 +29,7 @@ def plan_json(seen: Preview) -> dict[str, Any]:
     }
 
 
-def print_plan(seen: Preview) -> None:
+def print_plan(seen: Decided) -> None:
     plan = seen.plan
     for trigger in plan.triggers:
         click.echo(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")

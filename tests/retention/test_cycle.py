@@ -12,6 +12,7 @@ import pytest
 
 from storage_engine.exceptions import (
     BadInputError,
+    CorruptFileError,
     GateRefusedError,
     LakeUnavailableError,
     RunStateError,
@@ -30,6 +31,7 @@ from storage_engine.model.validation import (
     Where,
 )
 from storage_engine.retention import steps
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import adopt, identify
@@ -89,6 +91,20 @@ class TestPlan:
         os.utime(Path(store.root) / "commitlog" / f"{0:020d}")
         assert steps.make_plan(store, "r", MANUAL) == first
         assert steps.make_plan(store, "other", MANUAL).delete_offsets == ()
+
+    @pytest.mark.parametrize("kind", ["index", "consumequeue", "checkpoint"])
+    def test_a_broken_file_that_the_cleanup_needs_stops_the_plan_and_is_on_record(
+        self, managed: Make, kind: str
+    ) -> None:
+        store = managed()
+        files = [file.facts.path for file in open_store(store).dependents(7 * MIB)]
+        broken = min([path for path in files if f"/{kind}/" in path], default=f"{store.root}/{kind}")
+        os.truncate(broken, 20)
+        with pytest.raises(CorruptFileError, match=broken):
+            steps.make_plan(store, "r", MANUAL)
+        report = build_report(store, "r")
+        assert (report.outcome, report.plan_digest) == (Outcome.FAILED, None)
+        assert [(step.step, broken in step.error) for step in report.steps] == [("plan", True)]
 
     def test_a_run_key_serves_one_request(self, managed: Make) -> None:
         store = managed()

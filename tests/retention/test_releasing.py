@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import (
+    CorruptFileError,
     GateRefusedError,
     LakeConflictError,
     LakeUnavailableError,
@@ -21,6 +22,7 @@ from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import adopt
 from storage_engine.retention.journal import Journal, Phase, Step, clock_ms
@@ -210,6 +212,18 @@ def test_a_hole_stops_the_run(archived: Make, refuses: Callable[..., str]) -> No
     store = archived(max_segments=2)
     segment(store, 1 << 20).unlink()
     assert "a hole before this file" in refuses(store, StorageEngineError)
+
+
+@pytest.mark.parametrize("kind", ["index", "consumequeue"])
+def test_what_points_into_the_segments_is_looked_at_while_they_are_there(
+    archived: Make, refuses: Callable[..., str], kind: str
+) -> None:
+    store = archived()
+    oldest = min(
+        file.facts.path for file in open_store(store).dependents(7 << 20) if f"/{kind}/" in file.facts.path
+    )
+    os.truncate(oldest, 20)
+    assert oldest in refuses(store, CorruptFileError)
 
 
 def test_each_deletion_is_meant_before_it_is_done(

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.exceptions import BadInputError, BrokerConfigError
+from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.store import (
     DiskUsage,
@@ -16,7 +16,6 @@ from storage_engine.model.store import (
     StoreSnapshot,
 )
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.disk import with_disk_levels
 from storage_engine.rocketmq.rules import age_deletion_ms, expires_at_ms, least_used, triggers
 from storage_engine.rocketmq.window import HOUR_MS
 
@@ -233,16 +232,3 @@ def test_age_deletion_is_the_first_window_after_expiry() -> None:
     assert age_deletion_ms(segment, config(deleteWhen="13"), NOON, UTC) == NOON + HOUR_MS
     assert age_deletion_ms(segment, config(deleteWhen="99"), NOON, UTC) is None
     assert age_deletion_ms(segment, config(deleteWhen="12"), NOON + 30 * HOUR_MS, UTC) == NOON + 48 * HOUR_MS
-
-
-def test_what_if_replaces_the_level_of_one_of_the_paths() -> None:
-    state = with_disk_levels(snapshot(None, 20), {"/d0/commitlog/": 91, "/store/consumequeue": 80})
-    assert [each.used_percent for each in (*state.log_disks, state.dependents_disk)] == [91, 20, 80]
-    assert state.dependents_disk.usable_bytes == TOTAL * 20 // 100
-    assert state.log_disks[0].error == ""
-
-
-@pytest.mark.parametrize(("path", "percent"), [("/d9", 50), ("/d0", 50), ("/d0/commitlog", 101), ("/", -1)])
-def test_what_if_of_another_path_or_level_is_an_error(path: str, percent: int) -> None:
-    with pytest.raises(BadInputError, match=f"disk level of {path}"):
-        with_disk_levels(snapshot(50), {path: percent})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.deciding import decide
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import approved_plan, open_context
@@ -40,21 +41,20 @@ def make_plan(
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises RunStateError: the run was begun with another request.
+    :raises BadInputError: a store that can't be planned, or that couldn't be cleaned up behind its segments.
     """
     context = open_context(store)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:
         with context.errors(run, Step.PLAN):
-            now_ms = clock_ms() if now_ms is None else now_ms
-            snapshot = context.broker.snapshot(now_ms)
-            plan = context.broker.plan(snapshot, now_ms, request)
+            decided = decide(context.broker, request, clock_ms() if now_ms is None else now_ms)
             decided_from = {
-                "levels": to_jsonable((*snapshot.log_disks, snapshot.dependents_disk)),
-                "crashed": snapshot.crashed,
-                "checkpoint": dict(context.broker.checkpoint()),
+                "levels": to_jsonable(decided.disks),
+                "crashed": decided.snapshot.crashed,
+                "checkpoint": dict(decided.checkpoint),
             }
-            run = context.journal.record_plan(run, plan, decided_from)
+            run = context.journal.record_plan(run, decided.plan, decided_from)
     return _result(run, context.record.lineage)
 
 

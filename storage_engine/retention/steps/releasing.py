@@ -86,6 +86,7 @@ def release(
     :raises GateRefusedError: a segment has no valid receipt, is gone, or changes under our eyes.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
+    :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -119,6 +120,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         verdicts = _judge_all(context, plan, eligible.go)
+        if verdicts:
+            # A queue or index file that broke since the plan is found while every segment is still there.
+            context.broker.dependents(verdicts[-1].segment.end_offset)
         _flush_directories(context, held.snapshot)
         for verdict in verdicts:
             _delete(context, run, verdict, held.lease)
