@@ -44,14 +44,15 @@ class RocketMQCodec:
         :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
-        from storage_engine.rocketmq.decode import decode_chunk, rank_queues
+        from storage_engine.rocketmq.decode import Arena, decode_chunk, rank_queues
 
         array = as_array(data)
         ranking = None
+        arena = Arena()
         for chunk in iterate_frames(array, base_offset, chunk_bytes or default_chunk_bytes(len(array))):
             if ranking is None or ranking.generation != chunk.queues.generation:
                 ranking = rank_queues(array, chunk.queues)
-            yield decode_chunk(array, base_offset, chunk, ranking), chunk.damages
+            yield decode_chunk(array, base_offset, chunk, ranking, arena), chunk.damages
 
     def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - base_offset.

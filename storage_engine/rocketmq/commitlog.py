@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -255,12 +255,19 @@ def scan_segment(
         )
         damages.extend(chunk.damages)
     types = (np.int64, np.int32, np.uint8, np.int32, np.int32, np.int64, np.int32, np.int64)
-    whole = [
-        np.concatenate([np.empty(0, dtype), *(c[i] for c in columns)]).astype(dtype, copy=False)
+    whole: tuple[Any, ...] = tuple(
+        np.concatenate([np.empty(0, dtype), *(column[i] for column in columns)]).astype(dtype, copy=False)
         for i, dtype in enumerate(types)
-    ]
+    )
     return FrameTable(
-        *whole,  # type: ignore[arg-type]
+        physical_offset=whole[0],
+        size_bytes=whole[1],
+        kind=whole[2],
+        topic=whole[3],
+        queue_id=whole[4],
+        queue_offset=whole[5],
+        sys_flag=whole[6],
+        store_timestamp_ms=whole[7],
         topics=tuple(name.decode("utf-8", "replace") for name in topics),
         damages=tuple(damages),
     )
@@ -315,13 +322,13 @@ def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offse
         header = file.read(frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES)
     offset = base_offset + position
     if len(header) < frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES:
-        raise CorruptFrameError(str(path), offset, "a frame's header", f"{len(header)} bytes before the end")
+        raise CorruptFrameError.at(str(path), offset, "a whole header", f"{len(header)} bytes before the end")
     (magic,) = _UINT32.unpack_from(header, frame.MAGIC_AT)
     (named,) = _INT64.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
     if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
-        raise CorruptFrameError(str(path), offset, "a message's magic", f"{magic:08x}")
+        raise CorruptFrameError.at(str(path), offset, "a message's magic", f"{magic:08x}")
     if named != offset:
-        raise CorruptFrameError(str(path), offset, f"physical offset {offset} in the header", str(named))
+        raise CorruptFrameError.at(str(path), offset, f"physical offset {offset} in the header", str(named))
     (sys_flag,) = _UINT32.unpack_from(header, frame.SYS_FLAG_AT)
     extra = frame.ip_bytes(sys_flag, frame.BORN_HOST_IPV6) - 4
     (timestamp_ms,) = _INT64.unpack_from(header, frame.STORE_TIMESTAMP_AT + extra)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.rocketmq.native import call_crc, inlined, load_le_u64, load_u8
+from storage_engine.rocketmq.native import call_crc, inlined, int64, load_le_u64, load_u8
 
 _SYMBOLS = ("crc32_gzip_refl",)
 _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
@@ -74,7 +74,8 @@ def _compiled_function() -> int:
 def crc32(function: int, table: npt.NDArray[np.uint32], address: int, size: int) -> int:
     """CRC-32 of ``size`` bytes at ``address``, by the compiled function or by the table."""
     if function != 0:
-        return call_crc(function, address, size)
+        result: int = call_crc(function, address, size)
+        return result
     crc = np.uint64(0xFFFFFFFF)
     low = np.uint64(0xFF)
     at = address
@@ -95,4 +96,4 @@ def crc32(function: int, table: npt.NDArray[np.uint32], address: int, size: int)
     while at < end:
         crc = (crc >> np.uint64(8)) ^ np.uint64(table[0, (crc ^ np.uint64(load_u8(at))) & low])
         at += 1
-    return np.int64(crc ^ np.uint64(0xFFFFFFFF))
+    return int64(crc ^ np.uint64(0xFFFFFFFF))

@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 
 from storage_engine.rocketmq import decode_kernels as kernels
 from storage_engine.rocketmq.commitlog import FrameChunk, QueueNames, address_of
-from storage_engine.rocketmq.frame import MAGIC_BLANK
 from storage_engine.rocketmq.kernels import cluster
 from storage_engine.rocketmq.message_schema import KINDS, SCHEMA
 
 _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
+_STAGGER_BYTES = 17 * 64
+"""An odd number of cache lines."""
 _SEED = np.uint64(secrets.randbits(64))
-_BLANK_MAGIC = MAGIC_BLANK - (1 << 32)
 
 _INT_COLUMNS = {
     "magic": kernels.MAGIC,
@@ -89,13 +89,48 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
     return QueueRanking(ranks, valid, queues.generation)
 
 
-class _Columns:
-    """Memory that the kernels fill, from Arrow's pool, which keeps it for the next chunk.
+class Arena:
+    """Memory for the columns of one chunk after the other.
 
-    Texts get what they need at most; only pages that are written to become resident.
+    What a chunk's table no longer needs serves the next one: fresh pages would have to be cleared by
+    the kernel, which takes as long as filling them. Lives as long as one segment is decoded.
     """
 
-    def __init__(self, chunk: FrameChunk, rows: int) -> None:
+    def __init__(self) -> None:
+        self._free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+
+    def buffer(self, column: int, size: int) -> pa.Buffer:
+        """Uninitialised memory; only pages that are written to become resident.
+
+        Columns are filled side by side, a row a step: they begin at different places in a page, or
+        all of them would fight for the same few lines of the processor's caches.
+        """
+        free = self._free.setdefault(column, [])
+        block = free.pop() if free else None
+        needed = size + (column + 1) * _STAGGER_BYTES
+        if block is None or len(block) < needed:
+            block = np.empty(needed + size // 8, np.uint8)
+        begin = address_of(block) + column * _STAGGER_BYTES
+        return pa.foreign_buffer(begin + -begin % 64, size, base=_Lease(free, block))
+
+
+class _Lease:
+    """Gives a block of memory back when the last Arrow buffer over it is gone."""
+
+    __slots__ = ("_block", "_free")
+
+    def __init__(self, free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:
+        self._free = free
+        self._block = block
+
+    def __del__(self) -> None:
+        self._free.append(self._block)
+
+
+class _Columns:
+    """The memory that the kernels fill; texts get what they need at most."""
+
+    def __init__(self, arena: Arena, chunk: FrameChunk, rows: int) -> None:
         pairs = (chunk.property_bytes + rows) // 4 + 2
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
         sizes = dict.fromkeys(kernels.INT32_COLUMNS, 4 * rows)
@@ -114,7 +149,7 @@ class _Columns:
         }
         self.rows = rows
         self.buffers = [
-            pa.allocate_buffer(sizes[column] + kernels.SLACK_BYTES) for column in range(kernels.COLUMNS)
+            arena.buffer(column, sizes[column] + kernels.SLACK_BYTES) for column in range(kernels.COLUMNS)
         ]
         self.addresses = np.array([buffer.address for buffer in self.buffers], np.int64)
 
@@ -147,21 +182,33 @@ class _Columns:
 
 
 def decode_chunk(
-    data: npt.NDArray[np.uint8], base_offset: int, chunk: FrameChunk, ranking: QueueRanking
+    data: npt.NDArray[np.uint8], base_offset: int, chunk: FrameChunk, ranking: QueueRanking, arena: Arena
 ) -> pa.Table:
     """The rows of a chunk, sorted by (topic, queue id, physical offset)."""
     rows = len(chunk.positions)
     order = np.empty(rows, np.int32)
-    queues = len(ranking.ranks)
-    messages = cluster(rows, chunk.codes, ranking.ranks, queues, np.empty(queues + 1, np.int64), order)
-    columns = _Columns(chunk, rows)
+    positions = np.empty(rows, np.int64)
+    sizes = np.empty(rows, np.int32)
+    codes = np.empty(rows, np.int32)
+    messages = cluster(
+        chunk.positions,
+        chunk.sizes,
+        chunk.codes,
+        ranking.ranks,
+        np.empty(len(ranking.ranks) + 1, np.int64),
+        order,
+        positions,
+        sizes,
+        codes,
+    )
+    columns = _Columns(arena, chunk, rows)
     pairs = kernels.decode_messages(
         address_of(data),
         len(data),
         messages,
-        order,
-        chunk.positions,
-        chunk.codes,
+        positions,
+        sizes,
+        codes,
         ranking.topic_valid,
         chunk.queues.topic_lengths,
         _SEED,
@@ -170,11 +217,10 @@ def decode_chunk(
     )
     typed = magic_valid = None
     if messages < rows:
-        kernels.decode_others(
-            base_offset, messages, rows, order, chunk.positions, chunk.sizes, columns.addresses
-        )
+        header = chunk.is_blank_header[order[messages:]]
+        kernels.decode_others(base_offset, messages, rows, positions, sizes, header, columns.addresses)
         typed = _bitmap(np.arange(rows) < messages)
-        magic_valid = _mark_blank_headers(chunk, order, columns, messages)
+        magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), header]))
 
     arrays: dict[str, pa.Array[Any]] = {
         "physical_offset": columns.fixed(kernels.PHYSICAL_OFFSET, pa.int64(), None),
@@ -200,23 +246,13 @@ def decode_chunk(
 
 
 def _bitmap(flags: npt.NDArray[Any]) -> pa.Buffer:
-    return pa.py_buffer(memoryview(np.packbits(flags, bitorder="little")))
+    return pa.py_buffer(np.packbits(flags, bitorder="little").data)
 
 
 def _kinds(chunk: FrameChunk, order: npt.NDArray[np.int32], messages: int) -> pa.Array[Any]:
     kinds = np.zeros(len(order), np.int8)
     kinds[messages:] = chunk.kinds[order[messages:]]
     return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
-
-
-def _mark_blank_headers(
-    chunk: FrameChunk, order: npt.NDArray[np.int32], columns: _Columns, messages: int
-) -> pa.Buffer:
-    """Give the row that begins a blank its magic; returns the magic column's validity."""
-    header = chunk.is_blank_header[order[messages:]]
-    magic = columns.array(kernels.MAGIC, np.int32, columns.rows)
-    magic[messages:][header] = _BLANK_MAGIC
-    return _bitmap(np.concatenate([np.ones(messages, bool), header]))
 
 
 def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
@@ -236,5 +272,5 @@ def _raw(data: npt.NDArray[np.uint8], base_offset: int, columns: _Columns) -> pa
     raw = pa.allocate_buffer(int(sizes.sum(where=needed.astype(bool), dtype=np.int64)))
     offsets = np.empty(columns.rows + 1, np.int32)
     kernels.copy_raw(address_of(data), base_offset, columns.addresses, columns.rows, offsets, raw.address)
-    buffers = [_bitmap(needed), pa.py_buffer(memoryview(offsets)), raw]
+    buffers: list[pa.Buffer | None] = [_bitmap(needed), pa.py_buffer(offsets.data), raw]
     return pa.Array.from_buffers(pa.binary(), columns.rows, buffers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_engine.rocketmq.frame import (
     BODY_AT,
@@ -14,6 +15,7 @@ from storage_engine.rocketmq.frame import (
     BORN_TIMESTAMP_AT,
     FLAG_AT,
     MAGIC_AT,
+    MAGIC_BLANK,
     MAGIC_V1,
     NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
@@ -31,6 +33,7 @@ from storage_engine.rocketmq.kernels import Bytes, Ints32, Ints64, hash_bytes, s
 from storage_engine.rocketmq.native import (
     copy_bytes,
     inlined,
+    int64,
     kernel,
     load_be_i16,
     load_be_i32,
@@ -123,7 +126,10 @@ _HIGH = 0x8080808080808080
 _SPACES = 0x2020202020202020
 _KEEP = 1 << 31
 _OFFSET = 0x7FFFFFFF
-_AHEAD = 4
+_FEW_NAMES = 24
+_AHEAD = 2
+"""Frames that lie far apart are fetched while the ones before them are decoded."""
+_PREFETCHED_BYTES = 512
 
 # Where the texts written so far end, and how many pairs there are: places in a kernel's own state.
 PAIRS_END: Final = 0
@@ -147,7 +153,7 @@ def decode_timestamp(source: int, values: int, valid: int, i: int) -> bool:
     """Write a timestamp in microseconds. :return: whether it can be represented."""
     value_ms = load_be_i64(source)
     fits = MIN_TIMESTAMP_MS <= value_ms <= MAX_TIMESTAMP_MS
-    store_u8(valid + i, np.int64(fits))
+    store_u8(valid + i, int64(fits))
     store_i64(values + 8 * i, value_ms * 1000 if fits else 0)
     return fits
 
@@ -220,7 +226,7 @@ def decode_header(at: int, i: int, columns: Ints64, born: Ints64, store: Ints64)
         columns[PREPARED_TRANSACTION_OFFSET] + at_64,
         load_be_i64(at + extra + PREPARED_TRANSACTION_OFFSET_AT),
     )
-    store_u8(columns[NEEDS_RAW] + i, np.int64(not fits))
+    store_u8(columns[NEEDS_RAW] + i, int64(not fits))
     return extra
 
 
@@ -229,7 +235,7 @@ def write_optional(
     source: int, size: int, i: int, texts: int, offsets: int, valid: int, ends: Ints64, end: int
 ) -> None:
     """Write a text that may be missing (``source`` 0)."""
-    store_u8(valid + i, np.int64(source != 0))
+    store_u8(valid + i, int64(source != 0))
     if source != 0:
         copy_words(texts + ends[end], source, size)
         ends[end] += size
@@ -307,7 +313,8 @@ def decode_properties(
                 mark = np.uint64(1) << (
                     ((head ^ np.uint64(name_size)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(58)
                 )
-                maybe_duplicate |= seen & mark != np.uint64(0)
+                if seen & mark:
+                    maybe_duplicate |= seen_before(head, name_size, first_pair, pairs, columns)
                 seen |= mark
                 name_end += name_size
                 value_end += value_size
@@ -333,8 +340,8 @@ def decode_properties(
         tags = 0
         unique_key = 0
     store_i32(columns[PAIR_OFFSETS] + 4 * (i + 1), ends[PAIRS_END])
-    store_u8(columns[HAS_PROPERTIES] + i, np.int64(text and size > 0))
-    store_u8(columns[TERMINATED] + i, np.int64(size > 0 and start == end))
+    store_u8(columns[HAS_PROPERTIES] + i, int64(text and size > 0))
+    store_u8(columns[TERMINATED] + i, int64(size > 0 and start == end))
     write_optional(
         keys, keys_size, i, columns[KEYS], columns[KEYS_OFFSETS], columns[HAS_KEYS], ends, KEYS_END
     )
@@ -352,6 +359,27 @@ def decode_properties(
         UNIQUE_KEY_END,
     )
     return exact and text
+
+
+@inlined
+def seen_before(head: np.uint64, size: int, first: int, pairs: int, columns: Ints64) -> bool:
+    """Whether one of pairs [first, pairs) may have the name that begins with ``head``.
+
+    Looks at few: a block with many names goes through the table anyway.
+    """
+    if pairs - first > _FEW_NAMES:
+        return True
+    begin = load_i32(columns[NAME_OFFSETS] + 4 * first)
+    for pair in range(first, pairs):
+        end = load_i32(columns[NAME_OFFSETS] + 4 * (pair + 1))
+        if end - begin == size:
+            other = load_le_u64(columns[NAMES] + begin)
+            if size < 8:
+                other &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
+            if other == head:
+                return True
+        begin = end
+    return False
 
 
 @inlined
@@ -388,7 +416,7 @@ def drop_duplicate_names(
         if table[slot] >> 14 == row + 1:
             # A slot that is already the pair's name: this later pair replaces it.
             duplicates += 1
-        table[slot] = np.int64(row + 1) << 14 | (pair - first)
+        table[slot] = int64(row + 1) << 14 | (pair - first)
     if duplicates == 0:
         return pairs
     # Marked first, moved then: moving changes the offsets that the table's entries stand for.
@@ -433,8 +461,8 @@ def decode_messages(
     address: int,
     length: int,
     messages: int,
-    order: Ints32,
     positions: Ints64,
+    sizes: Ints32,
     codes: Ints32,
     topic_valid: Bytes,
     topic_lengths: Ints32,
@@ -442,7 +470,7 @@ def decode_messages(
     name_table: Ints64,
     columns: Ints64,
 ) -> int:
-    """Fill the columns of the first ``messages`` rows of ``order``.
+    """Fill the columns of the first ``messages`` rows, which are in the order to write them in.
 
     :param name_table: NAME_TABLE_SLOTS zeros.
     :param columns: addresses of the columns' memory.
@@ -458,12 +486,11 @@ def decode_messages(
     store_i32(columns[PAIR_OFFSETS], 0)
     for i in range(messages):
         if i + _AHEAD < messages:
-            ahead = address + positions[order[i + _AHEAD]]
-            prefetch(ahead)
-            prefetch(ahead + 64)
-        row = order[i]
-        at = address + positions[row]
-        size = load_be_i32(at)
+            ahead = address + positions[i + _AHEAD]
+            for offset in range(0, min(int64(sizes[i + _AHEAD]), _PREFETCHED_BYTES), 64):
+                prefetch(ahead + offset)
+        at = address + positions[i]
+        size = int64(sizes[i])
         body = at + decode_header(at, i, columns, born, store) + BODY_AT
         body_length = load_be_i32(body - 4)
         exact = body_length >= 0
@@ -478,14 +505,14 @@ def decode_messages(
             copy_bytes(columns[TAIL], tail, at + size - tail)
             tail = columns[TAIL]
         tail += 1 if load_be_u32(at + MAGIC_AT) == MAGIC_V1 else 2
-        code = codes[row]
-        topic_length = np.int64(topic_lengths[code])
+        code = codes[i]
+        topic_length = int64(topic_lengths[code])
         if topic_valid[code]:
             copy_words(columns[TOPIC] + topic_end, tail, topic_length)
             topic_end += topic_length
         else:
             exact = False
-        store_u8(columns[HAS_TOPIC] + i, np.int64(topic_valid[code]))
+        store_u8(columns[HAS_TOPIC] + i, int64(topic_valid[code]))
         store_i32(columns[TOPIC_OFFSETS] + 4 * (i + 1), topic_end)
 
         block = tail + topic_length + 2
@@ -494,7 +521,7 @@ def decode_messages(
         exact &= decode_properties(block, max(block_size, 0), i, columns, ends, seed, name_table)
         if not exact:
             store_u8(columns[NEEDS_RAW] + i, 1)
-    return ends[PAIRS_END]
+    return int64(ends[PAIRS_END])
 
 
 @kernel
@@ -502,14 +529,16 @@ def decode_others(
     base_offset: int,
     messages: int,
     rows: int,
-    order: Ints32,
     positions: Ints64,
     sizes: Ints32,
+    blank_header: npt.NDArray[np.bool_],
     columns: Ints64,
 ) -> None:
-    """Fill the rows behind the messages: blank and undecodable bytes, which are kept raw."""
+    """Fill the rows behind the messages: blank and undecodable bytes, which are kept raw.
+
+    :param blank_header: for each of these rows whether it begins a blank: that one has a magic.
+    """
     for i in range(messages, rows):
-        row = order[i]
         for column in INT32_COLUMNS:
             store_i32(columns[column] + 4 * i, 0)
         for column in INT64_COLUMNS:
@@ -519,8 +548,10 @@ def decode_others(
         for column in range(TOPIC_OFFSETS, NAME_OFFSETS):
             store_i32(columns[column] + 4 * (i + 1), load_i32(columns[column] + 4 * i))
         store_i32(columns[PAIR_OFFSETS] + 4 * (i + 1), load_i32(columns[PAIR_OFFSETS] + 4 * i))
-        store_i32(columns[SIZE] + 4 * i, np.int64(sizes[row]))
-        store_i64(columns[PHYSICAL_OFFSET] + 8 * i, base_offset + positions[row])
+        store_i32(columns[SIZE] + 4 * i, int64(sizes[i]))
+        if blank_header[i - messages]:
+            store_i32(columns[MAGIC] + 4 * i, MAGIC_BLANK)
+        store_i64(columns[PHYSICAL_OFFSET] + 8 * i, base_offset + positions[i])
         store_u8(columns[NEEDS_RAW] + i, 1)
 
 
@@ -543,4 +574,4 @@ def copy_raw(
 def check_utf8(address: int, positions: Ints64, lengths: Ints32, count: int, valid: Bytes) -> None:
     """For each of ``count`` texts whether it is well-formed UTF-8."""
     for i in range(count):
-        valid[i] = is_utf8(address + positions[i], np.int64(lengths[i]))
+        valid[i] = is_utf8(address + positions[i], int64(lengths[i]))

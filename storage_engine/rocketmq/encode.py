@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ class _Addresses:
 
     def fixed(self, place: int, column: pa.Array[Any]) -> None:
         """The values as they lie; where a value is null, anything."""
-        values = column.buffers()[1]
+        values: Any = column.buffers()[1]
         self.held.append(values)
         self.table[place] = values.address + column.offset * (column.type.bit_width // 8)
 
@@ -142,7 +142,7 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
     for name, (place, offsets_place) in _TEXT_COLUMNS.items():
         addresses.text(place, offsets_place, batch.column(name))
     addresses.text(kernels.RAW, kernels.RAW_OFFSETS, batch.column("raw"))
-    properties = batch.column("properties")
+    properties: Any = batch.column("properties")
     names, values = properties.keys, properties.items
     if values.null_count:
         raise ProofError("a row to encode has a property whose value is null")
@@ -171,4 +171,6 @@ def _valid(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
 
 def _booleans(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
     """One byte a value; null is false."""
-    return pc.fill_null(column, False).cast(pa.uint8()).to_numpy()
+    filled: Any = pc.fill_null(cast("Any", column), False)
+    flags: npt.NDArray[np.uint8] = filled.cast(pa.uint8()).to_numpy()
+    return flags

@@ -39,6 +39,7 @@ from storage_engine.rocketmq.frame import (
 )
 from storage_engine.rocketmq.native import (
     inlined,
+    int64,
     kernel,
     load_be_i16,
     load_be_i32,
@@ -248,9 +249,9 @@ def queue_code(
     hashed = hash_bytes(address + topic_at, topic_length, seed ^ np.uint64(queue_id & 0xFFFFFFFF))
     slot = hashed & mask
     while True:
-        code = slots[slot] - 1
+        code = int64(slots[slot]) - 1
         if code < 0:
-            code = state[QUEUES]
+            code = int64(state[QUEUES])
             if code >= len(queue_ids):
                 return -1
             state[QUEUES] = code + 1
@@ -432,31 +433,45 @@ def walk_to_end(
 
 
 @kernel
-def cluster(rows: int, codes: Ints32, ranks: Ints32, queues: int, starts: Ints64, order: Ints32) -> int:
+def cluster(
+    positions: Ints64,
+    sizes: Ints32,
+    codes: Ints32,
+    ranks: Ints32,
+    starts: Ints64,
+    order: Ints32,
+    sorted_positions: Ints64,
+    sorted_sizes: Ints32,
+    sorted_codes: Ints32,
+) -> int:
     """Order rows by their queue's rank, and within a queue as they lie; what has no queue comes last.
 
+    :param starts: memory to work in, one more than there are ranks.
+    :param order: becomes the rows' numbers in their new order; the sorted arrays, their values.
     :return: number of rows that have a queue.
     """
-    for queue in range(queues + 1):
-        starts[queue] = 0
+    starts[:] = 0
     messages = 0
-    for row in range(rows):
+    for row in range(len(codes)):
         code = codes[row]
         if code >= 0:
             starts[ranks[code] + 1] += 1
             messages += 1
-    for queue in range(queues):
+    for queue in range(len(ranks)):
         starts[queue + 1] += starts[queue]
     others = messages
-    for row in range(rows):
+    for row in range(len(codes)):
         code = codes[row]
         if code >= 0:
-            rank = ranks[code]
-            order[starts[rank]] = row
-            starts[rank] += 1
+            place = starts[ranks[code]]
+            starts[ranks[code]] = place + 1
         else:
-            order[others] = row
+            place = others
             others += 1
+        order[place] = row
+        sorted_positions[place] = positions[row]
+        sorted_sizes[place] = sizes[row]
+        sorted_codes[place] = code
     return messages
 
 

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-SCHEMA = pa.schema(
-    [
-        pa.field("physical_offset", pa.int64(), nullable=False),
-        pa.field("size", pa.int32(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("magic", pa.int32()),
-        pa.field("topic", pa.string()),
-        pa.field("queue_id", pa.int32()),
-        pa.field("queue_offset", pa.int64()),
-        pa.field("flag", pa.int32()),
-        pa.field("sys_flag", pa.int32()),
-        pa.field("body_crc", pa.int32()),
-        pa.field("born_timestamp", _TIMESTAMP),
-        pa.field("store_timestamp", _TIMESTAMP),
-        pa.field("born_host", pa.string()),
-        pa.field("born_port", pa.int32()),
-        pa.field("store_host", pa.string()),
-        pa.field("store_port", pa.int32()),
-        pa.field("reconsume_times", pa.int32()),
-        pa.field("prepared_transaction_offset", pa.int64()),
-        pa.field("keys", pa.string()),
-        pa.field("tags", pa.string()),
-        pa.field("unique_key", pa.string()),
-        pa.field("properties", pa.map_(pa.string(), pa.string())),
-        pa.field("properties_terminated", pa.bool_()),
-        pa.field("body", pa.binary()),
-        pa.field("raw", pa.binary()),
-    ]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("physical_offset", pa.int64(), nullable=False),
+    pa.field("size", pa.int32(), nullable=False),
+    pa.field("kind", pa.string(), nullable=False),
+    pa.field("magic", pa.int32()),
+    pa.field("topic", pa.string()),
+    pa.field("queue_id", pa.int32()),
+    pa.field("queue_offset", pa.int64()),
+    pa.field("flag", pa.int32()),
+    pa.field("sys_flag", pa.int32()),
+    pa.field("body_crc", pa.int32()),
+    pa.field("born_timestamp", _TIMESTAMP),
+    pa.field("store_timestamp", _TIMESTAMP),
+    pa.field("born_host", pa.string()),
+    pa.field("born_port", pa.int32()),
+    pa.field("store_host", pa.string()),
+    pa.field("store_port", pa.int32()),
+    pa.field("reconsume_times", pa.int32()),
+    pa.field("prepared_transaction_offset", pa.int64()),
+    pa.field("keys", pa.string()),
+    pa.field("tags", pa.string()),
+    pa.field("unique_key", pa.string()),
+    pa.field("properties", pa.map_(pa.string(), pa.string())),
+    pa.field("properties_terminated", pa.bool_()),
+    pa.field("body", pa.binary()),
+    pa.field("raw", pa.binary()),
+]
+
+SCHEMA = pa.schema(_FIELDS)
 """Columns of a row.
 
 ``kind``: ``message``, ``blank`` (the filler behind a segment's last message) or ``undecodable``; only

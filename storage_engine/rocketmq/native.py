@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
-from llvmlite import ir
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+int64: Callable[[Any], int] = cast("Any", np.int64)
+"""numpy's int64: widens what a kernel reads from a narrower array."""
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
@@ -34,6 +38,10 @@ def inlined(function: Kernel) -> Kernel:
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )(function)
     return compiled
+
+
+def _intrinsic(typer: Callable[..., Any]) -> Any:
+    return intrinsic(typer)
 
 
 def _load(bits: int, result: Any, big_endian: bool | None, signed: bool) -> Any:
@@ -71,24 +79,24 @@ def _store(bits: int, big_endian: bool | None) -> Any:
 
 
 # A byte order of None is the machine's own: Arrow's columns and numpy's arrays.
-load_u8 = _load(8, types.int64, big_endian=True, signed=False)
-load_i8 = _load(8, types.int64, big_endian=True, signed=True)
-load_be_i16 = _load(16, types.int64, big_endian=True, signed=True)
-load_be_i32 = _load(32, types.int64, big_endian=True, signed=True)
-load_be_u32 = _load(32, types.int64, big_endian=True, signed=False)
-load_be_i64 = _load(64, types.int64, big_endian=True, signed=True)
-load_le_u64 = _load(64, types.uint64, big_endian=False, signed=False)
-load_i32 = _load(32, types.int64, big_endian=None, signed=True)
-load_i64 = _load(64, types.int64, big_endian=None, signed=True)
-store_u8 = _store(8, big_endian=True)
-store_i32 = _store(32, big_endian=None)
-store_i64 = _store(64, big_endian=None)
-store_be_i16 = _store(16, big_endian=True)
-store_be_i32 = _store(32, big_endian=True)
-store_be_i64 = _store(64, big_endian=True)
+load_u8: Callable[[int], int] = _load(8, types.int64, big_endian=True, signed=False)
+load_i8: Callable[[int], int] = _load(8, types.int64, big_endian=True, signed=True)
+load_be_i16: Callable[[int], int] = _load(16, types.int64, big_endian=True, signed=True)
+load_be_i32: Callable[[int], int] = _load(32, types.int64, big_endian=True, signed=True)
+load_be_u32: Callable[[int], int] = _load(32, types.int64, big_endian=True, signed=False)
+load_be_i64: Callable[[int], int] = _load(64, types.int64, big_endian=True, signed=True)
+load_le_u64: Callable[[int], np.uint64] = _load(64, types.uint64, big_endian=False, signed=False)
+load_i32: Callable[[int], int] = _load(32, types.int64, big_endian=None, signed=True)
+load_i64: Callable[[int], int] = _load(64, types.int64, big_endian=None, signed=True)
+store_u8: Callable[[int, int], None] = _store(8, big_endian=True)
+store_i32: Callable[[int, int], None] = _store(32, big_endian=None)
+store_i64: Callable[[int, int], None] = _store(64, big_endian=None)
+store_be_i16: Callable[[int, int], None] = _store(16, big_endian=True)
+store_be_i32: Callable[[int, int], None] = _store(32, big_endian=True)
+store_be_i64: Callable[[int, int], None] = _store(64, big_endian=True)
 
 
-@intrinsic
+@_intrinsic
 def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     """Copy ``size`` bytes; the ranges must not overlap."""
 
@@ -103,7 +111,7 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
     """Copy exactly 16 bytes."""
 
@@ -116,7 +124,7 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line of an address that will be read soon. Never faults."""
 
@@ -135,7 +143,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def trailing_zeros(typingctx: Any, value: Any) -> Any:
     """Index of the lowest bit that is set; ``value`` must not be 0."""
 
@@ -145,7 +153,7 @@ def trailing_zeros(typingctx: Any, value: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@intrinsic
+@_intrinsic
 def call_crc(typingctx: Any, function: Any, address: Any, size: Any) -> Any:
     """Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)``.
 
