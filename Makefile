@@ -26,7 +26,7 @@ up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ct
 
 .PHONY: test
 test: install  ## Run the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 .PHONY: lint
 lint: install  ## Check style, types and layers
