@@ -29,7 +29,10 @@ class Bench:
 
 def print_line(bench: Bench) -> None:
     """Print the one line a benchmark that scripts read; the ratio is rounded down, never up."""
-    print(f"bench {bench.name} ratio={math.floor(bench.ratio * 100) / 100:.2f} must={bench.must:.2f}", flush=True)
+    print(
+        f"bench {bench.name} ratio={math.floor(bench.ratio * 100) / 100:.2f} must={bench.must:.2f}",
+        flush=True,
+    )
 
 
 def save(bench: Bench) -> Path:

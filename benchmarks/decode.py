@@ -101,7 +101,7 @@ def compare(name: str, segment: Path, class_path: str) -> Bench:
 
 
 def run() -> list[Bench]:
-    """The benchmark itself, with bodies of about 1 KiB; and with small ones, for information in its detail."""
+    """Measure with bodies of about 1 KiB, and with small ones."""
     class_path = build_java()
     directory = Path(tempfile.mkdtemp(prefix="bench-decode-"))
     try:

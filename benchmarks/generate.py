@@ -89,7 +89,9 @@ def _digits(values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
     return (values[:, None] // powers % 10 + 48).astype(np.uint8)
 
 
-def _properties(random: np.random.Generator, serials: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]) -> pa.Array[Any]:
+def _properties(
+    random: np.random.Generator, serials: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]
+) -> pa.Array[Any]:
     """A map array in which every row has the same names, and its own keys and tag."""
     rows = len(serials)
     names = b"".join(name.encode() for name, _ in _PROPERTIES)
@@ -105,7 +107,9 @@ def _properties(random: np.random.Generator, serials: npt.NDArray[np.int64], tag
         offsets = np.zeros(rows * len(lengths) + 1, np.int32)
         np.cumsum(np.tile(lengths, rows), out=offsets[1:])
         return pa.Array.from_buffers(
-            pa.string(), rows * len(lengths), [None, pa.py_buffer(offsets.data), pa.py_buffer(content.tobytes())]
+            pa.string(),
+            rows * len(lengths),
+            [None, pa.py_buffer(offsets.data), pa.py_buffer(content.tobytes())],
         )
 
     keys = strings(np.tile(np.frombuffer(names, np.uint8), rows), [len(name) for name, _ in _PROPERTIES])
@@ -196,7 +200,8 @@ class StoreGenerator:
             ),
         }
         arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in CODEC.schema
+            columns[field.name] if field.name in columns else pa.nulls(rows, field.type)
+            for field in CODEC.schema
         ]
         table = pa.Table.from_arrays(arrays, schema=CODEC.schema)
         out = bytearray(shape.segment_bytes)
@@ -271,7 +276,13 @@ def write_store(root: Path, shape: Shape, *, queue_file_bytes: int = 300_000 * E
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path, help="directory of the new store")
-    for name, default in (("segments", 4), ("segment-bytes", 64 << 20), ("body-bytes", 1024), ("topics", 16), ("seed", 1)):
+    for name, default in (
+        ("segments", 4),
+        ("segment-bytes", 64 << 20),
+        ("body-bytes", 1024),
+        ("topics", 16),
+        ("seed", 1),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = vars(parser.parse_args())
     root = options.pop("root")

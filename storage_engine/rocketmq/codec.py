@@ -16,12 +16,12 @@ from storage_engine.rocketmq.commitlog import SegmentBytes, as_array, iterate_fr
 from storage_engine.rocketmq.message_schema import SCHEMA
 
 _MIN_CHUNK_BYTES = 1 << 20
-_DEFAULT_MAX_CHUNK_BYTES = 64 << 20
+_MAX_CHUNK_BYTES = 16 << 20
 
 
 def default_chunk_bytes(segment_bytes: int) -> int:
-    """A chunk that is long enough to cluster well, and never more than a quarter of the segment."""
-    return min(_DEFAULT_MAX_CHUNK_BYTES, max(_MIN_CHUNK_BYTES, segment_bytes // 4))
+    """Long enough to cluster well, a quarter of the segment at most, and no more than caches can hold."""
+    return min(_MAX_CHUNK_BYTES, max(_MIN_CHUNK_BYTES, segment_bytes // 4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,26 +377,26 @@ def _damages(
 
 def _explain(data: npt.NDArray[np.uint8], base_offset: int, position: int, fault: int) -> tuple[str, str]:
     """What a valid frame has at ``position``, and what is there."""
-    from storage_engine.rocketmq import kernels
+    from storage_engine.rocketmq import frame_kernels
 
     header = data[position : position + frame.SYS_FLAG_AT].tobytes()
     remaining = len(data) - position
-    if fault == kernels.FAULT_TRUNCATED:
+    if fault == frame_kernels.FAULT_TRUNCATED:
         return f"a frame of at least {frame.BLANK_HEADER_BYTES} bytes", f"{remaining} bytes before the end"
     size, magic = struct.unpack_from(">iI", header)
-    if fault == kernels.FAULT_MAGIC:
+    if fault == frame_kernels.FAULT_MAGIC:
         expected = f"magic {frame.MAGIC_V1:08x}, {frame.MAGIC_V2:08x} or {frame.MAGIC_BLANK:08x}"
         return expected, f"{magic:08x}" + (" (nothing was ever written here)" if not any(header) else "")
-    if fault == kernels.FAULT_BLANK_SIZE:
+    if fault == frame_kernels.FAULT_BLANK_SIZE:
         return f"a blank frame of all {remaining} remaining bytes", f"size {size}"
-    if fault == kernels.FAULT_SIZE:
+    if fault == frame_kernels.FAULT_SIZE:
         return f"a frame size from {frame.MIN_MESSAGE_BYTES} to {remaining}", str(size)
-    if fault == kernels.FAULT_PHYSICAL_OFFSET:
+    if fault == frame_kernels.FAULT_PHYSICAL_OFFSET:
         (named,) = _INT64.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
         return f"physical offset {base_offset + position} in the header", str(named)
-    if fault == kernels.FAULT_LENGTHS:
+    if fault == frame_kernels.FAULT_LENGTHS:
         return f"body, topic and properties lengths that make up {size} bytes", "others"
-    if fault == kernels.FAULT_BODY_CRC:
+    if fault == frame_kernels.FAULT_BODY_CRC:
         (crc,) = _UINT32.unpack_from(header, frame.BODY_CRC_AT)
         return f"a body with CRC {crc:08x}", "another CRC"
     return "a frame with the CRC that its properties end with", "another CRC"

@@ -10,13 +10,18 @@ import ctypes
 import functools
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import binding as llvm  # type: ignore[import-untyped]
 
 from storage_engine.rocketmq.native import call_crc, inlined, int64, load_le_u64, load_u8
 
-_SYMBOLS = ("crc32_gzip_refl",)
+_SYMBOL = "crc32_gzip_refl"
+_WIDE_SYMBOL = "crc32_gzip_refl_avx2"
+"""Twice as fast, but isal's own dispatch passes it over on processors without AVX-512."""
+_WIDE_FEATURES = ("avx2", "vpclmulqdq")
 _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 
 
@@ -58,16 +63,20 @@ def _compiled_function() -> int:
         library = ctypes.CDLL(isal.isal_zlib.__file__)
     except (ImportError, OSError):
         return 0
-    sample = bytes(range(256)) * 17
-    for symbol in _SYMBOLS:
+    features = llvm.get_host_cpu_features()
+    wide = all(features.get(name, False) for name in _WIDE_FEATURES)
+    for symbol in (_WIDE_SYMBOL, _SYMBOL) if wide else (_SYMBOL,):
         function = getattr(library, symbol, None)
-        if function is None:
-            continue
-        function.restype = ctypes.c_uint32
-        function.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64]
-        if all(function(0, sample[:size], size) == zlib.crc32(sample[:size]) for size in _SELF_TEST_SIZES):
+        if function is not None and _agrees_with_zlib(function):
             return ctypes.cast(function, ctypes.c_void_p).value or 0
     return 0
+
+
+def _agrees_with_zlib(function: Any) -> bool:
+    function.restype = ctypes.c_uint32
+    function.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64]
+    sample = bytes(range(256)) * 17
+    return all(function(0, sample[:size], size) == zlib.crc32(sample[:size]) for size in _SELF_TEST_SIZES)
 
 
 @inlined

@@ -11,44 +11,46 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.rocketmq import decode_columns as places
 from storage_engine.rocketmq import decode_kernels as kernels
-from storage_engine.rocketmq.commitlog import FrameChunk, QueueNames, address_of
+from storage_engine.rocketmq.commitlog import FrameChunk, FrameKind, QueueNames, address_of
 from storage_engine.rocketmq.kernels import cluster
 from storage_engine.rocketmq.message_schema import KINDS, SCHEMA
 
 _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
-_STAGGER_BYTES = 17 * 64
+_LINE_BYTES = 64
+_STAGGER_BYTES = 17 * _LINE_BYTES
 """An odd number of cache lines."""
 _SEED = np.uint64(secrets.randbits(64))
 
 _INT_COLUMNS = {
-    "magic": kernels.MAGIC,
-    "queue_id": kernels.QUEUE_ID,
-    "queue_offset": kernels.QUEUE_OFFSET,
-    "flag": kernels.FLAG,
-    "sys_flag": kernels.SYS_FLAG,
-    "body_crc": kernels.BODY_CRC,
-    "born_port": kernels.BORN_PORT,
-    "store_port": kernels.STORE_PORT,
-    "reconsume_times": kernels.RECONSUME_TIMES,
-    "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
+    "magic": places.MAGIC,
+    "queue_id": places.QUEUE_ID,
+    "queue_offset": places.QUEUE_OFFSET,
+    "flag": places.FLAG,
+    "sys_flag": places.SYS_FLAG,
+    "body_crc": places.BODY_CRC,
+    "born_port": places.BORN_PORT,
+    "store_port": places.STORE_PORT,
+    "reconsume_times": places.RECONSUME_TIMES,
+    "prepared_transaction_offset": places.PREPARED_TRANSACTION_OFFSET,
 }
 """Present in every message."""
 
 _TIMESTAMP_COLUMNS = {
-    "born_timestamp": (kernels.BORN_TIMESTAMP, kernels.HAS_BORN_TIMESTAMP),
-    "store_timestamp": (kernels.STORE_TIMESTAMP, kernels.HAS_STORE_TIMESTAMP),
+    "born_timestamp": (places.BORN_TIMESTAMP, places.HAS_BORN_TIMESTAMP),
+    "store_timestamp": (places.STORE_TIMESTAMP, places.HAS_STORE_TIMESTAMP),
 }
 
 _TEXT_COLUMNS = {
-    "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS, kernels.HAS_TOPIC),
-    "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS, None),
-    "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS, None),
-    "keys": (kernels.KEYS, kernels.KEYS_OFFSETS, kernels.HAS_KEYS),
-    "tags": (kernels.TAGS, kernels.TAGS_OFFSETS, kernels.HAS_TAGS),
-    "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
-    "body": (kernels.BODY, kernels.BODY_OFFSETS, None),
+    "topic": (places.TOPIC, places.TOPIC_OFFSETS, places.HAS_TOPIC),
+    "born_host": (places.BORN_HOST, places.BORN_HOST_OFFSETS, None),
+    "store_host": (places.STORE_HOST, places.STORE_HOST_OFFSETS, None),
+    "keys": (places.KEYS, places.KEYS_OFFSETS, places.HAS_KEYS),
+    "tags": (places.TAGS, places.TAGS_OFFSETS, places.HAS_TAGS),
+    "unique_key": (places.UNIQUE_KEY, places.UNIQUE_KEY_OFFSETS, places.HAS_UNIQUE_KEY),
+    "body": (places.BODY, places.BODY_OFFSETS, None),
 }
 """Text, its offsets, and whether it is there; None: in every message."""
 
@@ -97,7 +99,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+        self._free: dict[int, list[_Block]] = {}
 
     def buffer(self, column: int, size: int) -> pa.Buffer:
         """Uninitialised memory; only pages that are written to become resident.
@@ -107,19 +109,29 @@ class Arena:
         """
         free = self._free.setdefault(column, [])
         block = free.pop() if free else None
-        needed = size + (column + 1) * _STAGGER_BYTES
-        if block is None or len(block) < needed:
-            block = np.empty(needed + size // 8, np.uint8)
-        begin = address_of(block) + column * _STAGGER_BYTES
-        return pa.foreign_buffer(begin + -begin % 64, size, base=_Lease(free, block))
+        if block is None or block.size < size:
+            block = _Block(size + size // 8, column * _STAGGER_BYTES)
+        return pa.foreign_buffer(block.address, size, base=_Lease(free, block))
+
+
+class _Block:
+    """Memory that begins at a cache line, ``stagger`` bytes into an allocation."""
+
+    __slots__ = ("_memory", "address", "size")
+
+    def __init__(self, size: int, stagger: int) -> None:
+        self._memory = np.empty(size + stagger + _LINE_BYTES, np.uint8)
+        begin = address_of(self._memory) + stagger
+        self.address = begin + -begin % _LINE_BYTES
+        self.size = size
 
 
 class _Lease:
-    """Gives a block of memory back when the last Arrow buffer over it is gone."""
+    """Gives a block back when the last Arrow buffer over it is gone."""
 
     __slots__ = ("_block", "_free")
 
-    def __init__(self, free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, free: list[_Block], block: _Block) -> None:
         self._free = free
         self._block = block
 
@@ -133,23 +145,23 @@ class _Columns:
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int) -> None:
         pairs = (chunk.property_bytes + rows) // 4 + 2
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
-        sizes = dict.fromkeys(kernels.INT32_COLUMNS, 4 * rows)
-        sizes |= dict.fromkeys(kernels.INT64_COLUMNS, 8 * rows)
-        sizes |= dict.fromkeys(kernels.FLAG_COLUMNS, rows)
-        sizes |= dict.fromkeys(range(kernels.TOPIC_OFFSETS, kernels.NAME_OFFSETS), 4 * (rows + 1))
-        sizes |= dict.fromkeys((kernels.NAME_OFFSETS, kernels.VALUE_OFFSETS), 4 * pairs)
-        sizes |= dict.fromkeys(range(kernels.KEYS, kernels.VALUES + 1), chunk.property_bytes)
+        sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
+        sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
+        sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
+        sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.NAME_OFFSETS), 4 * (rows + 1))
+        sizes |= dict.fromkeys((places.NAME_OFFSETS, places.VALUE_OFFSETS), 4 * pairs)
+        sizes |= dict.fromkeys(range(places.KEYS, places.VALUES + 1), chunk.property_bytes)
         sizes |= {
-            kernels.TOPIC: chunk.topic_bytes,
-            kernels.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
-            kernels.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
-            kernels.BODY: chunk.body_bytes,
-            kernels.PAIR_OFFSETS: 4 * (rows + 1),
-            kernels.TAIL: kernels.TAIL_BYTES,
+            places.TOPIC: chunk.topic_bytes,
+            places.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
+            places.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
+            places.BODY: chunk.body_bytes,
+            places.PAIR_OFFSETS: 4 * (rows + 1),
+            places.TAIL: places.TAIL_BYTES,
         }
         self.rows = rows
         self.buffers = [
-            arena.buffer(column, sizes[column] + kernels.SLACK_BYTES) for column in range(kernels.COLUMNS)
+            arena.buffer(column, sizes[column] + places.SLACK_BYTES) for column in range(places.COLUMNS)
         ]
         self.addresses = np.array([buffer.address for buffer in self.buffers], np.int64)
 
@@ -212,30 +224,32 @@ def decode_chunk(
         ranking.topic_valid,
         chunk.queues.topic_lengths,
         _SEED,
-        np.zeros(kernels.NAME_TABLE_SLOTS, np.int64),
+        np.zeros(places.NAME_TABLE_SLOTS, np.int64),
         columns.addresses,
     )
+    kernels.copy_bodies(address_of(data), messages, order, chunk.positions, columns.addresses)
     typed = magic_valid = None
     if messages < rows:
-        header = chunk.is_blank_header[order[messages:]]
+        others = np.flatnonzero(chunk.codes < 0)
+        header = chunk.is_blank_header[others]
         kernels.decode_others(base_offset, messages, rows, positions, sizes, header, columns.addresses)
         typed = _bitmap(np.arange(rows) < messages)
         magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), header]))
 
     arrays: dict[str, pa.Array[Any]] = {
-        "physical_offset": columns.fixed(kernels.PHYSICAL_OFFSET, pa.int64(), None),
-        "size": columns.fixed(kernels.SIZE, pa.int32(), None),
-        "kind": _kinds(chunk, order, messages),
+        "physical_offset": columns.fixed(places.PHYSICAL_OFFSET, pa.int64(), None),
+        "size": columns.fixed(places.SIZE, pa.int32(), None),
+        "kind": _kinds(chunk, messages),
         "properties": _properties(columns, pairs),
         "properties_terminated": pa.Array.from_buffers(
             pa.bool_(),
             rows,
-            [columns.validity(kernels.HAS_PROPERTIES, None), _bitmap(columns.flags(kernels.TERMINATED))],
+            [columns.validity(places.HAS_PROPERTIES, None), _bitmap(columns.flags(places.TERMINATED))],
         ),
         "raw": _raw(data, base_offset, columns),
     }
     for name, column in _INT_COLUMNS.items():
-        validity = magic_valid if column == kernels.MAGIC else typed
+        validity = magic_valid if column == places.MAGIC else typed
         arrays[name] = columns.fixed(column, SCHEMA.field(name).type, validity)
     for name, (column, present) in _TIMESTAMP_COLUMNS.items():
         arrays[name] = columns.fixed(column, SCHEMA.field(name).type, columns.validity(present, None))
@@ -249,26 +263,32 @@ def _bitmap(flags: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little").data)
 
 
-def _kinds(chunk: FrameChunk, order: npt.NDArray[np.int32], messages: int) -> pa.Array[Any]:
-    kinds = np.zeros(len(order), np.int8)
-    kinds[messages:] = chunk.kinds[order[messages:]]
+def _kinds(chunk: FrameChunk, messages: int) -> pa.Array[Any]:
+    rows = len(chunk.kinds)
+    if messages == rows:
+        name = KINDS[FrameKind.MESSAGE].as_py().encode()
+        offsets = np.arange(0, (rows + 1) * len(name), len(name), dtype=np.int32)
+        buffers: list[pa.Buffer | None] = [None, pa.py_buffer(offsets.data), pa.py_buffer(name * rows)]
+        return pa.Array.from_buffers(pa.string(), rows, buffers)
+    kinds = np.zeros(rows, np.int8)
+    kinds[messages:] = chunk.kinds[chunk.kinds != FrameKind.MESSAGE]
     return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
 
 
 def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
     kind = SCHEMA.field("properties").type
-    names = columns.text(kernels.NAMES, kernels.NAME_OFFSETS, pa.string(), None, pairs)
-    values = columns.text(kernels.VALUES, kernels.VALUE_OFFSETS, pa.string(), None, pairs)
+    names = columns.text(places.NAMES, places.NAME_OFFSETS, pa.string(), None, pairs)
+    values = columns.text(places.VALUES, places.VALUE_OFFSETS, pa.string(), None, pairs)
     entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
-    buffers = [columns.validity(kernels.HAS_PROPERTIES, None), columns.buffers[kernels.PAIR_OFFSETS]]
+    buffers = [columns.validity(places.HAS_PROPERTIES, None), columns.buffers[places.PAIR_OFFSETS]]
     return pa.Array.from_buffers(kind, columns.rows, buffers, children=[entries])
 
 
 def _raw(data: npt.NDArray[np.uint8], base_offset: int, columns: _Columns) -> pa.Array[Any]:
-    needed = columns.flags(kernels.NEEDS_RAW)
+    needed = columns.flags(places.NEEDS_RAW)
     if not needed.any():
         return pa.nulls(columns.rows, pa.binary())
-    sizes = columns.array(kernels.SIZE, np.int32, columns.rows)
+    sizes = columns.array(places.SIZE, np.int32, columns.rows)
     raw = pa.allocate_buffer(int(sizes.sum(where=needed.astype(bool), dtype=np.int64)))
     offsets = np.empty(columns.rows + 1, np.int32)
     kernels.copy_raw(address_of(data), base_offset, columns.addresses, columns.rows, offsets, raw.address)

@@ -29,7 +29,7 @@ from storage_engine.rocketmq.frame import (
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
 )
-from storage_engine.rocketmq.kernels import Ints32, Ints64, same_bytes
+from storage_engine.rocketmq.frame_kernels import Ints32, Ints64, same_bytes
 from storage_engine.rocketmq.native import (
     copy_bytes,
     inlined,

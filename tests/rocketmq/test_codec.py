@@ -51,15 +51,10 @@ def encode(rows: pa.Table, size: int, base_offset: int = 0) -> bytes:
 
 def by_offset(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows in file order, timestamps in ms, neighbouring pieces of one run joined."""
-    ms = pa.int64()
     for name in ("born_timestamp", "store_timestamp"):
-        index = rows.schema.get_field_index(name)
-        column = rows.column(name).cast(ms)
-        rows = rows.set_column(
-            index,
-            name,
-            pa.chunked_array([[None if v is None else v // 1000 for v in column.to_pylist()]], ms),
-        )
+        microseconds = rows.column(name).cast(pa.int64()).to_pylist()
+        values = pa.array([None if value is None else value // 1000 for value in microseconds], pa.int64())
+        rows = rows.set_column(rows.schema.get_field_index(name), name, values)
     result: list[dict[str, Any]] = []
     for row in rows.sort_by("physical_offset").to_pylist():
         if row["kind"] != "message":
@@ -142,7 +137,24 @@ def test_every_field_of_every_frame_equals_what_java_reads(
 
 
 JAVA_FIELDS = frozenset(
-    ["bodyCRC", "bodyCRCComputed", "queueId", "flag", "queueOffset", "physicOffset", "sysFlag", "bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "reconsumeTimes", "preparedTransactionOffset", "topic", "bodyLength", "properties"]
+    [
+        "bodyCRC",
+        "bodyCRCComputed",
+        "queueId",
+        "flag",
+        "queueOffset",
+        "physicOffset",
+        "sysFlag",
+        "bornTimestamp",
+        "bornHost",
+        "storeTimestamp",
+        "storeHost",
+        "reconsumeTimes",
+        "preparedTransactionOffset",
+        "topic",
+        "bodyLength",
+        "properties",
+    ]
 )
 
 
@@ -619,6 +631,6 @@ def test_a_base_offset_that_no_file_can_have_is_refused() -> None:
 
 
 def test_default_chunks_stay_small_beside_their_segment() -> None:
-    assert default_chunk_bytes(1 << 30) == 64 << 20
-    assert default_chunk_bytes(64 << 20) == 16 << 20
+    assert default_chunk_bytes(1 << 30) == 16 << 20
+    assert default_chunk_bytes(32 << 20) == 8 << 20
     assert default_chunk_bytes(1 << 20) == 1 << 20
