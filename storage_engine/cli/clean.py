@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -18,10 +18,13 @@ from storage_engine.cli.options import (
     policy_options,
     store_options,
 )
-from storage_engine.cli.output import bytes_text, count_text, print_json, progress
+from storage_engine.cli.output import print_json, progress
 from storage_engine.cli.plan_output import plan_json, print_plan
-from storage_engine.exceptions import CorruptFrameError, LakeUnavailableError, ProofError, StorageEngineError
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.finishing import finish
@@ -31,8 +34,7 @@ from storage_engine.retention.lag_table import at_risk, summarize
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.report_files import run_directory
-from storage_engine.retention.steps.consumer_lag import recorded_lag
-from storage_engine.retention.steps.context import open_context
+from storage_engine.wording import bytes_text, count_text
 
 
 @click.command()
@@ -88,7 +90,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
         f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
     )
     try:
-        _archive_and_release(managed, run_key, plan.delete_offsets, say)
+        _archive_and_release(managed, run_key, say)
     except StorageEngineError:
         say(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
@@ -103,13 +105,12 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     return 0 if finished.ok else 1
 
 
-def _archive_and_release(
-    managed: ManagedStore, run_key: str, going: tuple[int, ...], say: Callable[[str], None]
-) -> None:
+def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
     from storage_engine.quality.validate import validate_store
 
-    if not _lag_is_known(managed, run_key):
-        table = in_process_lag(managed, going)
+    asked = steps.lag_question(managed, run_key)
+    if asked.answered is None:
+        table = in_process_lag(managed, asked.base_offsets)
         steps.record_lag(managed, run_key, summarize(table), at_risk(table))
     _archive(managed, run_key, say)
     released = steps.release(managed, run_key)
@@ -129,26 +130,16 @@ def _archive_and_release(
 
 
 def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
-    """Archive what the plan deletes; if that can't be done, a waiver of the plan does instead."""
-    try:
-        jobs = steps.archive_jobs(managed, run_key)
+    def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
         with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            archived = steps.archive(managed, run_key, jobs, advance)
-    except (CorruptFrameError, LakeUnavailableError, ProofError) as error:
-        context = open_context(managed)
-        waiver = context.journal.find_waiver(context.run(run_key).plan_digest or "")
-        if waiver is None:
-            raise
-        say(f"archive: not done ({error})")
-        say(f"archive: {waiver.person} waived receipts for this plan: {waiver.reason}")
+            return archive_all(open_lake(managed.lake, create=True), jobs, advance)
+
+    done = steps.archive_planned(managed, run_key, here)
+    if done.waiver is None:
+        say(f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now")
     else:
-        say(f"archive: {count_text(len(archived), 'segment')} archived and proven now")
-
-
-def _lag_is_known(managed: ManagedStore, run_key: str) -> bool:
-    """Whether the run got as far before it was interrupted: then its segments may be gone by now."""
-    context = open_context(managed)
-    return recorded_lag(context, context.run(run_key)) is not None
+        say(f"archive: not done ({done.error})")
+        say(f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}")
 
 
 def _say(line: str) -> None:

@@ -24,6 +24,8 @@ from storage_engine.project.resources import project_path
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storage_engine.lake.jobs import SegmentJob
+    from storage_engine.model.receipt import Receipt
     from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -124,19 +126,23 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from storage_engine.retention.report_files import run_directory
-        from storage_engine.retention.steps import record_lag, recorded_plan
+        from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult
 
         store, key = self.store, run_key(context)
-        plan = recorded_plan(store, key)
+        asked = lag_question(store, key)
+        if asked.answered is not None:
+            self.log.info("planned segments are gone by now: the lag that was taken before stands")
+            known: dict[str, Any] = to_jsonable(asked.answered)
+            return known
         request = ConsumerLagRequest(
             store_root=store.root,
             table_path=str(run_directory(store, key) / "consumer_lag"),
             broker_conf=store.broker_conf,
             overrides=store.overrides,
             time_zone=store.time_zone,
-            plan_base_offsets=tuple(segment.base_offset for segment in plan.to_delete),
-            now_ms=plan.decided_at_ms,
+            plan_base_offsets=asked.base_offsets,
+            now_ms=asked.decided_at_ms,
         )
         result: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
         record_lag(store, key, result.summary, result.at_risk)
@@ -155,29 +161,31 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
 class StorageEngineArchiveOperator(StoreSparkOperator):
     """Archives what the plan lets go and the lake has no proof of yet: copy, proof, one commit.
 
-    Without anything to archive no Spark is started.
+    Without anything to archive no Spark is started. Where archiving fails, a person's waiver of the plan
+    does instead: then this task succeeds, and the release goes by the waiver.
     """
 
     entry_point = "archive_segments.py"
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        from storage_engine.retention.journal import Step
-        from storage_engine.retention.steps import archive_jobs
-        from storage_engine.retention.steps.context import open_context
+        from storage_engine.retention.steps import archive_planned
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
-        key = run_key(context)
-        jobs = archive_jobs(self.store, key)
-        if not jobs:
-            self.log.info("everything that goes is in the lake already, or need not be")
-            return {"archived_offsets": [], "messages": 0, "lake_bytes": 0}
-        journaled = open_context(self.store)
-        with journaled.errors(journaled.run(key), Step.ARCHIVE):
-            result: ArchiveResult = self.submit(context, ArchiveRequest(jobs), ArchiveResult)
-        for receipt in result.receipts:
+        def on_spark(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+            result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
+            return result.receipts
+
+        done = archive_planned(self.store, run_key(context), on_spark)
+        for receipt in done.receipts:
             self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
+        if done.waiver is not None:
+            who, why = done.waiver.person, done.waiver.reason
+            self.log.warning("not archived (%s); %s waived receipts for this plan: %s", done.error, who, why)
+        elif not done.receipts:
+            self.log.info("everything that goes is in the lake already, or need not be")
         return {
-            "archived_offsets": [receipt.base_offset for receipt in result.receipts],
-            "messages": sum(receipt.message_count for receipt in result.receipts),
-            "lake_bytes": sum(receipt.data_file_bytes for receipt in result.receipts),
+            "archived_offsets": [receipt.base_offset for receipt in done.receipts],
+            "messages": sum(receipt.message_count for receipt in done.receipts),
+            "lake_bytes": sum(receipt.data_file_bytes for receipt in done.receipts),
+            "waived_by": done.waiver.person if done.waiver else None,
         }

@@ -1,12 +1,12 @@
 """The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
 
-sense → make_plan → archive_jobs (→ archive, or Spark) → record_lag → release → clean_dependents →
+sense → make_plan → record_lag → archive_planned → release → clean_dependents →
 flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
 """
 
-from storage_engine.retention.steps.archiving import archive, archive_jobs
+from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
-from storage_engine.retention.steps.consumer_lag import record_lag
+from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
@@ -14,16 +14,20 @@ from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.validation import record_validation
 
 __all__ = [
+    "ArchiveResult",
     "CheckpointResult",
     "DependentsResult",
     "Kept",
+    "LagQuestion",
     "PlanResult",
     "ReleaseResult",
     "SenseResult",
     "archive",
     "archive_jobs",
+    "archive_planned",
     "clean_dependents",
     "flush_checkpoint",
+    "lag_question",
     "make_plan",
     "record_lag",
     "record_validation",

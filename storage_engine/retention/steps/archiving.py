@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import CorruptFrameError, GateRefusedError, LakeUnavailableError, ProofError
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.receipts import broken_receipts, receipts
@@ -16,9 +17,26 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import proven_facts, same_file
 from storage_engine.retention.history import release_by_any_run, segment_subject
-from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+
+ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
+
+_WAIVABLE = (CorruptFrameError, LakeUnavailableError, ProofError)
+"""Why a segment can't be archived though nothing contradicts what is archived already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """:param receipts: of what was archived and proven now.
+    :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
+    :param error: why it is not, where a waiver does instead.
+    """
+
+    receipts: tuple[Receipt, ...]
+    waiver: Waiver | None = None
+    error: str = ""
 
 
 def archive_jobs(
@@ -53,6 +71,29 @@ def archive_jobs(
             store_root=store.real_root,
             accept_damage=accept_damage,
         )
+
+
+def archive_planned(store: ManagedStore, run_key: str, archive_with: ArchiveWith) -> ArchiveResult:
+    """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
+
+    Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called.
+
+    :param archive_with: copies, proves and commits, in this process or wherever else.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead.
+    """
+    try:
+        jobs = archive_jobs(store, run_key)
+        if not jobs:
+            return ArchiveResult(())
+        context = open_context(store)
+        with context.errors(context.run(run_key), Step.ARCHIVE):
+            return ArchiveResult(tuple(archive_with(jobs)))
+    except _WAIVABLE as error:
+        context = open_context(store)
+        waiver = context.journal.find_waiver(context.run(run_key).plan_digest or "")
+        if waiver is None:
+            raise
+        return ArchiveResult((), waiver, str(error))
 
 
 def archive(

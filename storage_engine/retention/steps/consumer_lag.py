@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import GateRefusedError
@@ -13,7 +15,37 @@ from storage_engine.model.policy import LagPolicy
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import WHOLE, Context, open_context
+from storage_engine.retention.steps.context import WHOLE, Context, approved_plan, open_context
+
+
+@dataclass(frozen=True, slots=True)
+class LagQuestion:
+    """What a run has to know of its consumers.
+
+    :param base_offsets: the segments of the plan that are still there.
+    :param decided_at_ms: the plan's moment.
+    :param answered: the lag that is on record and stands; None: it has to be taken.
+    """
+
+    base_offsets: tuple[int, ...]
+    decided_at_ms: int
+    answered: LagSummary | None
+
+
+def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
+    """Whether the run's lag has to be taken, and for which segments.
+
+    It is taken anew as long as every planned segment is there. Once one is gone, what was taken before
+    stands: what was at risk in that segment can't be found out any more.
+
+    :raises RunStateError: no such run, or it has no plan.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    plan = approved_plan(run)
+    there = tuple(s.base_offset for s in plan.to_delete if Path(s.facts.path).exists())
+    known = recorded_lag(context, run) if len(there) < len(plan.to_delete) else None
+    return LagQuestion(there, plan.decided_at_ms, known[0] if known else None)
 
 
 def record_lag(store: ManagedStore, run_key: str, summary: LagSummary, rows: Iterable[QueueLag]) -> None:

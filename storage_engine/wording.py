@@ -1,0 +1,59 @@
+"""Figures and names as a person reads them, the same in reports, on pages and at the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.filesize import pick_unit_and_suffix
+
+_BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
+_DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def shortened(name: str, width: int) -> str:
+    """A long name without its middle: what tells names apart is mostly at their ends.
+
+    :param width: of the result at most, in characters.
+    """
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """A size in binary units, as brokers configure theirs; empty for None."""
+    if size_bytes is None:
+        return ""
+    unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
+    return f"{size_bytes} bytes" if unit == 1 else f"{size_bytes / unit:,.1f} {suffix}"
+
+
+def exact_bytes_text(size_bytes: int) -> str:
+    """The same, with the exact number of bytes beside it."""
+    text = bytes_text(size_bytes)
+    return text if text.endswith("bytes") else f"{text} ({size_bytes} bytes)"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A UTC timestamp to the second; empty for None."""
+    if timestamp_ms is None:
+        return ""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def duration_text(duration_ms: int | None) -> str:
+    """A duration by its two largest units; empty for None."""
+    if duration_ms is None:
+        return ""
+    left, parts = duration_ms // 1000, []
+    for seconds, unit in _DURATIONS:
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts[:2]) or "0 s"
+
+
+def count_text(count: int, thing: str) -> str:
+    """A number of things, in the singular where there is one."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
