@@ -8,9 +8,10 @@ from dataclasses import fields
 
 import click
 
-from storage_engine.cli.output import bytes_text, console, print_table, shortened, time_text
+from storage_engine.cli.output import NAME_WIDTH, console, print_table
 from storage_engine.cli.plan_output import print_disks
 from storage_engine.rocketmq.inspect import SegmentInspection, StoreInspection
+from storage_engine.wording import bytes_text, shortened, time_text
 
 
 def print_inspection(found: StoreInspection, *, messages: bool) -> None:
@@ -102,7 +103,7 @@ def _print_state(found: StoreInspection) -> None:
 def _print_names(title: str, names: Iterable[str]) -> None:
     """A list of names, wrapped in a terminal and on one line elsewhere."""
     screen = console()
-    shown = [shortened(name) if screen.is_terminal else name for name in names]
+    shown = [shortened(name, NAME_WIDTH) if screen.is_terminal else name for name in names]
     text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
     if screen.is_terminal:
         text = textwrap.fill(text, screen.width, subsequent_indent="  ", break_on_hyphens=False)

@@ -8,9 +8,10 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from storage_engine.cli.output import count_text, duration_text, print_table
+from storage_engine.cli.output import print_table
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
+from storage_engine.wording import count_text, duration_text
 
 
 def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> pa.Table:

@@ -14,7 +14,7 @@ from storage_engine.cli.options import (
     moment_ms,
     store_options,
 )
-from storage_engine.cli.output import bytes_text, print_json, print_table, progress, time_text
+from storage_engine.cli.output import print_json, print_table, progress
 from storage_engine.exceptions import BadInputError, RestoreError
 from storage_engine.lake import restore as restoring
 from storage_engine.lake import verify as verifying
@@ -28,6 +28,7 @@ from storage_engine.model.validation import Status
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.verification import verify_store
+from storage_engine.wording import bytes_text, time_text
 
 
 @click.command()

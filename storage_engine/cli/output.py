@@ -6,22 +6,20 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.filesize import pick_unit_and_suffix
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.wording import shortened
 
 _UNWRAPPED_WIDTH = 100_000
-_NAME_WIDTH = 26
-_BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
-_DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+NAME_WIDTH = 26
+"""Of a long name in a terminal's table, in characters."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -61,7 +59,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in rows:
         cells = ("" if cell is None else str(cell) for cell in row)
         shown = (
-            shortened(cell) if screen.is_terminal and column.endswith("~") else cell
+            shortened(cell, NAME_WIDTH) if screen.is_terminal and column.endswith("~") else cell
             for column, cell in zip(columns, cells, strict=True)
         )
         table.add_row(*map(escape, shown))
@@ -70,46 +68,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     click.echo(f"\n{click.style(title, bold=True)}")
     for line in capture.get().splitlines():
         click.echo(f"  {line.rstrip()}")
-
-
-def shortened(name: str, width: int = _NAME_WIDTH) -> str:
-    """A long name without its middle: what tells names apart is mostly at their ends."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
-
-
-def bytes_text(size_bytes: int | None) -> str:
-    """A size in binary units, as brokers configure theirs; empty for None."""
-    if size_bytes is None:
-        return ""
-    unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
-    return f"{size_bytes} bytes" if unit == 1 else f"{size_bytes / unit:,.1f} {suffix}"
-
-
-def time_text(timestamp_ms: int | None) -> str:
-    """A UTC timestamp to the second; empty for None."""
-    if timestamp_ms is None:
-        return ""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def duration_text(duration_ms: int | None) -> str:
-    """A duration by its two largest units; empty for None."""
-    if duration_ms is None:
-        return ""
-    left, parts = duration_ms // 1000, []
-    for seconds, unit in _DURATIONS:
-        if left >= seconds:
-            parts.append(f"{left // seconds} {unit}")
-            left %= seconds
-    return " ".join(parts[:2]) or "0 s"
-
-
-def count_text(count: int, thing: str) -> str:
-    """A number of things, in the singular where there is one."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 @contextmanager

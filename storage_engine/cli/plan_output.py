@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from storage_engine.cli.output import bytes_text, count_text, print_table
+from storage_engine.cli.output import print_table
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
+from storage_engine.wording import bytes_text, count_text
 
 
 def plan_json(seen: Decided) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from storage_engine.model.validation import RangeStatus, Status, ValidationResult, Where
+from storage_engine.wording import bytes_text
 
 BAR_WIDTH = 1000
 _SHORTEST = 8
@@ -112,7 +113,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "size": _size,
+        "size": bytes_text,
         "moment": _moment,
         "took": _took,
         "number": lambda value: f"{value:,}",
@@ -123,15 +124,6 @@ def _environment() -> Environment:
         ),
     }
     return environment
-
-
-def _size(value: int) -> str:
-    amount = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    raise AssertionError(value)
 
 
 def _moment(value_ms: int | None) -> str:

@@ -1,14 +1,18 @@
-"""A report for reading: plain text, one fact a line, the reasons in full."""
+"""A report for reading: plain text, one fact a line. Long names and hashes are whole in the JSON only."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from storage_engine.model.plan import Reason
 from storage_engine.retention.report import Fate, Report, SegmentReport
+from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
 
 _LAGGING_SHOWN = 10
+_NAME_WIDTH = 60
 
 
 def report_text(report: Report) -> str:
@@ -66,13 +70,13 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _archived(report: Report) -> Iterator[str]:
     for row in report.archived:
-        damage = f", {row.damaged_bytes} bytes that don't decode" if row.damaged_bytes else ""
+        damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
         when = "" if row.by_this_run else f", proven before, at {_time(row.proven_at_ms)}"
         yield (
-            f"{row.base_offset:020d}  {row.message_count} messages, {row.size_bytes} bytes{damage}, "
-            f"SHA-256 {row.sha256}{when}"
+            f"{row.base_offset:020d}  {count_text(row.message_count, 'message')}, "
+            f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
         )
-        yield f"  {row.data_file} ({row.data_file_bytes} bytes)"
+        yield f"  {row.data_file} ({exact_bytes_text(row.data_file_bytes)})"
     gone = {row.base_offset for row in report.segments if row.fate is Fate.DELETED}
     for offset in report.unproven:
         yield f"{offset:020d}  {'never archived' if offset in gone else 'not in the lake yet'}"
@@ -83,13 +87,25 @@ def _archived(report: Report) -> Iterator[str]:
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
     rows = [row for row in report.segments if row.fate is fate]
     for row in rows:
-        yield f"{row.base_offset:020d}  {row.reason.value}: {row.detail}{_ground(row)}"
+        yield f"{row.base_offset:020d}  {row.reason.value}: {_why(row)}{_ground(row)}"
     if rows and fate is Fate.DELETED:
-        yield f"{report.freed_bytes} bytes freed; the log begins at {report.new_min_offset} now"
+        yield f"{exact_bytes_text(report.freed_bytes)} freed; the log begins at {report.new_min_offset} now"
+
+
+def _why(row: SegmentReport) -> str:
+    """The reason; of names in it that brokers let grow to 255 characters, both ends."""
+    if row.reason is not Reason.LAG_BLOCKED:
+        return row.detail
+    return re.sub(r"[^\s,;]+", lambda word: shortened(word[0], _NAME_WIDTH), row.detail)
 
 
 def _ground(row: SegmentReport) -> str:
-    return f" [{row.proof}: {row.proof_detail}]" if row.proof else ""
+    return f" [{row.proof}: {_short_hashes(row.proof_detail)}]" if row.proof else ""
+
+
+def _short_hashes(text: str) -> str:
+    """Enough of each SHA-256 to find it in the JSON report, which has it whole."""
+    return re.sub(r"\b([0-9a-f]{16})[0-9a-f]{48}\b", r"\1…", text)
 
 
 def _dependents(report: Report) -> Iterator[str]:
@@ -98,7 +114,7 @@ def _dependents(report: Report) -> Iterator[str]:
     for file in report.dependents:
         freed[file.kind.value] += file.facts.size_bytes
     for kind, count in sorted(counts.items()):
-        yield f"{kind}: {count} files deleted, {freed[kind]} bytes"
+        yield f"{kind}: {count_text(count, 'file')} deleted, {exact_bytes_text(freed[kind])}"
 
 
 def _lag(report: Report) -> Iterator[str]:
@@ -106,14 +122,20 @@ def _lag(report: Report) -> Iterator[str]:
     if lag is None:
         return
     yield (
-        f"{lag.groups} groups, {lag.queues} queues, {lag.total_lag_messages} messages behind, at most "
-        f"{lag.max_lag_ms} ms; {lag.unknown} unknown; policy: {report.lag_policy}"
+        f"{count_text(lag.groups, 'group')}, {count_text(lag.queues, 'queue')}, "
+        f"{count_text(lag.total_lag_messages, 'message')} behind, at most {duration_text(lag.max_lag_ms)}; "
+        f"{lag.unknown} unknown; policy: {report.lag_policy}"
     )
     if lag.at_risk_groups:
-        yield f"{lag.at_risk_queues} queues of {', '.join(lag.at_risk_groups)} still have to read what goes"
+        names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_LAGGING_SHOWN]]
+        if len(lag.at_risk_groups) > len(names):
+            names.append(f"{len(lag.at_risk_groups) - len(names)} more groups")
+        queues = count_text(lag.at_risk_queues, "queue")
+        yield f"in {queues} these still have to read what goes: {', '.join(names)}"
     for row in report.lagging[:_LAGGING_SHOWN]:
-        behind = "unknown" if row.lag_messages is None else f"{row.lag_messages} messages"
-        yield f"{row.group} {row.topic}/{row.queue_id}: {behind} behind"
+        behind = "unknown" if row.lag_messages is None else f"{count_text(row.lag_messages, 'message')}"
+        group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
+        yield f"{group} {topic}/{row.queue_id}: {behind} behind"
     if len(report.lagging) > _LAGGING_SHOWN:
         yield f"and {len(report.lagging) - _LAGGING_SHOWN} more"
 

@@ -1,4 +1,4 @@
-"""What is printed is readable: units, long names, tables in a terminal and in a pipe."""
+"""What is printed is readable: long names, tables in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -6,46 +6,6 @@ import pytest
 from rich.console import Console
 
 from storage_engine.cli import output
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (None, ""),
-        (0, "0 bytes"),
-        (1023, "1023 bytes"),
-        (6000, "5.9 KiB"),
-        (1 << 20, "1.0 MiB"),
-        (1 << 30, "1.0 GiB"),
-        (5 << 40, "5.0 TiB"),
-    ],
-)
-def test_sizes_are_in_the_units_that_brokers_are_configured_in(size_bytes: int | None, text: str) -> None:
-    assert output.bytes_text(size_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("duration_ms", "text"),
-    [
-        (None, ""),
-        (0, "0 s"),
-        (999, "0 s"),
-        (121_099, "2 min 1 s"),
-        (3_600_000, "1 h"),
-        (252_715_000, "2 d 22 h"),
-    ],
-)
-def test_durations_have_their_two_largest_units(duration_ms: int | None, text: str) -> None:
-    assert output.duration_text(duration_ms) == text
-
-
-def test_a_long_name_keeps_both_its_ends() -> None:
-    name = "%RETRY%" + "g" * 200 + "/7"
-    shown = output.shortened(name)
-    assert len(shown) == 26
-    assert shown.startswith("%RETRY%")
-    assert shown.endswith("/7")
-    assert output.shortened("orders/0") == "orders/0"
 
 
 def test_a_pipe_gets_every_name_whole_and_one_row_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
-from storage_engine.model.lag import LagSummary
+from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import Cause, PlanRequest, Reason
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.model.validation import (
     CheckResult,
     RangeStatus,
@@ -39,6 +39,7 @@ from storage_engine.retention.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Fate, Outcome, build_report
 from storage_engine.retention.report_text import report_text
+from storage_engine.wording import bytes_text
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
@@ -267,9 +268,12 @@ class TestReport:
         spans = released_spans(Journal(store.journal_url), report.store_id)
         assert [(span.start_offset, span.excused) for span in spans] == [(r.base_offset, "") for r in deleted]
         text = Path(finished.report_text).read_text()
-        for told in (*(row.sha256 or "" for row in deleted), *(row.detail for row in report.segments)):
-            assert told in text
         written = json.loads(Path(finished.report_json).read_text())
+        hashes = [row.sha256 or "" for row in deleted]
+        assert [row["sha256"] for row in written["segments"] if row["fate"] == "deleted"] == hashes
+        assert all(f"SHA-256 {sha256[:16]}…" in text and sha256 not in text for sha256 in hashes)
+        assert all(row.detail in text for row in report.segments)
+        assert f"{bytes_text(report.freed_bytes)} ({report.freed_bytes} bytes) freed" in text
         assert (written["outcome"], written["ok"]) == ("done", True)
 
     def test_a_run_that_finds_nothing_to_do_ends_with_a_report(self, managed: Make) -> None:
@@ -343,3 +347,20 @@ class TestReport:
         assert sorted(p.name for p in (Path(store.root) / "commitlog").iterdir()) == [
             f"{n * MIB:020d}" for n in (6, 7)
         ]
+
+    def test_very_long_names_keep_both_their_ends_in_the_text(self, archived: Make) -> None:
+        store = archived(max_segments=1, policy=Policy(lag_policy=LagPolicy.BLOCK))
+        group, topic = "%RETRY%" + "g" * 240 + "-end", "t" * 127
+        behind = QueueLag(group, topic, 3, 0, 0, 9, 9, 90_000, 0, 0, True, 0, 0)
+        steps.record_lag(store, "r", LagSummary(1, 1, 9, 90_000, 0, (group,), 1), [behind])
+        steps.release(store, "r")
+        report = build_report(store, "r")
+        assert group in report.segments[0].detail
+        text = report_text(report)
+        shown = f"{group[:30]}…{group[-29:]}"
+        assert f"in 1 queue these still have to read what goes: {shown}\n" in text
+        assert f"{shown} {'t' * 30}…{'t' * 29}/3: 9 messages behind" in text
+        assert f"lag-blocked: group {shown} has read queue 3 of topic {'t' * 30}…" in text
+        assert group not in text
+        assert report.plan_digest is not None
+        assert report.plan_digest in text
