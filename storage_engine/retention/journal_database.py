@@ -36,17 +36,23 @@ class JournalDatabase:
     def __init__(self, url: str) -> None:
         try:
             parsed = make_url(url)
+        except ArgumentError:
+            # Neither its text nor the cause is shown: what can't be parsed may hold a password anywhere.
+            raise BadInputError(
+                "journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found a text "
+                "that is none"
+            ) from None
+        self.name = parsed.render_as_string(hide_password=True)
+        try:
             self._engine = _engine(url)
         except (ArgumentError, ImportError) as error:
             raise BadInputError(
-                f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {url!r} "
-                f"({error})"
+                f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
             ) from error
-        self.name = parsed.render_as_string(hide_password=True)
         sqlite = parsed.get_backend_name() == "sqlite"
         self._file = Path(parsed.database) if sqlite and parsed.database else None
         if sqlite and (self._file is None or parsed.database == ":memory:"):
-            raise BadInputError(f"journal_url: expected a file that outlives this process, found {url!r}")
+            raise BadInputError(f"journal_url: expected a file that outlives this process, found {self.name}")
         if self._file is not None:
             try:
                 durable.make_dirs(self._file.parent)

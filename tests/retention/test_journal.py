@@ -151,6 +151,13 @@ def test_a_url_that_is_no_durable_database_is_refused(url: str) -> None:
         Journal(url)
 
 
+@pytest.mark.parametrize("url", ["nosuch://me:hunter2@db/x", "postgres me:hunter2@db"])
+def test_a_refused_url_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(BadInputError) as raised:
+        Journal(url)
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_file_that_is_no_database_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"precious" * 1000)
