@@ -88,6 +88,8 @@ class StorageEngineReleaseOperator(StoreOperator):
         result = release(self.store, run_key(context))
         for segment in result.deleted:
             self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
+        for notice in result.notices:
+            self.log.warning("%s", notice)
         for kept in result.kept:
             self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import recorded_lag
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
-from storage_engine.retention.steps.dependents import deleted_dependents
+from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
 from storage_engine.retention.steps.validation import recorded_validation
 
@@ -166,6 +166,7 @@ def report_of(context: Context, run: Run) -> Report:
     # What was waived went without a receipt: nobody waits for one any more.
     owed = set(unproven) - {release.base_offset for release in gone.values()}
     summary, lagging = recorded_lag(context, run) or (None, ())
+    cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     return Report(
         outcome=_outcome(plan, released, steps, validation, owed),
@@ -198,7 +199,8 @@ def report_of(context: Context, run: Run) -> Report:
         validation=validation,
         notices=(
             *(plan.notices if plan else ()),
-            *(released.notices if released else ()),
+            *_while("segments were deleted", released),
+            *_while("queues and index were cleaned", cleaned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
@@ -207,6 +209,10 @@ def report_of(context: Context, run: Run) -> Report:
         lake=store.lake.location,
         journal=context.journal.name,
     )
+
+
+def _while(what: str, result: ReleaseResult | DependentsResult | None) -> Iterator[str]:
+    yield from (f"while {what}: {notice}" for notice in (result.notices if result else ()))
 
 
 def _segments(

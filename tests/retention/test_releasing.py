@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,9 @@ from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import adopt
 from storage_engine.retention.journal import Journal, Phase, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_text import report_text
+from storage_engine.rocketmq import store_lock
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
@@ -366,3 +369,25 @@ def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
     (release,) = steps.release(store, "r").deleted
     assert release.data_file is not None
     assert "/2-commitlog-" in release.data_file
+
+
+def test_what_could_not_be_checked_while_the_store_was_held_is_told(
+    archived: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of another user, which can't be looked into, might have the store's files open."""
+    store = archived()
+    mapped_paths = store_lock._mapped_paths
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+
+        def look(pid: int) -> Iterable[str]:
+            if pid == other.pid:
+                raise PermissionError(pid)
+            return mapped_paths(pid)
+
+        monkeypatch.setattr(store_lock, "_mapped_paths", look)
+        (deleting,) = steps.release(store, "r").notices
+        (cleaning,) = steps.clean_dependents(store, "r").notices
+    assert "could not be checked for open files of the store" in deleting
+    told = report_text(build_report(store, "r"))
+    assert f"  while segments were deleted: {deleting}\n" in told
+    assert f"  while queues and index were cleaned: {cleaning}\n" in told

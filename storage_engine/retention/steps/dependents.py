@@ -23,12 +23,14 @@ from storage_engine.retention.steps.releasing import ReleaseResult
 class DependentsResult:
     """:param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
+    :param notices: what could not be checked while the store was taken.
     """
 
     run_key: str
     min_offset: int | None
     deleted: Mapping[str, int]
     freed_bytes: int
+    notices: tuple[str, ...] = ()
 
 
 def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
@@ -73,6 +75,7 @@ def _clean(context: Context, run: Run) -> DependentsResult:
         min_offset=min_offset,
         deleted=Counter(file.kind.value for file in deleted),
         freed_bytes=sum(file.facts.size_bytes for file in deleted),
+        notices=held.notices,
     )
 
 
