@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
-from storage_engine.project.resources import project_path
+from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

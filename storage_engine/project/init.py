@@ -18,7 +18,7 @@ from pathlib import Path
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.project.resources import project_path
+from storage_engine.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
 SPARK_CONNECTION = "spark_default"

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.project.resources import sample_store_archive
+from storage_engine.resources import sample_store_archive
 
 RESERVED_HOURS = 72
 _OLD_SEGMENTS = 5

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import resources
 from storage_engine.cli import main
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.project import resources
 from storage_engine.project.init import init_project
 from storage_engine.project.sample import unpack_sample_store
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.project.resources import project_path
 from storage_engine.quality.suite import SUITES, build_suite, load_suite
+from storage_engine.resources import project_path
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 
-_PACKAGED = Path(__file__).parent
-_CHECKOUT = _PACKAGED.parent.parent
+_PACKAGED = Path(__file__).parent / "project"
+_CHECKOUT = Path(__file__).parent.parent
 
 _SAMPLE_PACKAGED = "sample/rocketmq-store.tar.xz"
 _SAMPLE_CHECKOUT = "tests/fixtures/rocketmq/clean-stop.tar.xz"
