@@ -1,6 +1,7 @@
 """A commitlog segment's bytes: which frames lie in it, where they end, and what is damaged.
 
-Works on bytes that somebody else has read; opens no file but in ``read_store_timestamp``.
+Works on bytes that somebody else has read; opens no file but in ``read_store_timestamp``. The bytes
+must not change meanwhile: the kernels trust what they have checked. Copy what a broker still writes to.
 """
 
 from __future__ import annotations
