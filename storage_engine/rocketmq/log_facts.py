@@ -16,9 +16,8 @@ from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.commitlog import FrameKind, FrameTable, scan_segment
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.mapped_files import MappedFile, is_offset, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.queue_facts import missing_entries
-from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, readable
 from storage_engine.rocketmq.store import LOG, find_active
 
 _HEAD = struct.Struct(">iI")
@@ -78,7 +77,7 @@ def find_log_files(layout: StoreLayout) -> LogFiles:
     :raises StoreNotFoundError: there is no segment.
     """
     found = list_raw_files(layout.log_paths)
-    named = readable(found)
+    named = readable_files(found)
     if not named:
         raise StoreNotFoundError(
             f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "

@@ -1,7 +1,8 @@
 """Files that make up one offset space, named by their first offset: commitlog and every kind of queue.
 
 MappedFileQueue#doLoad and #checkSelf are the source of the rules. The broker logs a damaged run of files
-and goes on; here it is an error, since what is deleted is decided from it.
+and goes on; in :func:`list_mapped_files` it is an error, since what is deleted is decided from it.
+Validation, which must not stop at the first fault, takes the files as they are: :func:`list_raw_files`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,39 @@ def file_name(base_offset: int) -> str:
     return f"{base_offset:0{NAME_DIGITS}d}"
 
 
+def is_offset(name: str) -> bool:
+    """Whether a file's name is an offset (UtilAll#offset2FileName)."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
+
+
+def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
+    """(path, size) of every file, in the order of names, whatever is wrong with it.
+
+    A missing directory has none, and directories inside are no files. A last file without a byte doesn't
+    count: the broker removes it when it opens the store (MappedFileQueue#doLoad).
+    """
+    found: list[tuple[Path, int]] = []
+    for directory in directories:
+        try:
+            with os.scandir(directory) as entries:
+                found += [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    found.sort(key=lambda item: (item[0].name, str(item[0])))
+    if found and found[-1][1] == 0:
+        found.pop()
+    return tuple(found)
+
+
+def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
+    """Of raw files those whose name is an offset and that have at least one unit, by offset."""
+    return tuple(
+        MappedFile(path, int(path.name), size)
+        for path, size in files
+        if is_offset(path.name) and size >= unit_bytes
+    )
+
+
 def list_mapped_files(
     directories: Sequence[Path],
     *,
@@ -46,24 +80,19 @@ def list_mapped_files(
 ) -> tuple[MappedFile, ...]:
     """List the files of one offset space, by base offset, and check that they form one.
 
-    Directories inside are none of its files. A last file of zero length does not count: the broker
-    removes it when it opens the store.
-
     :param directories: where the files may lie; one that is missing holds none.
     :param error: what to raise when they don't form one contiguous run.
     :param size_bytes: size that the broker is configured for; None: the size that most files have.
     :param unit_bytes: a file holds whole units of this size.
     """
-    found = sorted(_scan(directories), key=lambda item: item[0].name)
-    if found and found[-1][1] == 0:
-        found.pop()
+    found = list_raw_files(directories)
     if not found:
         return ()
     expected = size_bytes or Counter(size for _, size in found).most_common(1)[0][0]
     why = "as configured" if size_bytes else "as the other files"
     files: list[MappedFile] = []
     for path, size in found:
-        if not (len(path.name) == NAME_DIGITS and path.name.isascii() and path.name.isdecimal()):
+        if not is_offset(path.name):
             raise error(
                 f"{path}: expected a name of {NAME_DIGITS} digits, the file's first offset. "
                 "Move the file out of the store."
@@ -88,17 +117,6 @@ def list_mapped_files(
 
 
 _CHECK = "Compare the directory with a replica or a backup; nothing was changed."
-
-
-def _scan(directories: Sequence[Path]) -> list[tuple[Path, int]]:
-    found = []
-    for directory in directories:
-        try:
-            with os.scandir(directory) as entries:
-                found += [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    return found
 
 
 @contextmanager

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile
+from storage_engine.rocketmq.mapped_files import MappedFile, is_offset, list_raw_files, readable_files
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
-from storage_engine.rocketmq.raw_files import is_offset, list_raw_files, readable
 
 _LMQ_PREFIX = "%LMQ%"
 
@@ -62,7 +61,7 @@ def collect_queues(layout: StoreLayout, log: LogReader, scope: FactsScope) -> Qu
     for queue in _chosen(layout, scope):
         found = list_raw_files((queue.path,))
         files += _file_facts(queue, found)
-        named = readable(found, unit_bytes=queue.format.dtype.itemsize)
+        named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
         if named:
             queues.append(_queue_fact(queue, named, log, scope.full))
     notes = (
@@ -88,18 +87,18 @@ def missing_entries(
     :param queue_offsets: ascending.
     :return: None when there is no such queue (its topic was deleted).
     """
-    plain = _readable(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
+    plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
     if plain:
         return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
-    batch = _readable(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
+    batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
     if batch:
         pointed_at = batch_consume_queue.read_queue(batch)["offset"]
         return int((~np.isin(physical_offsets, pointed_at)).sum())
     return None
 
 
-def _readable(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
-    return readable(list_raw_files((path,)), unit_bytes=form.dtype.itemsize)
+def _readable_files(path: Path, form: EntryFormat) -> tuple[MappedFile, ...]:
+    return readable_files(list_raw_files((path,)), unit_bytes=form.dtype.itemsize)
 
 
 def _matched(
