@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from benchmarks.common import report
+
 MODULES = ("decode", "archive")
 
 
@@ -17,7 +19,7 @@ def main(names: list[str]) -> int:
         sys.stderr.write(f"expected benchmarks of {', '.join(MODULES)}; found {', '.join(unknown)}\n")
         return 2
     for name in names or MODULES:
-        importlib.import_module(f"benchmarks.{name}").main([])
+        report(importlib.import_module(f"benchmarks.{name}").run())
     return 0
 
 

@@ -14,7 +14,6 @@ import math
 import multiprocessing
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -181,7 +180,7 @@ def _status_bytes(name: str) -> int:
     raise KeyError(name)
 
 
-def run(directory: Path, shape: Shape) -> list[Bench]:
+def measure(directory: Path, shape: Shape) -> list[Bench]:
     """Measure everything on a store of this shape, in a directory on the disk to be measured."""
     paths = write_store(directory / "store", shape)[:-1]
     warm_up = write_store(directory / "warm-up", Shape(segments=3, segment_bytes=WARM_UP_BYTES))[:-1]
@@ -221,16 +220,24 @@ def run(directory: Path, shape: Shape) -> list[Bench]:
     ]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def run(directory: Path | None = None, segments: int = 5, segment_bytes: int = 128 << 20) -> list[Bench]:
+    """Measure in a temporary directory.
+
+    :param directory: on the disk to measure; None: where temporary files go.
+    :param segments: the last one is active and not archived.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as work:
+        return measure(Path(work), Shape(segments=segments, segment_bytes=segment_bytes))
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=5, help="the last one is active and not archived")
     parser.add_argument("--segment-bytes", type=int, default=128 << 20)
     parser.add_argument("--directory", type=Path, help="on the disk to measure; default: the temporary one")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        report(run(Path(directory), Shape(segments=options.segments, segment_bytes=options.segment_bytes)))
-    return 0
+    options = parser.parse_args()
+    report(run(options.directory, options.segments, options.segment_bytes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
