@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker import broker_module
 from storage_engine.model.codec import SegmentCodec
 
 
@@ -15,13 +14,5 @@ def codec_for(broker: str) -> SegmentCodec:
 
     :raises BadInputError: no such broker.
     """
-    module = f"storage_engine.{broker}.codec"
-    try:
-        codec: SegmentCodec = importlib.import_module(module).CODEC
-    except ModuleNotFoundError as error:
-        if error.name not in (module, f"storage_engine.{broker}"):
-            raise
-        raise BadInputError(
-            f"broker {broker!r}: expected one that has a {module} module, found none"
-        ) from None
+    codec: SegmentCodec = broker_module(broker, "codec").CODEC
     return codec

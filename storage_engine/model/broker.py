@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
+
+
+def broker_module(broker: str, part: str) -> ModuleType:
+    """The module ``storage_engine.<broker>.<part>``: a new broker is a new package, and nobody lists it.
+
+    :raises BadInputError: no such broker, or it has no such part.
+    """
+    name = f"storage_engine.{broker}.{part}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, f"storage_engine.{broker}"):
+            raise
+        raise BadInputError(f"broker: expected one that has a {name} module, found {broker!r}") from None
 
 
 class Held(Protocol):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.staging import sha256_of
 from storage_engine.lake.verify import unchanged
+from storage_engine.model.broker import broker_module
 from storage_engine.model.facts import CollectFacts, FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
@@ -126,15 +125,7 @@ def _known(store: ManagedStore) -> tuple[str | None, tuple[ReleasedSpan, ...], t
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:
-    module = f"storage_engine.{store.broker}.facts"
-    try:
-        collect: CollectFacts = importlib.import_module(module).collect
-    except ModuleNotFoundError as error:
-        if error.name not in (module, f"storage_engine.{store.broker}"):
-            raise
-        raise BadInputError(
-            f"store {store.name}: expected a broker that has a {module} module, found {store.broker!r}"
-        ) from None
+    collect: CollectFacts = broker_module(store.broker, "facts").collect
     scope = FactsScope(
         full=full,
         queues=lake.queues if run and not full else None,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker import BrokerStore, OpenStore
+from storage_engine.model.broker import BrokerStore, OpenStore, broker_module
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -14,13 +11,5 @@ def open_store(store: ManagedStore) -> BrokerStore:
 
     :raises BadInputError: no such broker, or settings that its broker would not work with.
     """
-    module = f"storage_engine.{store.broker}.broker"
-    try:
-        opener: OpenStore = importlib.import_module(module).open_store
-    except ModuleNotFoundError as error:
-        if error.name not in (module, f"storage_engine.{store.broker}"):
-            raise
-        raise BadInputError(
-            f"store {store.name}: expected a broker that has a {module} module, found {store.broker!r}"
-        ) from None
+    opener: OpenStore = broker_module(store.broker, "broker").open_store
     return opener(store.root, store.broker_conf, store.overrides, store.time_zone)
