@@ -187,6 +187,13 @@ class Journal:
         finally:
             self._database.write(lambda connection: give_up(connection, lease))
 
+    def renew(self, lease: Lease) -> None:
+        """Prolong a lease during work that records nothing.
+
+        :raises StoreBusyError: it ran out, or is another's by now.
+        """
+        self._database.write(lambda connection: renew(connection, lease))
+
     # Runs
 
     def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:

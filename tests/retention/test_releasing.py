@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +23,13 @@ from storage_engine.exceptions import (
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.retention import steps
+from storage_engine.retention import lease, steps
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import adopt
-from storage_engine.retention.journal import Journal, Phase, Step, clock_ms
+from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
+from storage_engine.retention.report import Fate, build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import store_lock
 
@@ -241,6 +243,46 @@ def test_each_deletion_is_meant_before_it_is_done(
     assert [(event.phase, event.subject) for event in events if event.subject] == [
         (phase, release.subject) for release in result.deleted for phase in (Phase.INTENT, Phase.RESULT)
     ]
+
+
+@pytest.mark.parametrize("change", [Path.touch, Path.unlink])
+def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_deleted(
+    archived: Make, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    store = archived(max_segments=2)
+    record = Journal.record
+
+    def change_then_record(journal: Journal, run: Run, *args: Any, **options: Any) -> None:
+        if args[:2] == (Step.RELEASE, Phase.INTENT):
+            change(segment(store, 0))
+        record(journal, run, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "record", change_then_record)
+        with pytest.raises(GateRefusedError, match="expected it as it was a moment ago"):
+            steps.release(store, "r")
+    assert segment(store, 1 << 20).exists()
+    assert {row.fate for row in build_report(store, "r").segments if row.planned} == {Fate.PENDING}
+    if not segment(store, 0).exists():
+        with pytest.raises(GateRefusedError, match="no run of ours deleted it"):
+            steps.release(store, "r")
+
+
+def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
+    archived: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = archived(max_segments=3)
+    for base_offset in (0, 1 << 20, 2 << 20):
+        segment(store, base_offset).chmod(0o600)
+    now_ms, digest = [clock_ms()], hashlib.file_digest
+
+    def slowly(*args: Any) -> Any:
+        now_ms[0] += lease.LEASE_MS * 2 // 3
+        return digest(*args)
+
+    monkeypatch.setattr(lease, "_clock_ms", lambda: now_ms[0])
+    monkeypatch.setattr(hashlib, "file_digest", slowly)
+    assert len(steps.release(store, "r").deleted) == 3
 
 
 def test_a_store_that_its_broker_holds_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:

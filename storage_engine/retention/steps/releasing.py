@@ -119,7 +119,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         others = _settle(context, run, plan, held.snapshot)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
-        verdicts = _judge_all(context, plan, eligible.go)
+        verdicts = _judge_all(context, plan, eligible.go, held.lease)
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
             context.broker.dependents(verdicts[-1].segment.end_offset)
@@ -177,9 +177,10 @@ def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> 
     return tuple(others)
 
 
-def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision]) -> list[Verdict]:
+def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision], lease: Lease) -> list[Verdict]:
     """Judge every segment before the first one goes.
 
+    :param lease: renewed as often as a file was hashed, which may take longer than a lease lasts.
     :raises GateRefusedError: one doesn't pass; names all that don't.
     """
     waiver = context.journal.find_waiver(plan.digest)
@@ -208,7 +209,11 @@ def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision]) -> l
             + "; ".join(refused)
             + f". Archive them, or let a person waive plan {plan.digest}."
         )
-    return [_hash_again(v) if v.passage is Passage.HASH_AGAIN else v for v in verdicts]
+    for i, verdict in enumerate(verdicts):
+        if verdict.passage is Passage.HASH_AGAIN:
+            verdicts[i] = _hash_again(verdict)
+            context.journal.renew(lease)
+    return verdicts
 
 
 def _receipts(context: Context) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
@@ -261,14 +266,19 @@ def _delete(context: Context, run: Run, verdict: Verdict, lease: Lease) -> None:
     )
     said = [(entry.subject, to_jsonable(entry))]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
-    found = FileFacts.of(path)
-    if not same_file(found, segment.facts):
+    try:
+        found = FileFacts.of(path)
+    except FileNotFoundError:
+        found = None
+    if found is None or not same_file(found, segment.facts):
+        # Withdraws the intent: whatever becomes of the file now is not our doing.
         context.journal.record(
             run, Step.RELEASE, Phase.ERROR, [(entry.subject, {"found": to_jsonable(found)})]
         )
         raise GateRefusedError(
-            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found}: somebody changes "
-            "the store while we hold it. It was not deleted, older ones of the plan may be. Stop who does."
+            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
+            "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
+            "Stop who does."
         )
     durable.unlink(path)
     # Before the next, younger one goes: a power loss must never leave a hole.
