@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,12 +21,19 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 
 def make_dirs(path: str | os.PathLike[str]) -> None:
-    """Create a directory and its missing parents; each new entry is fsynced in its parent."""
+    """Create a directory and its missing parents; each entry is fsynced in its parent.
+
+    So is that of the first directory that is there already: a process that was killed may have made it
+    and not come to that.
+    """
     path = Path(path)
     missing = []
     while not path.exists():
         missing.append(path)
         path = path.parent
+    # Whoever may not read the parent did not make the directory.
+    with suppress(PermissionError):
+        fsync_path(path.parent)
     for directory in reversed(missing):
         directory.mkdir(exist_ok=True)
         fsync_path(directory.parent)
