@@ -221,7 +221,17 @@ def _start_writeback(fd: int, position: int, size_bytes: int) -> None:
 
 
 def _path(target: Path, receipt: Receipt) -> Path:
-    return target / receipt.log / f"{receipt.base_offset:020d}"
+    """Where a segment goes.
+
+    :raises RestoreError: the receipt's log would lead out of the target; who wrote it is no archiver of ours.
+    """
+    path = target / receipt.log / f"{receipt.base_offset:020d}"
+    if not path.is_relative_to(target) or ".." in path.relative_to(target).parts:
+        raise RestoreError(
+            f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
+            "Nothing was written. Run verify: the receipts were tampered with."
+        )
+    return path
 
 
 def _partial(path: Path) -> Path:

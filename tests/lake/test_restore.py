@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -199,3 +200,14 @@ def test_the_newest_lineage_is_restored_unless_another_is_named(
     assert Path(newest.path).read_bytes() == segments[0].read_bytes()
     named = restore(lake, "store-1", tmp_path / "named", lineage=0)
     assert Path(named[0].path).read_bytes() == old
+
+
+@pytest.mark.parametrize("log", ["../../elsewhere", "/elsewhere"])
+def test_a_forged_receipt_does_not_lead_out_of_the_target(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    forged = replace(archived[0], log=log)
+    monkeypatch.setattr("storage_engine.lake.restore.receipts", lambda *_, **__: (forged,))
+    with pytest.raises(RestoreError, match="expected the name of a log"):
+        restore(lake, "store-1", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
