@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +26,27 @@ _STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert condition()
 
 
-def test_an_orphan_in_its_own_session_is_found_and_ended(tmp_path: Path) -> None:
+@pytest.fixture
+def tree() -> Iterator[ProcessTree]:
     tree = ProcessTree()
+    yield tree
+    tree.stop()
+
+
+def test_an_orphan_in_its_own_session_is_found_and_ended(tree: ProcessTree, tmp_path: Path) -> None:
     tree.start("parent", [sys.executable, "-c", _DAEMON.format(_SLEEP)], os.environ, tmp_path / "log")
     _wait_until(lambda: len(tree.living()) == 2)
     tree.stop()
     assert tree.living() == []
 
 
-def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tmp_path: Path) -> None:
-    tree = ProcessTree()
+def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tree: ProcessTree, tmp_path: Path) -> None:
     tree.start("parent", [sys.executable, "-c", _DAEMON.format("")], os.environ, tmp_path / "log")
     _wait_until(lambda: tree.ended() == ("parent",) and len(tree.living()) == 1)
     tree.stop()
@@ -49,10 +54,9 @@ def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tmp_path: Path
 
 
 def test_a_process_that_ignores_the_request_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: ProcessTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage_engine.project.process_tree._ASK_SECONDS", 0.5)
-    tree = ProcessTree()
     tree.start("stubborn", [sys.executable, "-c", _STUBBORN], os.environ, tmp_path / "log")
     _wait_until(lambda: len(tree.living()) == 1)
     time.sleep(0.3)
@@ -72,8 +76,7 @@ def test_two_trees_leave_each_other_alone(tmp_path: Path) -> None:
         other.stop()
 
 
-def test_exit_status_and_output_of_a_process_that_ends_are_kept(tmp_path: Path) -> None:
-    tree = ProcessTree()
+def test_exit_status_and_output_of_a_process_that_ends_are_kept(tree: ProcessTree, tmp_path: Path) -> None:
     tree.start("p", [sys.executable, "-c", "print('said'); raise SystemExit(3)"], {}, tmp_path / "log")
     assert tree.wait("p") == 3
     assert (tmp_path / "log").read_text() == "said\n"
