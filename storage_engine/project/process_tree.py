@@ -63,10 +63,12 @@ class ProcessTree:
     def living(self) -> list[psutil.Process]:
         """Every process that carries our mark, whoever its parent is now."""
         found = []
-        for process in psutil.process_iter():
-            if process.pid == os.getpid():
+        for pid in psutil.pids():
+            if pid == os.getpid():
                 continue
             try:
+                # Not process_iter: it keeps what it knew of a process number that is used again.
+                process = psutil.Process(pid)
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (psutil.Error, OSError):

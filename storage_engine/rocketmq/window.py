@@ -26,7 +26,7 @@ def time_zone(name: str | None) -> ZoneInfo:
     :raises BadInputError: no such zone, or this machine's can't be made out.
     """
     try:
-        return tzlocal.get_localzone() if name is None else ZoneInfo(name)
+        return tzlocal.reload_localzone() if name is None else ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
         what = "this machine's time zone" if name is None else f"time zone {name!r}"
         raise BadInputError(
