@@ -53,6 +53,14 @@ class CorruptFrameError(StorageEngineError):
         )
 
 
+class CorruptBodyError(StorageEngineError):
+    """A message's body can't be decompressed as its system flag says; the message itself is as it was stored."""
+
+
+class WrongHostError(StorageEngineError):
+    """A store is asked about on a host that isn't the one where its disk is."""
+
+
 class StoreBusyError(StorageEngineError):
     """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
 

@@ -1,0 +1,147 @@
+"""Message bodies as their producers made them: clients compress large ones before they send them.
+
+The broker and the lake keep a body as it came; this takes the compression off when it is read. The
+functions take and give Arrow arrays, so that they serve as they are as functions in DuckDB and Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+from storage_engine.exceptions import CorruptBodyError
+from storage_engine.rocketmq import frame
+
+MAX_BODY_BYTES = 64 << 20
+"""Of a body without its compression, unless told otherwise. Clients send at most 4 MiB (maxMessageSize)."""
+
+_MAX_ARRAY_BYTES = (1 << 31) - 1
+"""What an Arrow array of binaries can hold; it also bounds what one call takes in memory."""
+
+_TYPE_SHIFT = 8
+
+_FIRST_READ_BYTES = 4096
+_LIKELY_RATIO = 8
+
+_Decompress = Callable[[pa.Buffer, int], bytes]
+
+
+def decompress_bodies(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    max_body_bytes: int = MAX_BODY_BYTES,
+    on_error: Literal["raise", "null"] = "raise",
+) -> pa.Array[Any]:
+    """Take the compression off every body that has one; others come back as they are.
+
+    ``sys_flag`` says which (MessageSysFlag): bit 0 compressed, bits 8 to 10 by what: 1 an LZ4 frame, 2 a
+    Zstandard frame, 3 or (older clients) 0 a zlib stream (CompressionType#findByValue, Lz4Compressor,
+    ZstdCompressor, ZlibCompressor).
+
+    :param bodies: column ``body``; a null stays null.
+    :param sys_flags: column ``sys_flag`` of the same rows.
+    :param max_body_bytes: a body that grows beyond it is an error: a few KB can expand to gigabytes.
+    :param on_error: ``null``: a body that can't be decompressed becomes null.
+    :return: of the type of ``bodies``.
+    :raises CorruptBodyError: a body is not what its flag says, too large, or all of them together are.
+    """
+    body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    if len(body_array) != len(flag_array):
+        raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
+    flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    compressed = (flags & frame.COMPRESSED != 0) & body_array.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(compressed)
+    if not len(rows):
+        return body_array
+    plain: list[bytes | None] = []
+    total_bytes = 0
+    for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
+        content = body_array[row].as_buffer()
+        try:
+            body = _decompressed(content, flag, max_body_bytes)
+        except ValueError as error:
+            if on_error == "null":
+                plain.append(None)
+                continue
+            raise CorruptBodyError(
+                f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
+                f"found {error}. Nothing was changed. Read it as it is stored, or take null for such bodies."
+            ) from error
+        total_bytes += len(body)
+        if total_bytes > _MAX_ARRAY_BYTES:
+            raise CorruptBodyError(
+                f"row {row}: expected bodies of at most {_MAX_ARRAY_BYTES} bytes together, found more. "
+                "Decompress fewer rows at a time."
+            )
+        plain.append(body)
+    result: pa.Array[Any] = pc.replace_with_mask(
+        body_array, pa.array(compressed), _binaries(plain, body_array.type)
+    )
+    return result
+
+
+def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
+    """What ``pa.array`` makes, at a sixth of its cost."""
+    offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
+    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
+    valid = pa.array([value is not None for value in values]).buffers()[1]
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(offsets.data), data])
+
+
+def _decompressed(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
+    """:raises ValueError: with what was found instead."""
+    kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
+    if kind not in _DECOMPRESS:
+        raise ValueError(f"compression type {kind}, which no client writes")
+    if not content.size:
+        # Java's decompressors read such a body into an array of no bytes, and call that its end.
+        return b""
+    body = _DECOMPRESS[kind](content, max_bytes)
+    if len(body) > max_bytes:
+        raise ValueError(f"one that decompresses to more than {max_bytes} bytes")
+    return body
+
+
+def _inflate(content: pa.Buffer, max_bytes: int) -> bytes:
+    stream = isal_zlib.decompressobj()
+    try:
+        body: bytes = stream.decompress(content, max_bytes + 1)
+    except IsalError as error:
+        raise ValueError(f"no zlib stream ({error})") from error
+    if not stream.eof and len(body) <= max_bytes:
+        raise ValueError("a zlib stream that is cut off")
+    return body
+
+
+def _frames(codec: Literal["lz4", "zstd"]) -> _Decompress:
+    def decompress(content: pa.Buffer, max_bytes: int) -> bytes:
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
+                parts: list[bytes] = []
+                wanted = max_bytes + 1
+                # A read takes as much memory as it asks for, so it asks for what such a body mostly has.
+                size = _FIRST_READ_BYTES + _LIKELY_RATIO * content.size
+                while wanted > 0 and (part := stream.read(min(size, wanted))):
+                    parts.append(part)
+                    wanted -= len(part)
+                    size *= 2
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"no whole {codec} frame ({error})") from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    return decompress
+
+
+_DECOMPRESS: dict[int, _Decompress] = {0: _inflate, 1: _frames("lz4"), 2: _frames("zstd"), 3: _inflate}
+"""By the number that the system flag has (CompressionType)."""
