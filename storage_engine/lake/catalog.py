@@ -19,7 +19,7 @@ from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.tables import (
     COMMIT_RETRIES_PROPERTY,
     MESSAGES,
@@ -66,7 +66,7 @@ class Lake:
         return self._load(SEGMENTS)
 
     def _load(self, name: str) -> Table:
-        with lake_errors(self.location, f"load table {self.config.namespace}.{name}"):
+        with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 
 

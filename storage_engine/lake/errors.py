@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 LAKE_FAILURES = (OSError, SQLAlchemyError, RESTError, NoSuchTableError, NoSuchNamespaceError)
 """How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
@@ -26,6 +26,26 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
         yield
     except LAKE_FAILURES as error:
         raise lake_unavailable(location, doing, error) from error
+
+
+@contextmanager
+def metadata_errors(location: str, doing: str) -> Iterator[None]:
+    """The same while a table's metadata is read, which may be damaged.
+
+    Over bytes that are no whole JSON, Avro or Parquet the libraries raise whatever their parsers stumble
+    into, so every exception that isn't ours counts.
+    """
+    try:
+        with lake_errors(location, doing):
+            yield
+    except StorageEngineError:
+        raise
+    except Exception as error:
+        raise LakeUnavailableError(
+            f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
+            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is damaged, restore the "
+            "metadata file from a second lake or a backup of the warehouse."
+        ) from error
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import store_rows
 
 
@@ -27,6 +27,6 @@ def live_data_files(
         inclusive.
     :raises LakeUnavailableError: when the manifests can't be read.
     """
-    with lake_errors(table.location(), "read the table's manifests"):
+    with metadata_errors(table.location(), "read the table's manifests"):
         tasks = table.scan(row_filter=store_rows(store_id, base_offsets)).plan_files()
         return tuple(LiveFile(task.file.file_path, bool(task.delete_files)) for task in tasks)

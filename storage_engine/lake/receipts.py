@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.errors import LAKE_FAILURES, lake_errors, lake_unavailable
+from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
@@ -75,7 +75,7 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     :raises LakeUnavailableError: when the table can't be read.
     """
     table = lake.segments()
-    with lake_errors(table.location(), "read receipts"):
+    with metadata_errors(table.location(), "read receipts"):
         columns = ("store_id", "broker", "store_root", "lineage", "size_bytes", "proven_at_ms")
         rows = table.scan(selected_fields=columns).to_arrow().to_pylist()
     by_store: dict[str, list[dict[str, Any]]] = {}
@@ -165,7 +165,7 @@ _WHAT_NOW = "Nothing was changed. Find out who writes to the lake; receipts of t
 
 
 def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
-    with lake_errors(table.location(), "read receipts"):
+    with metadata_errors(table.location(), "read receipts"):
         rows = table.scan(row_filter=where).to_arrow().to_pylist()
     names = Receipt.__dataclass_fields__
     found = [Receipt(**{name: row[name] for name in names}) for row in rows]
