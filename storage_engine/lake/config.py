@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 DURABLE_FILE_IO = "storage_engine.lake.durable_io.DurableFileIO"
 
+S3_DEFAULTS = {
+    "s3.connect-timeout": "10",
+    # On Linux not of the whole request, but of silence: nothing came or went for so many seconds.
+    "s3.request-timeout": "30",
+    "s3.retry-strategy-impl": "storage_engine.lake.s3_retries.LakeRetries",
+}
+"""So that a store that stalls or is gone ends in an error, not in a task that never does."""
+
+_S3_DEFAULT_REGION = "us-east-1"
+
+_SECRET_PROPERTY = re.compile(
+    r"(secret|secret-access-key|token|credential|password|account-key|connection-string|authorization)$"
+    r"|sas-token",
+    re.IGNORECASE,
+)
+_URL_PASSWORD = re.compile(r"^[\w+.-]+://[^/@]*:([^/@]+)@")
+
 _SQLITE_BUSY_TIMEOUT_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LakeConfig:
     """A catalog and a namespace in it.
 
@@ -50,10 +69,33 @@ class LakeConfig:
             },
         )
 
+    def __repr__(self) -> str:
+        """Where the lake is, never what opens it: configurations stand in jobs, and jobs in tracebacks."""
+        return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
+
     @property
     def file_io_properties(self) -> dict[str, str]:
-        """Properties for reading and writing files, with ours as the default implementation."""
-        return {"py-io-impl": DURABLE_FILE_IO, **self.properties}
+        """Properties for reading and writing files; what the configuration names wins over our defaults."""
+        defaults = {"py-io-impl": DURABLE_FILE_IO, **S3_DEFAULTS}
+        if "s3.endpoint" in self.properties and "client.region" not in self.properties:
+            # Without a region AWS is asked for it, which knows nothing of another store's buckets.
+            defaults["s3.region"] = _S3_DEFAULT_REGION
+        return {**defaults, **self.properties}
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Every value here that no log, report or file that others read may show."""
+        found = {value for key, value in self.properties.items() if _SECRET_PROPERTY.search(key)}
+        # A REST catalog's credential is "id:secret".
+        found |= {value.partition(":")[2] for key, value in self.properties.items() if key == "credential"}
+        for value in self.properties.values():
+            if match := _URL_PASSWORD.match(value):
+                found |= {match[1], unquote(match[1])}
+        return frozenset(found - {""})
+
+    def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:
+        """The same lake, with these properties added or replaced."""
+        return replace(self, properties={**self.properties, **properties})
 
     @property
     def location(self) -> str:
@@ -71,5 +113,6 @@ class LakeConfig:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise BadInputError(f"lake configuration: expected JSON, found {text[:80]!r}: {error}") from None
+            # Not quoted: it may hold credentials.
+            raise BadInputError(f"lake configuration: expected JSON, found something else: {error}") from None
         return from_jsonable(cls, data, "lake")

@@ -34,3 +34,44 @@ def test_files_are_durable_unless_the_configuration_says_otherwise(tmp_path: Pat
 def test_what_is_no_json_is_bad_input() -> None:
     with pytest.raises(BadInputError, match="expected JSON"):
         LakeConfig.from_json("catalog: x")
+
+
+SECRETS = {"object-secret", "id-and-secret", "client:id-and-secret", "p@ss", "p%40ss"}
+PROPERTIES = {
+    "type": "sql",
+    "uri": "postgresql+psycopg://lake:p%40ss@db:5432/lake",
+    "warehouse": "s3://lake/warehouse",
+    "s3.access-key-id": "key-id",
+    "s3.secret-access-key": "object-secret",
+    "credential": "client:id-and-secret",
+    "token-refresh-enabled": "true",
+}
+
+
+def test_secrets_are_known_by_their_properties_and_in_urls() -> None:
+    assert LakeConfig("x", PROPERTIES).secrets == SECRETS
+
+
+def test_a_printed_configuration_shows_where_the_lake_is_and_no_secret() -> None:
+    shown = repr(LakeConfig("x", PROPERTIES))
+    assert "s3://lake/warehouse" in shown
+    assert not [secret for secret in SECRETS if secret in shown]
+
+
+def test_a_malformed_configuration_is_refused_without_quoting_it() -> None:
+    with pytest.raises(BadInputError) as caught:
+        LakeConfig.from_json('{"properties": {"s3.secret-access-key": "object-secret"')
+    assert "object-secret" not in str(caught.value)
+
+
+def test_an_object_store_that_stalls_is_given_up_unless_the_configuration_says_otherwise() -> None:
+    assert LakeConfig("x", {}).file_io_properties["s3.request-timeout"] == "30"
+    patient = LakeConfig("x", {"s3.request-timeout": "600"})
+    assert patient.file_io_properties["s3.request-timeout"] == "600"
+
+
+def test_no_region_is_asked_for_where_an_endpoint_is_named() -> None:
+    assert "s3.region" not in LakeConfig("x", {}).file_io_properties
+    assert LakeConfig("x", {"s3.endpoint": "http://store"}).file_io_properties["s3.region"] == "us-east-1"
+    other = LakeConfig("x", {"s3.endpoint": "http://store", "s3.region": "eu-west-1"})
+    assert other.file_io_properties["s3.region"] == "eu-west-1"
