@@ -43,8 +43,8 @@ def metadata_errors(location: str, doing: str) -> Iterator[None]:
     except Exception as error:
         raise LakeUnavailableError(
             f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
-            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is damaged, restore the "
-            "metadata file from a second lake or a backup of the warehouse."
+            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is damaged, restore "
+            "the metadata file from a second lake or a backup of the warehouse."
         ) from error
 
 
@@ -57,14 +57,22 @@ def parquet_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        # What PyArrow can't make sense of is an OSError without a number, or one of its own.
-        if isinstance(error, OSError) and error.errno:
+        if is_file_failure(error):
             raise lake_unavailable(location, "read a data file", error) from error
         raise ProofError(
             f"{location}: expected a whole Parquet file, found one that can't be read: {error}. Nothing was "
             "committed or deleted. If no receipt names the file, remove it and archive again; otherwise run "
             "verify, and keep or restore what is still elsewhere."
         ) from error
+
+
+def is_file_failure(error: Exception) -> bool:
+    """Whether the system or an object store failed to read or write a file.
+
+    Its content is not to blame then: what PyArrow can't make sense of is an OSError with neither an error
+    number nor an answer of the store.
+    """
+    return isinstance(error, OSError) and (bool(error.errno) or "AWS Error" in str(error))
 
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
