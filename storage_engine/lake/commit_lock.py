@@ -1,0 +1,80 @@
+"""Who changes a lake on a file system, and who removes files from it, never at the same time.
+
+A commit names files in the catalog that nothing referred to before. Whoever removes what nothing refers
+to must not do so between a commit's last look at its files and the catalog's answer. Any number of commits
+share the lock; removing has it alone. The kernel gives it back when its holder dies. On object stores there
+is none: there every attempt writes files of its own, and only their age protects them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage_engine.durable import make_dirs
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.errors import lake_errors
+
+LOCK_NAME = "commit.lock"
+
+_COMMIT_PATIENCE_SECONDS = 600
+_REMOVE_PATIENCE_SECONDS = 30
+
+
+@contextmanager
+def committing(lake: Lake) -> Iterator[None]:
+    """Hold off whoever removes files, from looking at the tables until the catalog has answered.
+
+    :raises LakeUnavailableError: somebody removes files for ten minutes already, or the lock can't be had.
+    """
+    with _held(lake, fcntl.LOCK_SH, _COMMIT_PATIENCE_SECONDS):
+        yield
+
+
+@contextmanager
+def nobody_commits(lake: Lake) -> Iterator[None]:
+    """Hold off commits.
+
+    :raises LakeUnavailableError: somebody commits, or the lock can't be had; nothing was removed.
+    """
+    with _held(lake, fcntl.LOCK_EX, _REMOVE_PATIENCE_SECONDS):
+        yield
+
+
+@contextmanager
+def _held(lake: Lake, operation: int, patience_seconds: int) -> Iterator[None]:
+    root = local_path(lake.messages().location())
+    if root is None:
+        yield
+        return
+    path = root / LOCK_NAME
+    with lake_errors(str(path), "lock the lake"):
+        make_dirs(root)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + patience_seconds
+        while not _lock(descriptor, operation, str(path)):
+            if time.monotonic() > deadline:
+                raise LakeUnavailableError(
+                    f"{path}: expected that nobody else holds the lake, but for {patience_seconds} s somebody "
+                    f"{'commits to it' if operation == fcntl.LOCK_EX else 'removes files from it'}. Nothing "
+                    "was changed. Run again when that has ended."
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, operation: int, path: str) -> bool:
+    with lake_errors(path, "lock the lake"):
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
