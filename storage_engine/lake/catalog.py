@@ -12,11 +12,12 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
-from sqlalchemy import NullPool, create_engine, event, make_url
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError
 
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.catalog_connections import REST_CATALOG, sql_engine, sql_url
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors
@@ -100,26 +101,19 @@ def _load_catalog(config: LakeConfig) -> Catalog:
     if properties.get("type") == "sql":
         # Creating its own tables is a write; it happens in _create, on durable connections.
         properties["init_catalog_tables"] = "false"
+    elif properties.get("type", "rest") == "rest" and properties.get("uri", "").startswith("http"):
+        properties.pop("type", None)
+        properties.setdefault("py-catalog-impl", REST_CATALOG)
     try:
         catalog = load_catalog(config.name, **properties)
     except (ValueError, ArgumentError) as error:
         raise BadInputError(
             f"lake {config.location}: the catalog's properties don't work: {error}"
         ) from error
-    if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
-        # No pool: no connection outlives its use, crosses a fork, or was opened before it was durable.
+    if isinstance(catalog, SqlCatalog):
         catalog.engine.dispose()
-        catalog.engine = create_engine(catalog.engine.url, poolclass=NullPool)
-        event.listen(catalog.engine, "connect", _make_durable)
+        catalog.engine = sql_engine(sql_url(config.properties["uri"]))
     return catalog
-
-
-def _make_durable(connection: Any, _record: Any) -> None:
-    """EXTRA is FULL and also fsyncs the directory once the rollback journal is gone: without that a
-    power cut may bring the journal back, and it would roll a committed transaction back."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=EXTRA")
-    cursor.close()
 
 
 def _sqlite_file(config: LakeConfig) -> Path | None:
