@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyarrow.fs import AwsStandardS3RetryStrategy
 
 
-class LakeRetries(AwsStandardS3RetryStrategy):  # type: ignore[misc]
+class LakeRetries(AwsStandardS3RetryStrategy):
     """Five attempts a request, with pauses that double: 7 s on average, 15 s at most, before it fails.
 
     Named by the property ``s3.retry-strategy-impl``, which takes a class without arguments.
