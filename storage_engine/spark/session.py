@@ -63,6 +63,7 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_configuration} {_SHORT_LIVED_JVM}",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "storage_engine.spark.python_daemon",
     }
     if _is_local(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
