@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from storage_engine.cli.options import (
     check_store,
+    journal_of,
     json_option,
     lake_option,
     managed_store,
     moment_ms,
+    size_bytes,
     store_options,
 )
 from storage_engine.cli.output import print_json, print_table, progress
+from storage_engine.cli.verify_output import print_verification
 from storage_engine.exceptions import BadInputError, RestoreError
 from storage_engine.lake import restore as restoring
-from storage_engine.lake import verify as verifying
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import list_stores
-from storage_engine.lake.verify import StoreVerification, VerifyLevel
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.verification import verify_lake, verify_store
 from storage_engine.wording import bytes_text, time_text
 
 
@@ -101,7 +104,14 @@ def archive(
     type=click.Choice([level.value for level in VerifyLevel]),
     default=VerifyLevel.BYTES.value,
     show_default=True,
-    help="receipts: their chain and the files' lengths; files: their hashes; bytes: every byte, re-encoded.",
+    help="receipts: metadata only; files: every file's hash; bytes: every row, re-encoded; "
+    "store: also against STORE's own files.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    callback=size_bytes,
+    help="Read about so much, such as 10GiB, beginning with what was verified longest ago.",
 )
 @json_option
 def verify(
@@ -111,45 +121,31 @@ def verify(
     time_zone: str | None,
     lake_dir: Path,
     level: str,
+    max_bytes: int | None,
     as_json: bool,
 ) -> int:
-    """Check what the lake holds; with STORE, also that lake and store together have every byte."""
-    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    """Check what the lake holds; with STORE, also that lake and store together have every byte.
+
+    Each level includes those before it; metadata is checked whole every time. What was verified when is
+    remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
+    """
+    if store is None and level == VerifyLevel.STORE:
+        raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
+    shown = partial(progress, "Verifying")
     if store is not None:
         managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
-        with progress("Verifying", None) as advance:
-            found = [verify_store(managed, VerifyLevel(level), advance)]
+        found = [verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, shown=shown)]
     else:
-        stores = list_stores(lake)
-        with progress("Verifying", sum(row.size_bytes for row in stores)) as advance:
-            found = [
-                verifying.verify(lake, row.store_id, level=VerifyLevel(level), progress=advance)
-                for row in stores
-            ]
+        config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
+        found = list(verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, shown=shown))
     if as_json:
         print_json([{**to_jsonable(result), "overall": result.overall.value} for result in found])
     else:
         for result in found:
-            _print_verification(result)
+            print_verification(result)
         if not found:
-            click.echo(f"{lake.location}: no archived store.")
+            click.echo(f"{LakeConfig.local(lake_dir).location}: no archived store.")
     return 1 if any(result.overall is Status.FAILURE for result in found) else 0
-
-
-def _print_verification(result: StoreVerification) -> None:
-    print_table(
-        f"Store {result.store_id}: {result.overall.value}, {result.receipt_count} receipts, "
-        f"{bytes_text(result.checked_bytes)} checked",
-        ("log", "from#", "to#", "where", "status", "why"),
-        (
-            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
-            for row in result.ranges
-        ),
-    )
-    if result.chain_fault:
-        click.echo(f"Receipts: {result.chain_fault}")
-    for notice in result.notices:
-        click.echo(f"Note: {notice}")
 
 
 @click.command()

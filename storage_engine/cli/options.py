@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -128,10 +129,15 @@ def managed_store(
         overrides=overrides or {},
         time_zone=time_zone,
         lake=LakeConfig.local(base),
-        journal_url=f"sqlite:///{base / 'journal.db'}",
+        journal_url=journal_of(base),
         report_dir=str(base / "reports"),
         policy=Policy(archive=ArchiveMode(archive_policy), lag_policy=LagPolicy(lag_policy)),
     )
+
+
+def journal_of(lake_dir: Path) -> str:
+    """The journal that lies in a lake's directory."""
+    return f"sqlite:///{lake_dir.absolute() / 'journal.db'}"
 
 
 def check_store(managed: ManagedStore) -> None:
@@ -205,3 +211,16 @@ def key_value_pairs(
             raise click.BadParameter(f"expected KEY=VALUE, found {value!r}")
         pairs[key] = text
     return pairs
+
+
+def size_bytes(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A size such as 10GiB, 500 MB or 4096 in bytes; a click callback."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None or (match[3] and not match[2]):
+        raise click.BadParameter(
+            f"expected a size such as 10GiB, 500MB or 4096, found {text!r}", param=parameter
+        )
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGTP".index(unit.upper() or " "))

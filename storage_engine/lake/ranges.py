@@ -26,6 +26,8 @@ class LocalSpan:
     :param unchanged: its facts (device, inode, size, mtime, ctime) are still those it was proven with,
         which stands for an equal hash where ``sha256`` is None.
     :param pending: planned to go.
+    :param path: of the file; "" when nobody is to read it.
+    :param different_at: first physical offset at which it was found not to be the archived segment.
     """
 
     log: str
@@ -35,6 +37,8 @@ class LocalSpan:
     sha256: str | None = None
     unchanged: bool = False
     pending: bool = False
+    path: str = ""
+    different_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +191,10 @@ def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | Non
             return None
         return Status.WARNING, f"{span.name} was touched since it was proven and its hash was not compared"
     if span.sha256 != receipt.sha256:
+        where = "" if span.different_at is None else f", different from offset {span.different_at} on"
         return (
             Status.FAILURE,
-            f"{span.name} has SHA-256 {span.sha256[:16]}… on disk, {receipt.sha256[:16]}… in the lake",
+            f"{span.name} has SHA-256 {span.sha256[:16]}… on disk, {receipt.sha256[:16]}… in the lake{where}",
         )
     return None
 

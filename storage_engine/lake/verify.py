@@ -1,190 +1,262 @@
-"""Checking what the lake holds, and that lake and store together still have every byte of the log."""
+"""Checking what the lake holds, and that lake and store together still have every byte of the log.
+
+Metadata is checked whole, every time: it costs no data. Data files are looked at in turns, the one that
+was seen longest ago first, as far as a budget goes; what was seen is remembered, so that the next call goes
+on from there. Nothing in the lake is changed.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
-from pyiceberg.table import Table
-
-from storage_engine.exceptions import ProofError, ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
-from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
-from storage_engine.lake.segment_reader import read_segment
-from storage_engine.lake.staging import sha256_of
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
-from storage_engine.model.validation import RangeStatus, Status, worst
+from storage_engine.lake.verify_metadata import StoreState, read_state
+from storage_engine.lake.verify_segment import RESTORE_ADVICE, SegmentLook, look_at
+from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import (
+    Check,
+    Finding,
+    StoreVerification,
+    VerifyLevel,
+    receipt_name,
+)
+from storage_engine.wording import time_text
+
+__all__ = ["Memory", "Shown", "StoreVerification", "VerifyLevel", "unseen", "verify"]
+
+_THREADS = 2
+_REMEMBER_EVERY_SECONDS = 1.0
+
+Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Shows progress: given the total of segment bytes to look at, gives what takes those done since."""
 
 
-class VerifyLevel(StrEnum):
-    """How closely to look; each level includes those before it."""
+class Memory(Protocol):
+    """What was looked at when, by lake; on disk when ``record`` returns."""
 
-    RECEIPTS = "receipts"
-    """The chain of receipts, and each data file: in the table, there, of the recorded length."""
-    FILES = "files"
-    """Every data file's SHA-256."""
-    BYTES = "bytes"
-    """Rows are turned back into the segment and its SHA-256 compared; also when another engine has
-    rewritten them into other files."""
+    def recall(self, lake_id: str) -> Iterable[Check]: ...
+
+    def record(self, lake_id: str, checks: Sequence[Check]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StoreVerification:
-    """What was found of one store.
-
-    :param checked_bytes: segment bytes whose receipts were checked.
-    :param chain_fault: why the chain of receipts is broken; "" when it isn't.
-    :param notices: what is unusual but proves no loss, such as rows rewritten by another engine.
-    """
-
-    store_id: str
-    level: VerifyLevel
-    receipt_count: int
-    checked_bytes: int
-    chain_fault: str
-    ranges: tuple[RangeStatus, ...]
-    notices: tuple[str, ...] = ()
-
-    @property
-    def overall(self) -> Status:
-        """The worst verdict; a broken chain is a failure whatever the ranges say."""
-        chain = Status.FAILURE if self.chain_fault else Status.OK
-        notices = Status.WARNING if self.notices else Status.OK
-        return worst([chain, notices, *(row.status for row in self.ranges)])
+@contextmanager
+def unseen(_total_bytes: int) -> Iterator[Callable[[int], None]]:
+    yield lambda _done_bytes: None
 
 
 def verify(
     lake: Lake,
-    store_id: str,
-    *,
     level: VerifyLevel,
-    local: Iterable[LocalSpan] = (),
-    released: Iterable[ReleasedSpan] = (),
-    progress: Callable[[int], None] | None = None,
-) -> StoreVerification:
-    """Check one store's part of the lake, and lay the store over it if it is given.
-
-    :param local: what is on the broker's disk, from :func:`local_spans`.
-    :param released: what the journal says was deleted.
-    :param progress: called after each segment with its size in bytes.
-    :raises LakeUnavailableError: the lake can't be read.
-    """
-    rows = receipts(lake, store_id)
-    try:
-        check_chain(rows)
-        chain_fault = ""
-    except ReceiptError as error:
-        chain_fault = str(error)
-    broken = broken_receipts(lake, rows)
-    notices = []
-    table = lake.messages()
-    for receipt in rows:
-        rewritten = broken.pop(receipt.identity, None)
-        if level is VerifyLevel.RECEIPTS:
-            fault = rewritten
-        else:
-            fault = rewritten or _file_fault(table, receipt)
-            if level is VerifyLevel.BYTES and fault == rewritten:
-                fault = _bytes_fault(table, receipt)
-        if fault is not None:
-            broken[receipt.identity] = fault
-        elif rewritten is not None:
-            name = f"{receipt.log}/{receipt.base_offset:020d}"
-            notices.append(f"{name}: {rewritten}; its rows prove the same bytes")
-        if progress is not None:
-            progress(receipt.size_bytes)
-    return StoreVerification(
-        store_id=store_id,
-        level=level,
-        receipt_count=len(rows),
-        checked_bytes=sum(receipt.size_bytes for receipt in rows),
-        chain_fault=chain_fault,
-        ranges=log_ranges(local, rows, released=released, broken=broken),
-        notices=tuple(notices),
-    )
-
-
-def local_spans(
-    snapshot: StoreSnapshot,
-    rows: Sequence[Receipt],
     *,
-    pending: frozenset[tuple[str, int]] = frozenset(),
-    hash_changed: bool = True,
-) -> tuple[LocalSpan, ...]:
-    """What a store has on disk, compared with its receipts.
+    store_id: str | None = None,
+    local: Iterable[LocalSpan] = (),
+    released: Callable[[str], Iterable[ReleasedSpan]] = lambda _store_id: (),
+    memory: Memory | None = None,
+    max_bytes: int | None = None,
+    shown: Shown = unseen,
+) -> tuple[StoreVerification, ...]:
+    """Check a lake, and lay a store over its part if it is given.
 
-    :param rows: the store's receipts; of several lineages the newest counts.
-    :param pending: (log, base offset) of segments that are planned to go.
-    :param hash_changed: read and hash an archived segment whose facts are no longer those it was proven
-        with; without it such a segment is only known to have been touched.
-    :raises OSError: a segment to hash can't be read.
+    :param store_id: only this one; None: every store the lake has anything of.
+    :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
+    :param released: what the journal says was deleted, by store.
+    :param memory: what was looked at before, and where to remember what is looked at now.
+    :param max_bytes: how much to read of data files and segments; None: everything.
+    :return: one result a store, by store id.
+    :raises LakeUnavailableError: the lake, as opposed to a data file in it, can't be read.
     """
-    newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
-    return tuple(
-        _local_span(log, segment, newest.get((log.name, segment.base_offset)), pending, hash_changed)
-        for log in snapshot.logs
-        for segment in log.segments
-    )
+    lake_id = str(lake.segments().metadata.table_uuid)
+    # Before the receipts are read: who verifies at the same time may remember newer ones.
+    remembered = list(memory.recall(lake_id)) if memory else []
+    states = read_state(lake, store_id, remembered)
+    turn = _Turn(lake, level, states, local, remembered)
+    now = turn.choose(max_bytes)
+    with _remembering(memory, lake_id) as remember:
+        remember(turn.first_seen())
+        with shown(sum(receipt.size_bytes for receipt in now)) as advance:
+            for look in turn.look(now):
+                remember(turn.take(look))
+                advance(look.receipt.size_bytes)
+    if turn.unreadable:
+        # A lake that went away says so here, instead of one segment at a time.
+        lake.messages()
+    return tuple(turn.result(state, released(state.store_id)) for state in states)
 
 
-def unchanged(facts: FileFacts, receipt: Receipt) -> bool:
-    """Whether a file is, by device, inode, size, mtime and ctime, the one that was proven."""
-    return (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns, facts.ctime_ns) == (
-        receipt.source_device,
-        receipt.source_inode,
-        receipt.size_bytes,
-        receipt.source_mtime_ns,
-        receipt.source_ctime_ns,
-    )
+@contextmanager
+def _remembering(memory: Memory | None, lake_id: str) -> Iterator[Callable[[Sequence[Check]], None]]:
+    """Record checks now and then: a kill costs the last second's, a commit each would cost more."""
+    waiting: list[Check] = []
+    last = time.monotonic()
 
+    def remember(checks: Sequence[Check]) -> None:
+        nonlocal last
+        waiting.extend(checks)
+        if time.monotonic() - last > _REMEMBER_EVERY_SECONDS:
+            flush()
+            last = time.monotonic()
 
-def _local_span(
-    log: LogSnapshot,
-    segment: Segment,
-    receipt: Receipt | None,
-    pending: frozenset[tuple[str, int]],
-    hash_changed: bool,
-) -> LocalSpan:
-    same = receipt is not None and unchanged(segment.facts, receipt)
-    sha256 = sha256_of(segment.facts.path) if receipt is not None and not same and hash_changed else None
-    return LocalSpan(
-        log=log.name,
-        start_offset=segment.base_offset,
-        end_offset=min(segment.end_offset, log.max_offset),
-        name=segment.name,
-        sha256=sha256,
-        unchanged=same,
-        pending=(log.name, segment.base_offset) in pending,
-    )
+    def flush() -> None:
+        if memory is not None and waiting:
+            memory.record(lake_id, waiting)
+        waiting.clear()
 
-
-def _file_fault(table: Table, receipt: Receipt) -> str | None:
-    with (
-        lake_errors(receipt.data_file, "read a data file"),
-        open_data_file(table.io, receipt.data_file) as file,
-    ):
-        found = sha256_of_file(file)
-    if found != receipt.data_file_sha256:
-        return (
-            f"data file {receipt.data_file} has SHA-256 {found[:16]}…, expected "
-            f"{receipt.data_file_sha256[:16]}…"
-        )
-    return None
-
-
-def _bytes_fault(table: Table, receipt: Receipt) -> str | None:
-    digest = hashlib.sha256()
     try:
-        for _, chunk in read_segment(table, receipt):
-            digest.update(chunk)
-    except ProofError as error:
-        return str(error)
-    if digest.hexdigest() != receipt.sha256:
-        return f"its rows have SHA-256 {digest.hexdigest()[:16]}…, expected {receipt.sha256[:16]}…"
-    return None
+        yield remember
+    finally:
+        flush()
+
+
+class _Turn:
+    """One walk over some of a lake's segments, and what it found of them."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        level: VerifyLevel,
+        states: Sequence[StoreState],
+        local: Iterable[LocalSpan],
+        remembered: Sequence[Check],
+    ) -> None:
+        self._table = lake.messages()
+        self._level = level
+        self._states = {state.store_id: state for state in states}
+        self._here = {(span.log, span.start_offset): span for span in local}
+        self._receipts = [receipt for state in states for receipt in state.receipts]
+        by_age = sorted(self._receipts, key=lambda receipt: receipt.lineage)
+        self._newest = {(receipt.log, receipt.base_offset): receipt.lineage for receipt in by_age}
+        self._history = by_receipt(remembered)
+        self._looks: dict[SegmentIdentity, SegmentLook] = {}
+        self.unreadable = False
+
+    def first_seen(self) -> list[Check]:
+        """Receipts to remember from now on, so that their removal shows. Not those of a broken chain."""
+        checks = [
+            Check.of(receipt, VerifyLevel.RECEIPTS, _now_ms(), state.broken.get(receipt.identity, ""))
+            for state in self._states.values()
+            for receipt in state.receipts
+        ]
+        known = {key for key, checks in self._history.items() if checks}
+        for check in checks:
+            self._keep(check)
+        return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
+
+    def choose(self, max_bytes: int | None) -> list[Receipt]:
+        """What to look at closely now, in this order; what metadata has settled already needs no look."""
+        if self._level is VerifyLevel.RECEIPTS:
+            return []
+        whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
+        moved = [receipt for receipt in self._receipts if self._is_moved(receipt)]
+        if not self._level.includes(VerifyLevel.BYTES):
+            moved = []
+        urgent = {r.identity for r in (*whole, *moved) if standing_fault(self._history, r)}
+        urgent |= {receipt.identity for receipt in moved}
+        return choose([*whole, *moved], urgent, self._history, self._reachable, self._cost_bytes, max_bytes)
+
+    def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
+        """Look at segments, two at a time; in the order in which they are done."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as pool:
+            looks = [pool.submit(self._look_at, receipt) for receipt in chosen]
+            try:
+                for look in as_completed(looks):
+                    yield look.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def take(self, look: SegmentLook) -> list[Check]:
+        """Keep what a look found; return what is to be remembered of it."""
+        receipt, level = look.receipt, look.level
+        self._looks[receipt.identity] = look
+        if self._span(receipt) is not None:
+            if look.local is None:
+                del self._here[receipt.log, receipt.base_offset]
+            else:
+                self._here[receipt.log, receipt.base_offset] = look.local
+        if not look.done:
+            self.unreadable = True
+            return []
+        if level is VerifyLevel.STORE and (look.local is None or look.local.sha256 != receipt.sha256):
+            # The lake's part is proven; the broker's file has to be looked at again.
+            level = VerifyLevel.BYTES
+        check = Check.of(receipt, level, _now_ms(), look.fault)
+        self._keep(check)
+        return [check]
+
+    def result(self, state: StoreState, released: Iterable[ReleasedSpan]) -> StoreVerification:
+        looks = [self._looks[r.identity] for r in state.receipts if r.identity in self._looks]
+        broken = dict(state.broken)
+        for look in looks:
+            if look.done:
+                broken.pop(look.receipt.identity, None)
+                if look.fault:
+                    broken[look.receipt.identity] = look.fault
+        for receipt in state.receipts:
+            old = standing_fault(self._history, receipt)
+            if old and receipt.identity not in broken and receipt.identity not in self._looks:
+                broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
+        return StoreVerification(
+            store_id=state.store_id,
+            level=self._level,
+            receipt_count=len(state.receipts),
+            checked_count=len(looks),
+            checked_bytes=sum(look.receipt.size_bytes for look in looks),
+            coverage=coverage(state.receipts, broken, self._history, self._level, self._reachable),
+            ranges=log_ranges(self._here.values(), state.receipts, released=released, broken=broken),
+            findings=(
+                *state.findings,
+                *(_broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),
+                *(finding for look in looks for finding in look.findings),
+            ),
+        )
+
+    def _look_at(self, receipt: Receipt) -> SegmentLook:
+        state = self._of(receipt)
+        moved = self._is_moved(receipt)
+        return look_at(
+            self._table,
+            receipt,
+            level=self._reachable(receipt),
+            entry=state.entry(receipt),
+            moved=state.broken[receipt.identity] if moved else "",
+            local=self._span(receipt),
+        )
+
+    def _of(self, receipt: Receipt) -> StoreState:
+        return self._states[receipt.store_id]
+
+    def _is_moved(self, receipt: Receipt) -> bool:
+        return receipt.identity in self._of(receipt).moved
+
+    def _span(self, receipt: Receipt) -> LocalSpan | None:
+        """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
+        slot = (receipt.log, receipt.base_offset)
+        return self._here.get(slot) if self._newest[slot] == receipt.lineage else None
+
+    def _reachable(self, receipt: Receipt) -> VerifyLevel:
+        """How close a look can be: a segment that is not on disk has no broker's file to compare."""
+        if self._level is VerifyLevel.STORE and self._span(receipt) is None:
+            return VerifyLevel.BYTES
+        return self._level
+
+    def _cost_bytes(self, receipt: Receipt) -> int:
+        compared = receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0
+        return receipt.data_file_bytes + compared
+
+    def _keep(self, check: Check) -> None:
+        older = [old for old in self._history.get(check.receipt_hash, ()) if old.level is not check.level]
+        self._history[check.receipt_hash] = [*older, check]
+
+
+def _broken(receipt: Receipt, fault: str) -> Finding:
+    return Finding(Status.FAILURE, receipt_name(receipt), fault, RESTORE_ADVICE)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

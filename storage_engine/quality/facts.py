@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.local_spans import unchanged
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.staging import sha256_of
-from storage_engine.lake.verify import unchanged
 from storage_engine.model.broker import broker_module
 from storage_engine.model.facts import CollectFacts, FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode

@@ -1,38 +1,81 @@
-"""Lay a store on disk over what the lake and the journal know of it."""
+"""Check a lake in turns that the journal remembers, and lay a store over what lake and journal know of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
+from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.receipts import receipts
-from storage_engine.lake.verify import StoreVerification, VerifyLevel, local_spans, verify
+from storage_engine.lake.verify import Shown, unseen, verify
+from storage_engine.model.verification import StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.verification_memory import VerificationMemory
+
+
+def verify_lake(
+    lake_config: LakeConfig,
+    journal_url: str,
+    level: VerifyLevel,
+    *,
+    max_bytes: int | None = None,
+    shown: Shown = unseen,
+) -> tuple[StoreVerification, ...]:
+    """Check every store's part of a lake.
+
+    :param journal_url: where it is remembered what was checked when; made if it isn't there.
+    :param level: up to BYTES.
+    :param max_bytes: how much to read of data files; the next call goes on with what was seen longest ago.
+    :raises LakeUnavailableError: the lake is missing or can't be read.
+    :raises JournalUnavailableError: the journal can't be written, and a budget needs it: the same segments
+        would be checked each time. Without a budget everything is checked, and nothing remembered.
+    """
+    lake = open_lake(lake_config, create=False)
+    try:
+        memory = VerificationMemory(journal_url)
+    except JournalUnavailableError:
+        if max_bytes is not None:
+            raise
+        return verify(lake, level, shown=shown)
+    return verify(
+        lake,
+        level,
+        released=partial(released_spans, Journal(journal_url)),
+        memory=memory,
+        max_bytes=max_bytes,
+        shown=shown,
+    )
 
 
 def verify_store(
-    store: ManagedStore, level: VerifyLevel, progress: Callable[[int], None] | None = None
+    store: ManagedStore, level: VerifyLevel, *, max_bytes: int | None = None, shown: Shown = unseen
 ) -> StoreVerification:
     """Check the lake's part of ``store``, and that store and lake together still have every byte.
 
-    :param progress: called after each archived segment with its size in bytes.
+    :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: the lake is missing or can't be read.
+    :raises JournalUnavailableError: the journal can't be written.
     """
     lake = open_lake(store.lake, create=False)
     snapshot = open_store(store).snapshot(clock_ms())
     journal = Journal(store.journal_url)
-    record = identify(store, journal)
-    return verify(
+    store_id = identify(store, journal).store_id
+    (found,) = verify(
         lake,
-        record.store_id,
-        level=level,
-        local=local_spans(snapshot, receipts(lake, record.store_id)),
-        released=released_spans(journal, record.store_id),
-        progress=progress,
+        level,
+        store_id=store_id,
+        local=local_spans(snapshot, receipts(lake, store_id)),
+        released=partial(released_spans, journal),
+        memory=VerificationMemory(store.journal_url),
+        max_bytes=max_bytes,
+        shown=shown,
     )
+    return found

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.cli.options import size_bytes
+
 MIB = 1 << 20
 ACTIVE = 7 * MIB
 
@@ -53,13 +55,14 @@ def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy,
     assert f"{0:020d}" not in every.out
 
 
-@pytest.mark.parametrize("level", ["receipts", "files", "bytes"])
+@pytest.mark.parametrize("level", ["receipts", "files", "bytes", "store"])
 def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) -> None:
-    (alone,) = cli("verify", "--lake", archived.lake, "--level", level, "--json").json
-    assert alone["overall"] == "OK"
-    assert [(r["start_offset"], r["end_offset"], r["where"]) for r in alone["ranges"]] == [
-        (0, ACTIVE, "ARCHIVED")
-    ]
+    if level != "store":
+        (alone,) = cli("verify", "--lake", archived.lake, "--level", level, "--json").json
+        assert alone["overall"] == "OK"
+        assert [(r["start_offset"], r["end_offset"], r["where"]) for r in alone["ranges"]] == [
+            (0, ACTIVE, "ARCHIVED")
+        ]
     (both,) = cli("verify", archived.store, "--lake", archived.lake, "--level", level, "--json").json
     assert [(r["start_offset"], r["end_offset"], r["where"]) for r in both["ranges"]] == [
         (0, ACTIVE, "BOTH"),
@@ -67,7 +70,55 @@ def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) 
     ]
     shown = cli("verify", archived.store, "--lake", archived.lake, "--level", level)
     assert shown.exit_code == 0
-    assert "OK, 7 receipts, 7.0 MiB checked" in shown.out
+    checked = "metadata" if level == "receipts" else "7.0 MiB"
+    assert f"OK, 7 receipts, {checked} checked" in shown.out
+
+
+def test_verify_against_a_store_wants_the_store(cli, archived) -> None:
+    refused = cli("verify", "--lake", archived.lake, "--level", "store")
+    assert refused.exit_code == 2
+    assert "expected STORE to compare the lake with" in refused.err
+
+
+def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_copy, tmp_path) -> None:
+    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    words = ("verify", "--lake", lake, "--level", "files", "--max-bytes", "1KiB")
+    (first,) = cli(*words, "--json").json
+    total, segments = first["coverage"]["total_bytes"], first["receipt_count"]
+    assert first["coverage"]["verified_bytes"] == first["checked_bytes"] == total // segments
+    for _ in range(segments - 1):
+        last = cli(*words)
+    assert last.exit_code == 0
+    assert "100 %." in last.out
+    assert "Verified at level files since 20" in last.out
+
+
+def test_verify_says_what_is_wrong_and_what_to_do(cli, store_copy, tmp_path) -> None:
+    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    damaged = min((lake / "warehouse").rglob("*.parquet"), key=lambda p: ("segments/" in str(p), p.name))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    for words in (("--lake", lake), (store, "--lake", lake, "--level", "store")):
+        failed = cli("verify", *words)
+        assert failed.exit_code == 1
+        assert f"FAILURE commitlog/{0:020d} (lineage 1): data file file://{damaged} has SHA-256" in failed.out
+        assert "run storage-engine archive again" in failed.out
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("10GiB", 10 << 30), ("1.5 MB", 1_500_000), ("2k", 2000), ("3TiB", 3 << 40)],
+)
+def test_a_size_may_have_a_unit(text: str, size: int) -> None:
+    assert size_bytes(None, None, text) == size
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10 iB", "-1", "5XB"])
+def test_a_size_that_is_none_is_refused(cli, archived, text: str) -> None:
+    refused = cli("verify", "--lake", archived.lake, "--max-bytes", text)
+    assert refused.exit_code == 2
+    assert "expected a size such as 10GiB" in refused.err
 
 
 def test_restore_brings_every_segment_back_and_keeps_what_is_there(cli, archived, sealed, tmp_path) -> None:

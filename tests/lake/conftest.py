@@ -14,11 +14,19 @@ import pytest
 from storage_engine.lake.archive import SegmentJob, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import (
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]
 Fingerprint = Callable[[Path], dict[str, str]]
+SnapshotOf = Callable[[list[Path]], StoreSnapshot]
 
 
 @pytest.fixture
@@ -100,3 +108,25 @@ def fingerprint() -> Fingerprint:
         }
 
     return read
+
+
+@pytest.fixture
+def snapshot_of() -> SnapshotOf:
+    """A store's snapshot with these segment files, all sealed."""
+
+    def take(paths: list[Path]) -> StoreSnapshot:
+        segments = tuple(
+            Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED) for path in paths
+        )
+        end = segments[-1].end_offset
+        return StoreSnapshot(
+            broker="rocketmq",
+            root=str(paths[0].parents[1]),
+            taken_at_ms=0,
+            logs=(LogSnapshot("commitlog", segments, max_offset=end, dispatched_offset=end),),
+            log_disks=(),
+            dependents_disk=DiskUsage("", None),
+            crashed=False,
+        )
+
+    return take

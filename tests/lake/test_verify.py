@@ -1,9 +1,9 @@
+"""What a verification says of a sound lake, and of a store laid over it. Faults: test_verify_faults.py."""
+
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,21 +11,15 @@ import pytest
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.ranges import ReleasedSpan
-from storage_engine.lake.verify import VerifyLevel, local_spans, unchanged, verify
+from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import (
-    DiskUsage,
-    FileFacts,
-    LogSnapshot,
-    Segment,
-    SegmentState,
-    StoreSnapshot,
-)
 from storage_engine.model.validation import Status, Where
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 LEVELS = list(VerifyLevel)
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -33,78 +27,105 @@ def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Rec
     return archive_all(lake, make_jobs(lake, *segments[:2]))
 
 
-def _snapshot(paths: list[Path]) -> StoreSnapshot:
-    segments = tuple(
-        Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED) for path in paths
-    )
-    end = segments[-1].end_offset if segments else 0
-    return StoreSnapshot(
-        broker="rocketmq",
-        root=str(paths[0].parents[1]) if paths else "",
-        taken_at_ms=0,
-        logs=(LogSnapshot("commitlog", segments, max_offset=end, dispatched_offset=end),),
-        log_disks=(),
-        dependents_disk=DiskUsage("", None),
-        crashed=False,
-    )
+def _one(lake: Lake, level: VerifyLevel, **more: object) -> StoreVerification:
+    (found,) = verify(lake, level, store_id="store-1", **more)
+    return found
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_sound_lake_is_ok_at_every_level(
-    level: VerifyLevel, lake: Lake, archived: tuple[Receipt, ...]
-) -> None:
-    done: list[int] = []
-    found = verify(lake, "store-1", level=level, progress=done.append)
-    assert found.overall is Status.OK
-    assert (found.receipt_count, found.checked_bytes, sum(done)) == (2, 2 << 20, 2 << 20)
+def test_a_sound_lake_is_ok_at_every_level(lake: Lake, archived: tuple[Receipt, ...]) -> None:
+    for level in LEVELS:
+        _is_sound(lake, level)
+
+
+def _is_sound(lake: Lake, level: VerifyLevel) -> None:
+    totals, done = [], []
+
+    @contextmanager
+    def shown(total_bytes: int) -> Iterator[Callable[[int], None]]:
+        totals.append(total_bytes)
+        yield done.append
+
+    found = _one(lake, level, shown=shown)
+    looked = 0 if level is VerifyLevel.RECEIPTS else 2
+    assert (found.overall, found.findings) == (Status.OK, ())
+    assert (found.receipt_count, found.checked_count, found.checked_bytes) == (2, looked, looked * MIB)
+    assert (totals, sum(done)) == ([looked * MIB], looked * MIB)
+    assert (found.coverage.verified_bytes, found.coverage.never_count) == (2 * MIB, 0)
     (row,) = found.ranges
-    assert (row.start_offset, row.end_offset, row.where) == (0, 2 << 20, Where.ARCHIVED)
+    assert (row.start_offset, row.end_offset, row.where) == (0, 2 * MIB, Where.ARCHIVED)
+
+
+def test_expired_snapshots_leave_a_lake_sound(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
+) -> None:
+    archive_all(lake, make_jobs(lake, segments[2]))
+    for table in (lake.messages(), lake.segments()):
+        old = [snapshot.snapshot_id for snapshot in table.snapshots()][:-1]
+        assert old
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+    found = [_one(lake, level) for level in LEVELS]
+    assert [(result.overall, result.receipt_count) for result in found] == [(Status.OK, 3)] * len(LEVELS)
+
+
+def test_bytes_of_several_stores_and_lineages_are_told_apart(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
+) -> None:
+    archive_all(lake, make_jobs(lake, *segments, lineage=1))
+    archive_all(lake, make_jobs(lake, segments[0], store_id="store-2"))
+    for level in LEVELS:
+        first, second = verify(lake, level)
+        assert (first.overall, first.receipt_count, second.overall) == (Status.OK, 5, Status.OK)
+        assert [(row.start_offset, row.end_offset) for row in first.ranges] == [(0, 3 * MIB)]
+
+
+def test_a_fault_in_an_older_lineage_is_found_though_a_newer_one_has_the_offsets(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
+) -> None:
+    archive_all(lake, make_jobs(lake, *segments, lineage=1))
+    old = local_path(archived[0].data_file)
+    assert old is not None
+    old.unlink()
+    found = _one(lake, VerifyLevel.RECEIPTS)
+    assert found.overall is Status.FAILURE
+    assert [finding.subject for finding in found.findings] == [f"commitlog/{0:020d} (lineage 0)"]
+    assert [(row.where, row.status) for row in found.ranges] == [(Where.ARCHIVED, Status.OK)]
+
+
+def test_an_empty_lake_has_nothing_to_verify(lake: Lake) -> None:
+    assert verify(lake, VerifyLevel.BYTES) == ()
 
 
 def test_store_and_lake_laid_over_each_other_tell_where_every_byte_is(
-    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...]
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], snapshot_of
 ) -> None:
     segments[0].unlink()
-    pending = frozenset({("commitlog", 2 << 20)})
-    local = local_spans(_snapshot(segments[1:]), archived, pending=pending)
-    found = verify(lake, "store-1", level=VerifyLevel.FILES, local=local)
+    pending = frozenset({("commitlog", 2 * MIB)})
+    local = local_spans(snapshot_of(segments[1:]), archived, pending=pending)
+    for level in (VerifyLevel.FILES, VerifyLevel.STORE):
+        found = _one(lake, level, local=local)
+        assert [(row.where, row.status) for row in found.ranges] == [
+            (Where.ARCHIVED, Status.OK),
+            (Where.BOTH, Status.OK),
+            (Where.PENDING, Status.OK),
+        ]
+
+
+def test_a_segment_that_a_cleanup_takes_meanwhile_is_in_the_lake_only(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], snapshot_of
+) -> None:
+    local = local_spans(snapshot_of(segments[:2]), archived)
+    segments[0].unlink()
+    found = _one(lake, VerifyLevel.STORE, local=local)
     assert [(row.where, row.status) for row in found.ranges] == [
         (Where.ARCHIVED, Status.OK),
         (Where.BOTH, Status.OK),
-        (Where.PENDING, Status.OK),
     ]
 
 
-def test_a_deleted_segment_without_a_receipt_is_lost(
-    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...]
-) -> None:
-    released = [ReleasedSpan("commitlog", 2 << 20, 3 << 20)]
-    found = verify(lake, "store-1", level=VerifyLevel.RECEIPTS, released=released)
+def test_a_deleted_segment_without_a_receipt_is_lost(lake: Lake, archived: tuple[Receipt, ...]) -> None:
+    found = _one(lake, VerifyLevel.RECEIPTS, released=lambda _: [ReleasedSpan("commitlog", 2 * MIB, 3 * MIB)])
     assert [(row.where, row.status) for row in found.ranges][-1] == (Where.LOST, Status.FAILURE)
     assert found.overall is Status.FAILURE
-
-
-def test_a_missing_data_file_is_a_failure_at_every_level(lake: Lake, archived: tuple[Receipt, ...]) -> None:
-    path = local_path(archived[0].data_file)
-    assert path is not None
-    path.unlink()
-    for level in (VerifyLevel.RECEIPTS, VerifyLevel.FILES):
-        found = verify(lake, "store-1", level=level)
-        assert found.overall is Status.FAILURE
-        assert found.ranges[0].where is Where.LOST
-
-
-def test_a_flipped_bit_is_found_from_the_level_of_files_on(lake: Lake, archived: tuple[Receipt, ...]) -> None:
-    path = local_path(archived[0].data_file)
-    assert path is not None
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert verify(lake, "store-1", level=VerifyLevel.RECEIPTS).overall is Status.OK
-    for level in (VerifyLevel.FILES, VerifyLevel.BYTES):
-        found = verify(lake, "store-1", level=level)
-        assert found.overall is Status.FAILURE
-        assert "has SHA-256" in found.ranges[0].detail
 
 
 def test_rows_that_another_engine_rewrote_are_proven_by_their_bytes(
@@ -112,52 +133,23 @@ def test_rows_that_another_engine_rewrote_are_proven_by_their_bytes(
 ) -> None:
     table = lake.messages()
     table.overwrite(table.scan().to_arrow())
-    assert verify(lake, "store-1", level=VerifyLevel.FILES).overall is Status.FAILURE
-    found = verify(lake, "store-1", level=VerifyLevel.BYTES)
+    assert _one(lake, VerifyLevel.FILES).overall is Status.FAILURE
+    found = _one(lake, VerifyLevel.BYTES)
     assert found.overall is Status.WARNING
     assert [row.status for row in found.ranges] == [Status.OK]
-    assert len(found.notices) == 2
-    assert "its rows prove the same bytes" in found.notices[0]
+    assert len(found.findings) == 2
+    assert "its rows prove the same bytes" in found.findings[0].detail
 
 
-def test_deleted_rows_are_a_failure_of_their_segment_only(lake: Lake, archived: tuple[Receipt, ...]) -> None:
-    lake.messages().delete("segment_base_offset = 0")
-    found = verify(lake, "store-1", level=VerifyLevel.BYTES)
-    assert [(row.where, row.status) for row in found.ranges] == [
-        (Where.LOST, Status.FAILURE),
-        (Where.ARCHIVED, Status.OK),
-    ]
+def test_a_data_file_that_goes_away_meanwhile_is_a_finding(lake: Lake, archived: tuple[Receipt, ...]) -> None:
+    path = local_path(archived[0].data_file)
+    assert path is not None
 
+    @contextmanager
+    def shown(_total_bytes: int) -> Iterator[Callable[[int], None]]:
+        path.unlink()
+        yield lambda _: None
 
-def test_a_removed_receipt_breaks_the_chain(lake: Lake, archived: tuple[Receipt, ...]) -> None:
-    lake.segments().delete("base_offset = 0")
-    found = verify(lake, "store-1", level=VerifyLevel.RECEIPTS)
-    assert "was removed or replaced" in found.chain_fault
-    assert found.overall is Status.FAILURE
-
-
-def test_a_touched_file_is_hashed_and_an_untouched_one_is_not(
-    segments: list[Path], archived: tuple[Receipt, ...]
-) -> None:
-    os.utime(segments[0])
-    touched, untouched, unknown = local_spans(_snapshot(segments), archived)
-    assert (touched.sha256, touched.unchanged) == (archived[0].sha256, False)
-    assert (untouched.sha256, untouched.unchanged) == (None, True)
-    assert (unknown.sha256, unknown.unchanged) == (None, False)
-    (cheap, *_) = local_spans(_snapshot(segments), archived, hash_changed=False)
-    assert (cheap.sha256, cheap.unchanged) == (None, False)
-
-
-def test_the_active_segment_ends_at_the_logical_end(segments: list[Path]) -> None:
-    snapshot = _snapshot(segments)
-    log = replace(snapshot.logs[0], max_offset=(2 << 20) + 77)
-    spans = local_spans(replace(snapshot, logs=(log,)), ())
-    assert [span.end_offset for span in spans] == [1 << 20, 2 << 20, (2 << 20) + 77]
-
-
-def test_unchanged_means_every_fact(segments: list[Path], archived: tuple[Receipt, ...]) -> None:
-    facts = FileFacts.of(segments[0])
-    assert unchanged(facts, archived[0])
-    time.sleep(0.01)
-    for change in ("device", "inode", "size_bytes", "mtime_ns", "ctime_ns"):
-        assert not unchanged(replace(facts, **{change: 1}), archived[0])
+    found = _one(lake, VerifyLevel.BYTES, shown=shown)
+    assert [finding.detail for finding in found.findings] == [f"data file {archived[0].data_file} is missing"]
+    assert found.checked_count == 2

@@ -1,0 +1,154 @@
+"""What a lake's metadata says of each store: receipts, their chain, the table's entries. Reads no data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from pyiceberg.manifest import clear_manifest_cache
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import ReceiptError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.receipts import broken_receipts, check_chain, list_stores, receipts_in, row_hash
+from storage_engine.lake.table_entries import (
+    Entry,
+    StoreEntries,
+    check_entries,
+    list_entries,
+    unreceipted_files,
+)
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import Check, Finding
+
+_COMMIT_SECONDS = 10.0
+"""How long an archiver may take between its two commits before its data files count as unreceipted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """What the metadata says of one store.
+
+    :param broken: receipts that prove nothing as they are, and why.
+    :param moved: of those, the ones whose rows another engine may have written into other files.
+    :param chained: the chain of receipts is whole.
+    """
+
+    store_id: str
+    receipts: tuple[Receipt, ...]
+    broken: Mapping[SegmentIdentity, str]
+    moved: frozenset[SegmentIdentity]
+    entries: StoreEntries
+    chained: bool
+    findings: tuple[Finding, ...]
+
+    def entry(self, receipt: Receipt) -> Entry | None:
+        """The table's entry of a receipt's data file; None when the table hasn't it as it was written."""
+        return None if receipt.identity in self.moved else self.entries.own.get(receipt.data_file)
+
+
+def read_state(lake: Lake, store_id: str | None, remembered: Sequence[Check]) -> tuple[StoreState, ...]:
+    """Read and check the metadata of one store, or of every store that either table has.
+
+    :param remembered: earlier checks of this lake, read before this is called.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    # What this process read of a manifest list before says nothing of the file as it is now.
+    clear_manifest_cache()
+    segments = lake.segments()
+    known = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
+    rows = {name: receipts_in(segments, name) for name in known}
+    # After the receipts: whatever these name is in the table by now.
+    table = lake.messages()
+    entries = list_entries(table, store_id)
+    before = {check.store_id for check in remembered} if store_id is None else set()
+    return tuple(
+        _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered)
+        for name in sorted({*rows, *entries, *before})
+    )
+
+
+def _state(
+    lake: Lake,
+    table: Table,
+    store_id: str,
+    rows: tuple[Receipt, ...],
+    entries: Sequence[Entry],
+    remembered: Sequence[Check],
+) -> StoreState:
+    findings = []
+    chained = True
+    try:
+        check_chain(rows)
+    except ReceiptError as error:
+        chained = False
+        findings.append(_chain(error))
+    findings += _vanished(rows, [check for check in remembered if check.store_id == store_id])
+    broken = broken_receipts(lake, rows)
+    checked = check_entries(table, rows, entries, _receipted_since(lake, store_id, rows, entries))
+    moved = frozenset(
+        row.identity for row in rows if row.identity in broken and _sound(row) and not _live(row, checked)
+    )
+    return StoreState(
+        store_id=store_id,
+        receipts=rows,
+        broken=broken,
+        moved=moved,
+        entries=checked,
+        chained=chained,
+        findings=(*findings, *checked.findings),
+    )
+
+
+def _sound(row: Receipt) -> bool:
+    return row.row_hash == row_hash(asdict(row)) and row.proof_version <= PROOF_VERSION
+
+
+def _live(row: Receipt, entries: StoreEntries) -> bool:
+    entry = entries.own.get(row.data_file)
+    return entry is not None and not entry.has_deletes
+
+
+def _receipted_since(
+    lake: Lake, store_id: str, rows: Sequence[Receipt], entries: Sequence[Entry]
+) -> frozenset[str]:
+    """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
+    waiting = unreceipted_files(rows, entries)
+    found: frozenset[str] = frozenset()
+    until = time.monotonic() + _COMMIT_SECONDS
+    while waiting - found:
+        found = frozenset(row.data_file for row in receipts_in(lake.segments(), store_id))
+        if time.monotonic() > until:
+            break
+        if waiting - found:
+            time.sleep(0.5)
+    return found - {row.data_file for row in rows}
+
+
+def _chain(error: ReceiptError) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        "receipts",
+        str(error),
+        "No segment of this store is deleted on the strength of a receipt until the chain is whole: roll the "
+        "table segments back to the snapshot before the change.",
+    )
+
+
+def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
+    """Receipts that were seen before and are not there any more: the chain can't tell of its own end."""
+    there = {row.row_hash for row in rows}
+    slots = {(row.lineage, row.log, row.base_offset) for row in rows}
+    gone = {check.receipt_hash: check for check in remembered if check.receipt_hash not in there}
+    for check in gone.values():
+        changed = (check.lineage, check.log, check.base_offset) in slots
+        yield Finding(
+            Status.FAILURE,
+            check.segment,
+            f"expected its receipt {check.receipt_hash[:16]}… as verified before, found "
+            f"{'another one in its place' if changed else 'none'}",
+            "Receipts are never changed or removed by storage-engine. Roll the table segments back to the "
+            "snapshot that has it, and find out who wrote to it.",
+        )

@@ -1,0 +1,196 @@
+"""Looking closely at one archived segment: its data file, its rows, and the broker's file if it is there.
+
+What is wrong with one segment is a result, never an exception: the others are looked at all the same.
+PyArrow parses a data file only after its hash was found to be the one that was proven.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.ranges import LocalSpan
+from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.staging import sha256_of
+from storage_engine.lake.table_entries import Entry, statistics_fault
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import Finding, VerifyLevel, receipt_name
+
+RESTORE_ADVICE = (
+    "If the broker still has the segment, move a damaged data file out of the warehouse and run "
+    "storage-engine archive again; otherwise bring the data file back from a second lake or a backup of the "
+    "warehouse, under its name. Until then nothing relies on this receipt."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLook:
+    """What a close look at one segment found.
+
+    :param fault: why the lake can't be relied on for its bytes; "" when it can.
+    :param findings: what else is wrong; includes that the segment could not be looked at.
+    :param level: how deep the look went: not below the level at which a fault was found.
+    :param done: the look came to an end: what it says may be remembered.
+    :param local: the broker's file as it was found; None when it is not there, or went away.
+    """
+
+    receipt: Receipt
+    level: VerifyLevel
+    fault: str
+    findings: tuple[Finding, ...]
+    done: bool
+    local: LocalSpan | None
+
+
+def look_at(
+    table: Table,
+    receipt: Receipt,
+    *,
+    level: VerifyLevel,
+    entry: Entry | None,
+    moved: str,
+    local: LocalSpan | None,
+) -> SegmentLook:
+    """Check one segment at FILES, BYTES or STORE.
+
+    :param entry: the table's entry of its data file; None when the table doesn't have it as written.
+    :param moved: why the receipt does not hold as it is, since its rows are in other files; "" when it does.
+    :param local: the broker's file; compared at STORE.
+    """
+    findings: list[Finding] = []
+    fault, done, compare = moved, True, level is VerifyLevel.STORE and local is not None
+    try:
+        if entry is not None:
+            fault = _file_fault(table, receipt)
+            if not fault and (wrong := statistics_fault(table, entry)):
+                findings.append(_statistics(receipt, wrong))
+        if fault and entry is not None:
+            level = VerifyLevel.FILES
+            if compare and local is not None:
+                local = _hashed(local)
+        elif level.includes(VerifyLevel.BYTES):
+            fault, local = _bytes_fault(table, receipt, local, compare=compare)
+            if not fault and moved:
+                findings.append(_moved(receipt, moved))
+    except (LakeUnavailableError, MemoryError) as error:
+        done = False
+        findings.append(_unreadable(receipt, error))
+    except StorageEngineError as error:
+        fault = str(error)
+    except Exception as error:
+        # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
+        fault = f"its rows can't be decoded: {type(error).__name__}: {error}"
+    if moved and fault not in ("", moved):
+        fault = f"{moved}; {fault}"
+    return SegmentLook(receipt, level, fault, tuple(findings), done, local)
+
+
+def _file_fault(table: Table, receipt: Receipt) -> str:
+    try:
+        with (
+            lake_errors(receipt.data_file, "read a data file"),
+            open_data_file(table.io, receipt.data_file) as file,
+        ):
+            found = sha256_of_file(file)
+    except LakeUnavailableError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return f"data file {receipt.data_file} is missing"
+        raise
+    if found == receipt.data_file_sha256:
+        return ""
+    return (
+        f"data file {receipt.data_file} has SHA-256 {found[:16]}…, expected {receipt.data_file_sha256[:16]}…"
+    )
+
+
+def _bytes_fault(
+    table: Table, receipt: Receipt, local: LocalSpan | None, *, compare: bool
+) -> tuple[str, LocalSpan | None]:
+    """Re-encode the rows, and compare them with the broker's file where that is wanted.
+
+    :return: why the rows are not the segment, and the broker's file as it was found.
+    """
+    digest, local_digest = hashlib.sha256(), hashlib.sha256()
+    different_at: int | None = None
+    with ExitStack() as opened:
+        file = _open(opened, local) if compare else None
+        for offset, chunk in read_segment(table, receipt):
+            digest.update(chunk)
+            if file is None:
+                continue
+            found = file.read(len(chunk))
+            local_digest.update(found)
+            if different_at is None and (at := _first_difference(found, chunk)) is not None:
+                different_at = offset + at
+        if file is not None and local is not None:
+            local_digest.update(file.read())
+            local = replace(local, sha256=local_digest.hexdigest(), different_at=different_at)
+        elif compare:
+            local = None
+    if digest.hexdigest() == receipt.sha256:
+        return "", local
+    return f"its rows have SHA-256 {digest.hexdigest()[:16]}…, expected {receipt.sha256[:16]}…", local
+
+
+def _open(opened: ExitStack, local: LocalSpan | None) -> BinaryIO | None:
+    """The broker's file; None when there is none to compare, or a cleanup took it meanwhile."""
+    if local is None:
+        return None
+    try:
+        return opened.enter_context(Path(local.path).open("rb"))
+    except FileNotFoundError:
+        return None
+
+
+def _hashed(local: LocalSpan) -> LocalSpan | None:
+    try:
+        return replace(local, sha256=sha256_of(local.path))
+    except FileNotFoundError:
+        return None
+
+
+def _first_difference(found: bytes, expected: memoryview) -> int | None:
+    shared = min(len(found), len(expected))
+    differs = np.frombuffer(found, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
+    if differs.any():
+        return int(np.argmax(differs))
+    return None if len(found) == len(expected) else shared
+
+
+def _statistics(receipt: Receipt, wrong: str) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        receipt_name(receipt),
+        wrong,
+        "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
+        "table messages back to a sound snapshot, or delete and add the file again.",
+    )
+
+
+def _moved(receipt: Receipt, moved: str) -> Finding:
+    return Finding(
+        Status.WARNING,
+        receipt_name(receipt),
+        f"{moved}; its rows prove the same bytes",
+        "Nothing is lost. The gate refuses to delete on this receipt; keep other engines from rewriting the "
+        "table where segments are still to be deleted.",
+    )
+
+
+def _unreadable(receipt: Receipt, error: Exception) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        receipt_name(receipt),
+        f"could not be checked: {str(error) or type(error).__name__}",
+        "Nothing is known of it now. Make the file readable and verify again: it comes first.",
+    )

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.local_spans import local_spans, unchanged
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts
+
+MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+
+
+@pytest.fixture
+def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
+    return archive_all(lake, make_jobs(lake, *segments[:2]))
+
+
+def test_a_touched_file_is_hashed_and_an_untouched_one_is_not(
+    segments: list[Path], archived: tuple[Receipt, ...], snapshot_of
+) -> None:
+    os.utime(segments[0])
+    touched, untouched, unknown = local_spans(snapshot_of(segments), archived)
+    assert (touched.sha256, touched.unchanged) == (archived[0].sha256, False)
+    assert (untouched.sha256, untouched.unchanged) == (None, True)
+    assert (unknown.sha256, unknown.unchanged) == (None, False)
+    (cheap, *_) = local_spans(snapshot_of(segments), archived, hash_changed=False)
+    assert (cheap.sha256, cheap.unchanged) == (None, False)
+
+
+def test_the_active_segment_ends_at_the_logical_end(segments: list[Path], snapshot_of) -> None:
+    snapshot = snapshot_of(segments)
+    log = replace(snapshot.logs[0], max_offset=(2 << 20) + 77)
+    spans = local_spans(replace(snapshot, logs=(log,)), ())
+    assert [span.end_offset for span in spans] == [1 << 20, 2 << 20, (2 << 20) + 77]
+
+
+def test_unchanged_means_every_fact(segments: list[Path], archived: tuple[Receipt, ...]) -> None:
+    facts = FileFacts.of(segments[0])
+    assert unchanged(facts, archived[0])
+    time.sleep(0.01)
+    for change in ("device", "inode", "size_bytes", "mtime_ns", "ctime_ns"):
+        assert not unchanged(replace(facts, **{change: 1}), archived[0])
