@@ -11,6 +11,13 @@ class ArchiveMode(StrEnum):
     OFF = "off"
 
 
+class ArchiveWhen(StrEnum):
+    EXPIRY = "expiry"
+    """A segment is archived by the run that deletes it."""
+    SEAL = "seal"
+    """A segment is archived once it is sealed, in the background, so that no deletion waits for the lake."""
+
+
 class LagPolicy(StrEnum):
     BLOCK = "block"
     """Segments that some group still has to read stay."""
@@ -21,5 +28,18 @@ class LagPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """:param archive_budget_bytes: under ``archive_when: seal``, how much one run archives ahead of
+        deletion; at least one segment.
+    :param archive_lag_alarm_bytes: sealed bytes without a proof above which an alarm is raised; None: never.
+    :param archive_lag_alarm_seconds: age of the oldest sealed segment without a proof above which an alarm
+        is raised; None: never.
+    :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
+    """
+
     archive: ArchiveMode = ArchiveMode.REQUIRED
     lag_policy: LagPolicy = LagPolicy.WARN
+    archive_when: ArchiveWhen = ArchiveWhen.EXPIRY
+    archive_budget_bytes: int = 16 << 30
+    archive_lag_alarm_bytes: int | None = None
+    archive_lag_alarm_seconds: int | None = None
+    lag_max_age_minutes: int = 60

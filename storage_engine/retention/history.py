@@ -20,6 +20,7 @@ class SegmentRelease:
     :param sha256: of its bytes by the receipt; None where it went without one.
     :param data_file: where those bytes are in the lake; None likewise.
     :param receipt_hash: ``row_hash`` of the receipt; None likewise.
+    :param lake: which of the store's lakes proves it; None likewise.
     """
 
     log: str
@@ -32,6 +33,7 @@ class SegmentRelease:
     sha256: str | None
     data_file: str | None
     receipt_hash: str | None
+    lake: str | None = None
 
     @property
     def subject(self) -> str:

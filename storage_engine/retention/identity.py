@@ -8,6 +8,7 @@ from storage_engine.exceptions import BadInputError, StoreNotFoundError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.host import check_host
 from storage_engine.retention.journal import Journal, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -15,11 +16,13 @@ from storage_engine.retention.managed_store import ManagedStore
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     """The store's identity; a store that nobody knows gets one.
 
+    :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
     known = journal.find_store(store.real_root)
+    check_host(store.root, store.host, known.host if known else None)
     if known is not None:
         return known
     if not Path(store.real_root).is_dir():
@@ -31,13 +34,15 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         return journal.add_store(store.real_root, store.broker)
     remembered = [
         row
-        for row in list_stores(open_lake(store.lake, create=True))
+        for lake in store.lakes
+        for row in list_stores(open_lake(lake, create=True))
         if (row.store_root, row.broker) == (store.real_root, store.broker)
     ]
     if not remembered:
         return journal.add_store(store.real_root, store.broker)
-    newest = max(remembered, key=lambda row: row.newest_proof_ms)
-    return journal.add_store(store.real_root, store.broker, store_id=newest.store_id, lineage=newest.lineage)
+    store_id = max(remembered, key=lambda row: row.newest_proof_ms).store_id
+    lineage = max(row.lineage for row in remembered if row.store_id == store_id)
+    return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
 
 
 def adopt(store: ManagedStore, person: str, reason: str) -> StoreRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,9 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
+from storage_engine.retention.host import this_host
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
 from storage_engine.retention.lease import Lease, give_up, renew, take
@@ -30,6 +32,8 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 class Step(StrEnum):
     PLAN = "plan"
     ARCHIVE = "archive"
+    SEALED = "archive-sealed"
+    ARCHIVE_LAG = "archive-lag"
     LAG = "lag"
     RELEASE = "release"
     DEPENDENTS = "dependents"
@@ -52,13 +56,17 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity: its UUID for ever, its lineage until its offsets are used anew."""
+    """A store's identity: its UUID for ever, its lineage until its offsets are used anew.
+
+    :param host: the machine on which it was first seen; None: not known.
+    """
 
     store_id: str
     real_path: str
     broker: str
     lineage: int
     created_at_ms: int
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +99,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """What was looked at and when.
+
+    :param archive_lag: None where the lakes were not asked.
+    """
+
     store_id: str
     at_ms: int
     levels: tuple[DiskUsage, ...]
+    archive_lag: ArchiveLag | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +154,7 @@ class Journal:
                         broker=broker,
                         lineage=lineage,
                         created_at_ms=clock_ms(),
+                        host=this_host(),
                     )
                 )
                 connection.execute(insert(leases).values(store_id=new_id, owner="", expires_at_ms=0))
@@ -167,9 +182,7 @@ class Journal:
                     store_id=store_id, lineage=lineage, person=person, reason=reason, opened_at_ms=clock_ms()
                 )
             )
-            return StoreRecord(
-                record.store_id, record.real_path, record.broker, lineage, record.created_at_ms
-            )
+            return replace(record, lineage=lineage)
 
         return self._database.write(adopt)
 
@@ -313,8 +326,17 @@ class Journal:
 
     # Samples and waivers
 
-    def add_sample(self, store_id: str, levels: Sequence[DiskUsage], at_ms: int) -> None:
-        row = {"store_id": store_id, "levels": to_jsonable(levels), "at_ms": at_ms}
+    def add_sample(
+        self, store_id: str, levels: Sequence[DiskUsage], at_ms: int, archive_lag: ArchiveLag | None = None
+    ) -> None:
+        """Take down what was seen, and what the clocks of this machine say now."""
+        row = {
+            "store_id": store_id,
+            "levels": to_jsonable(levels),
+            "at_ms": at_ms,
+            "archive_lag": to_jsonable(archive_lag),
+            "clock": to_jsonable(read_clock()),
+        }
         self._database.write(lambda connection: connection.execute(insert(samples).values(**row)))
 
     def last_sample(self, store_id: str) -> Sample | None:
@@ -327,7 +349,19 @@ class Journal:
         row = self._database.read(lambda connection: connection.execute(query).first())
         if row is None:
             return None
-        return Sample(row.store_id, row.at_ms, tuple(from_jsonable(DiskUsage, d) for d in row.levels))
+        lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
+        return Sample(row.store_id, row.at_ms, tuple(from_jsonable(DiskUsage, d) for d in row.levels), lag)
+
+    def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
+        """What the clocks said at a store's newest samples, the last taken first."""
+        query = (
+            select(samples.c.clock)
+            .where(samples.c.store_id == store_id, samples.c.clock.is_not(None))
+            .order_by(samples.c.id.desc())
+            .limit(limit)
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
         """Record that the plan with this digest may go without receipts; the first decision stands."""

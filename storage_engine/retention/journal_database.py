@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
-from storage_engine.retention.journal_schema import SCHEMA_VERSION, metadata, schema_version
+from storage_engine.retention.journal_schema import ADDED_SINCE, SCHEMA_VERSION, metadata, schema_version
 
 T = TypeVar("T")
 
@@ -97,6 +97,9 @@ class JournalDatabase:
             if version is None:
                 self._create()
                 version = self._version()
+            if version in ADDED_SINCE:
+                self._upgrade()
+                version = self._version()
         except SQLAlchemyError as error:
             raise self._unavailable(error) from error
         if version != SCHEMA_VERSION:
@@ -127,6 +130,20 @@ class JournalDatabase:
             if self._version() is None:
                 raise
 
+    def _upgrade(self) -> None:
+        """Add what the tables of an older version lack; another process may do the same."""
+
+        def upgrade(connection: Connection) -> None:
+            # Locks the row where a transaction doesn't lock the whole database.
+            connection.execute(update(schema_version).values(version=schema_version.c.version))
+            version = connection.execute(select(schema_version.c.version)).scalar_one()
+            for column in ADDED_SINCE.get(version, ()):
+                kind = column.type.compile(connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+            connection.execute(update(schema_version).values(version=SCHEMA_VERSION))
+
+        self._run(upgrade, read_only=False)
+
     @property
     def _reserve(self) -> Path | None:
         return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
@@ -149,6 +166,14 @@ class JournalDatabase:
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
             "make its database reachable and writable, and run the same again."
         )
+
+
+def missing_sqlite_file(url: str) -> bool:
+    """Whether a URL names a SQLite file that is not there yet."""
+    if not url.startswith("sqlite"):
+        return False
+    database = make_url(url).database
+    return database not in (None, "", ":memory:") and not Path(str(database)).exists()
 
 
 def _engine(url: str) -> Engine:

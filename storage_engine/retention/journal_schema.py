@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -16,7 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -37,6 +39,7 @@ stores = Table(
     Column("broker", String(64), nullable=False),
     Column("lineage", Integer, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
+    Column("host", Text),
 )
 
 lineages = Table(
@@ -95,6 +98,8 @@ samples = Table(
     Column("store_id", ForeignKey(stores.c.store_id), nullable=False),
     Column("levels", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Column("archive_lag", JSON(none_as_null=True)),
+    Column("clock", JSON(none_as_null=True)),
 )
 Index("storage_engine_samples_by_store", samples.c.store_id, samples.c.at_ms)
 
@@ -106,3 +111,8 @@ waivers = Table(
     Column("reason", Text, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
+
+ADDED_SINCE: dict[int, tuple[Column[Any], ...]] = {
+    1: (stores.c.host, samples.c.archive_lag, samples.c.clock),
+}
+"""By schema version, the columns that it lacks; all of them may be empty."""

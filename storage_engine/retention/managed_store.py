@@ -26,6 +26,9 @@ class ManagedStore:
     :param broker_conf: the broker's own config file; None: the broker's defaults.
     :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
     :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
+    :param second_lake: takes what is archived while ``lake`` can't be reached. What is in either counts.
+    :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
+        host on which it was first seen.
     """
 
     name: str
@@ -38,6 +41,13 @@ class ManagedStore:
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
     policy: Policy = field(default_factory=Policy)
+    second_lake: LakeConfig | None = None
+    host: str | None = None
+
+    @property
+    def lakes(self) -> tuple[LakeConfig, ...]:
+        """The lake, and the second one if there is one."""
+        return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
 
     @property
     def real_root(self) -> str:

@@ -6,23 +6,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import receipts
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import recorded_lag
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
+from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
 
 
@@ -71,6 +71,7 @@ class ArchivedSegment:
     """One segment that the run wanted in the lake and that is there with a receipt.
 
     :param by_this_run: False where it was proven before the run began.
+    :param lake: which of the store's lakes has it.
     """
 
     log: str
@@ -84,6 +85,7 @@ class ArchivedSegment:
     data_file_bytes: int
     proven_at_ms: int
     by_this_run: bool
+    lake: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class StepReport:
 @dataclass(frozen=True, slots=True)
 class Report:
     """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    :param archived_ahead: number of segments that the run archived though they don't go yet.
+    :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
+    :param alarms: thresholds of the policy that the archive lag exceeds.
     :param levels: of the disks when the plan was made.
     :param notices: what a person should read though it changed nothing.
     """
@@ -123,6 +128,9 @@ class Report:
     segments: tuple[SegmentReport, ...]
     archived: tuple[ArchivedSegment, ...]
     unproven: tuple[int, ...]
+    archived_ahead: int
+    archive_lag: ArchiveLag | None
+    alarms: tuple[str, ...]
     waiver: Waiver | None
     freed_bytes: int
     new_min_offset: int | None
@@ -136,6 +144,7 @@ class Report:
     notices: tuple[str, ...]
     steps: tuple[StepReport, ...]
     lake: str
+    second_lake: str | None
     journal: str
 
     @property
@@ -166,6 +175,7 @@ def report_of(context: Context, run: Run) -> Report:
     # What was waived went without a receipt: nobody waits for one any more.
     owed = set(unproven) - {release.base_offset for release in gone.values()}
     summary, lagging = recorded_lag(context, run) or (None, ())
+    archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     return Report(
@@ -187,6 +197,9 @@ def report_of(context: Context, run: Run) -> Report:
         segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
         archived=archived,
         unproven=unproven,
+        archived_ahead=_archived_ahead(events),
+        archive_lag=archive_lag,
+        alarms=archive_lag.alarms(store.policy) if archive_lag else (),
         waiver=context.journal.find_waiver(plan.digest) if plan else None,
         freed_bytes=sum(release.facts.size_bytes for release in gone.values()),
         new_min_offset=released.new_min_offset if released else None,
@@ -207,6 +220,7 @@ def report_of(context: Context, run: Run) -> Report:
         ),
         steps=steps,
         lake=store.lake.location,
+        second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
     )
 
@@ -254,17 +268,23 @@ def _archived(
     ]
     if not wanted:
         return (), (), ()
-    try:
-        lake = open_lake(context.store.lake, create=False)
-        rows = receipts(lake, context.record.store_id, lineage=context.record.lineage)
-    except LakeUnavailableError as error:
-        return (), tuple(offset for _, offset in wanted), (f"what is archived is unknown: {error}",)
-    found = {(row.log, row.base_offset): row for row in rows}
-    archived = tuple(_archived_segment(found[key], run) for key in wanted if key in found)
-    return archived, tuple(offset for log, offset in wanted if (log, offset) not in found), ()
+    proofs = read_proofs(context.store.lakes, context.record, set(wanted))
+    if not proofs.asked:
+        unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
+        return (), tuple(offset for _, offset in wanted), tuple(unknown)
+    found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
+    archived = tuple(
+        _archived_segment(found[key][1], run, found[key][0].lake.location) for key in wanted if key in found
+    )
+    return archived, tuple(offset for log, offset in wanted if (log, offset) not in found), proofs.notices
 
 
-def _archived_segment(receipt: Receipt, run: Run) -> ArchivedSegment:
+def _archived_ahead(events: Sequence[Event]) -> int:
+    """How many segments the run proved beside those that it deletes."""
+    return len({e.subject for e in events if (e.step, e.phase) == (Step.SEALED, Phase.RESULT)} - {WHOLE})
+
+
+def _archived_segment(receipt: Receipt, run: Run, lake: str) -> ArchivedSegment:
     return ArchivedSegment(
         log=receipt.log,
         base_offset=receipt.base_offset,
@@ -277,6 +297,7 @@ def _archived_segment(receipt: Receipt, run: Run) -> ArchivedSegment:
         data_file_bytes=receipt.data_file_bytes,
         proven_at_ms=receipt.proven_at_ms,
         by_this_run=receipt.proven_at_ms >= run.created_at_ms,
+        lake=lake,
     )
 
 

@@ -23,9 +23,12 @@ def report_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield f"Store {report.store} ({report.broker}, {report.root})"
     yield f"Run {report.run_key}: {report.outcome.value}"
+    for alarm in report.alarms:
+        yield f"WARNING {alarm}"
     yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
     yield from _cause(report)
     yield from _section("Archived and proven", _archived(report))
+    yield from _section("Archive lag", _archive_lag(report))
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     yield from _section("To be deleted", _segments(report, Fate.PENDING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
@@ -37,6 +40,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Steps", _steps(report))
     yield ""
     yield f"Lake     {report.lake}"
+    if report.second_lake is not None:
+        yield f"Second   {report.second_lake}"
     yield f"Journal  {report.journal}"
 
 
@@ -82,6 +87,19 @@ def _archived(report: Report) -> Iterator[str]:
         yield f"{offset:020d}  {'never archived' if offset in gone else 'not in the lake yet'}"
     if report.archive_mode == "off":
         yield "The store's policy is archive: off; nothing has to be in the lake."
+
+
+def _archive_lag(report: Report) -> Iterator[str]:
+    if report.archived_ahead:
+        yield f"{count_text(report.archived_ahead, 'segment')} archived and proven ahead of deletion"
+    lag = report.archive_lag
+    if lag is None:
+        return
+    yield f"{count_text(lag.segments, 'segment')} sealed and not proven, {exact_bytes_text(lag.size_bytes)}"
+    if lag.oldest_base_offset is not None:
+        age = duration_text(lag.oldest_age_seconds * 1000)
+        yield f"the oldest, {lag.oldest_base_offset:020d}, was last written to {age} ago"
+    yield from lag.notes
 
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:

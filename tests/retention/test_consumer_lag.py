@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 
+import pytest
+
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -37,3 +42,34 @@ def test_what_another_run_deleted_is_not_asked_about(archived: Make) -> None:
     steps.release(store, "r")
     asked = steps.lag_question(store, "second")
     assert (asked.base_offsets, asked.answered) == ((MIB, 2 * MIB), None)
+
+
+def make_lag_older(store: ManagedStore, minutes: int) -> None:
+    connection = sqlite3.connect(store.journal_url.removeprefix("sqlite:///"))
+    with connection:
+        connection.execute(
+            "UPDATE storage_engine_events SET at_ms = at_ms - ? WHERE step = 'lag'", (minutes * 60_000,)
+        )
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("older_by_minutes", "found"),
+    [(61, r"taken 1 h 1 min ago, where 60 min are allowed"), (-5, "from now: the clock went back")],
+)
+def test_lag_that_is_too_old_is_unknown_and_blocks(archived: Make, older_by_minutes: int, found: str) -> None:
+    store = archived(max_segments=1, policy=Policy(lag_policy=LagPolicy.BLOCK))
+    steps.record_lag(store, "r", LAG, [])
+    make_lag_older(store, older_by_minutes)
+    with pytest.raises(GateRefusedError, match=found):
+        steps.release(store, "r")
+    steps.record_lag(store, "r", LAG, [])
+    assert len(steps.release(store, "r").deleted) == 1
+
+
+def test_under_warn_lag_that_is_too_old_is_told(archived: Make) -> None:
+    store = archived(max_segments=1, policy=Policy(lag_max_age_minutes=10))
+    steps.record_lag(store, "r", LAG, [])
+    make_lag_older(store, 11)
+    said = "consumer lag was not known when segments were deleted: one that was taken 11 min"
+    assert any(notice.startswith(said) for notice in steps.release(store, "r").notices)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -141,8 +142,26 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 1, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 2, found 99"):
         Journal(f"sqlite:///{path}")
+
+
+def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    journal.add_sample(store.store_id, [DiskUsage("/s", 50)], 7)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE storage_engine_schema SET version = 1")
+        connection.execute("ALTER TABLE storage_engine_stores DROP COLUMN host")
+        for column in ("archive_lag", "clock"):
+            connection.execute(f"ALTER TABLE storage_engine_samples DROP COLUMN {column}")
+    connection.close()
+    upgraded = Journal(f"sqlite:///{path}")
+    assert upgraded.find_store("/s") == replace(store, host=None)
+    sample = upgraded.last_sample(store.store_id)
+    assert sample is not None
+    assert (sample.levels, sample.archive_lag) == ((DiskUsage("/s", 50),), None)
+    assert upgraded.clock_readings(store.store_id) == ()
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "nosuch:///x"])

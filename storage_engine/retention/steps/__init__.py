@@ -2,6 +2,8 @@
 
 sense → make_plan → record_lag → archive_planned → release → clean_dependents →
 flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
+
+Beside them, at any time: archive_sealed → record_archive_lag
 """
 
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
@@ -10,6 +12,7 @@ from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_questio
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
+from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.validation import record_validation
 
@@ -25,10 +28,12 @@ __all__ = [
     "archive",
     "archive_jobs",
     "archive_planned",
+    "archive_sealed",
     "clean_dependents",
     "flush_checkpoint",
     "lag_question",
     "make_plan",
+    "record_archive_lag",
     "record_lag",
     "record_validation",
     "recorded_plan",

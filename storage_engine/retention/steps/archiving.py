@@ -1,29 +1,41 @@
-"""Say which segments to archive. Copying, proving and committing is the lake's, wherever it runs."""
+"""Say which segments to archive, and into which lake. Copying, proving and committing is the lake's,
+wherever it runs.
+
+The second lake, where there is one, takes what can't be archived into the first. That the first may have
+it all the same, as after a commit whose outcome is unknown, does no harm: a receipt in either lake counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine.exceptions import CorruptFrameError, GateRefusedError, LakeUnavailableError, ProofError
+from storage_engine.exceptions import (
+    CommitStateUnknownError,
+    CorruptFrameError,
+    GateRefusedError,
+    LakeUnavailableError,
+    ProofError,
+)
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.gate import proven_facts, same_file
 from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
-_WAIVABLE = (CorruptFrameError, LakeUnavailableError, ProofError)
+_WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
 
 
@@ -32,11 +44,15 @@ class ArchiveResult:
     """:param receipts: of what was archived and proven now.
     :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
     :param error: why it is not, where a waiver does instead.
+    :param lake: where it was archived; "" when there was nothing to archive.
+    :param notices: lakes that could not be used.
     """
 
     receipts: tuple[Receipt, ...]
     waiver: Waiver | None = None
     error: str = ""
+    lake: str = ""
+    notices: tuple[str, ...] = ()
 
 
 def archive_jobs(
@@ -46,54 +62,103 @@ def archive_jobs(
 
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
+    :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: a planned segment is gone, and we did not delete it.
-    :raises LakeUnavailableError: what is archived already can't be read.
+    :raises LakeUnavailableError: what is archived already can't be read from any lake.
     """
     context = open_context(store)
-    if all_sealed:
-        run = context.journal.find_run(context.record.store_id, run_key)
-        run = run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
-    else:
-        run = context.run(run_key)
+    run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
     with context.errors(run, Step.ARCHIVE):
-        segments = _sealed(context) if all_sealed else _planned(context, run)
+        segments = sealed_segments(context) if all_sealed else _planned(context, run)
         if not segments:
             return ()
-        lake = open_lake(store.lake, create=True)
-        unproven = _without_receipt(context, lake, segments)
-        _record_once(context, run, segments)
-        return segment_jobs(
-            lake,
-            unproven,
-            store_id=context.record.store_id,
-            lineage=context.record.lineage,
-            broker=store.broker,
-            store_root=store.real_root,
-            accept_damage=accept_damage,
-        )
+        proofs = read_proofs(store.lakes, context.record, slots(segments), create=True)
+        record_intents(context, run, Step.ARCHIVE, segments)
+        if not proofs.asked:
+            raise none_reachable([reason for _, reason in proofs.unreachable])
+        return _jobs(context, proofs.asked[0].lake.config, proofs.unproven(segments), accept_damage)
 
 
-def archive_planned(store: ManagedStore, run_key: str, archive_with: ArchiveWith) -> ArchiveResult:
+def archive_planned(
+    store: ManagedStore, run_key: str, archive_with: ArchiveWith, *, accept_damage: bool = False
+) -> ArchiveResult:
     """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
 
-    Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called.
+    Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
+    it where every planned segment has a valid receipt already.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
+    :param accept_damage: archive bytes that don't decode as they are.
     :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead.
     """
+    context = open_context(store)
+    run = context.run(run_key)
     try:
-        jobs = archive_jobs(store, run_key)
-        if not jobs:
-            return ArchiveResult(())
-        context = open_context(store)
-        with context.errors(context.run(run_key), Step.ARCHIVE):
-            return ArchiveResult(tuple(archive_with(jobs)))
+        with context.errors(run, Step.ARCHIVE):
+            segments = _planned(context, run)
+            record_intents(context, run, Step.ARCHIVE, segments)
+            return archive_somewhere(
+                context,
+                run,
+                Step.ARCHIVE,
+                lambda proofs: proofs.unproven(segments),
+                segments,
+                archive_with,
+                accept_damage=accept_damage,
+            )
     except _WAIVABLE as error:
-        context = open_context(store)
-        waiver = context.journal.find_waiver(context.run(run_key).plan_digest or "")
+        waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
             raise
         return ArchiveResult((), waiver, str(error))
+
+
+def archive_somewhere(
+    context: Context,
+    run: Run,
+    step: Step,
+    choose: Callable[[Proofs], Sequence[Segment]],
+    candidates: Sequence[Segment],
+    archive_with: ArchiveWith,
+    *,
+    accept_damage: bool = False,
+) -> ArchiveResult:
+    """Archive into the first of the store's lakes that takes it, and take down what was proven where.
+
+    :param choose: which of the candidates, by what the lakes prove already.
+    :raises LakeUnavailableError: none of the lakes can be used; has every reason.
+    :raises CommitStateUnknownError: likewise, where there is one lake only.
+    """
+    if not candidates:
+        return ArchiveResult(())
+    failures: list[LakeUnavailableError | CommitStateUnknownError] = []
+    proofs: Proofs | None = None
+    for config in context.store.lakes:
+        if proofs is None:
+            proofs = read_proofs(context.store.lakes, context.record, slots(candidates), create=True)
+        if not proofs.asked:
+            raise none_reachable([reason for _, reason in proofs.unreachable])
+        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
+        wanted = choose(proofs)
+        if not wanted:
+            return ArchiveResult((), notices=notices)
+        if any(config == unreachable for unreachable, _ in proofs.unreachable):
+            continue
+        jobs = _jobs(context, config, wanted, accept_damage)
+        try:
+            receipts = archive_with(jobs)
+        except (LakeUnavailableError, CommitStateUnknownError) as error:
+            failures.append(error)
+            proofs = None
+            continue
+        _record_proven(context, run, step, jobs, receipts)
+        return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
+    if len(context.store.lakes) == 1:
+        raise failures[0]
+    reasons = [str(failure) for failure in failures]
+    if proofs is not None:
+        reasons += [reason for _, reason in proofs.unreachable]
+    raise none_reachable(reasons) from failures[-1]
 
 
 def archive(
@@ -107,12 +172,69 @@ def archive(
         return ()
     context = open_context(store)
     with context.errors(context.run(run_key), Step.ARCHIVE):
-        return archive_all(open_lake(store.lake, create=True), jobs, progress)
+        return archive_all(open_lake(jobs[0].lake, create=True), jobs, progress)
 
 
-def _sealed(context: Context) -> tuple[Segment, ...]:
+def begin_background_run(context: Context, run_key: str) -> Run:
+    """The run, which needs no plan."""
+    run = context.journal.find_run(context.record.store_id, run_key)
+    return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
+
+
+def sealed_segments(context: Context) -> tuple[Segment, ...]:
+    """Every sealed segment, oldest first in each log."""
     snapshot = context.broker.snapshot(clock_ms())
     return tuple(segment for log in snapshot.logs for segment in log.sealed)
+
+
+def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
+    """Log and base offset of each."""
+    return {(segment.log, segment.base_offset) for segment in segments}
+
+
+def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
+    """Take down, once a run, which segments have to be in the lake."""
+    known = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
+    subjects = {
+        segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
+    }
+    new = [(subject, payload) for subject, payload in subjects.items() if subject not in known]
+    context.journal.record(run, step, Phase.INTENT, new)
+
+
+def _jobs(
+    context: Context, config: LakeConfig, segments: Sequence[Segment], accept_damage: bool
+) -> tuple[SegmentJob, ...]:
+    if not segments:
+        return ()
+    return segment_jobs(
+        open_lake(config, create=True),
+        segments,
+        store_id=context.record.store_id,
+        lineage=context.record.lineage,
+        broker=context.store.broker,
+        store_root=context.store.real_root,
+        accept_damage=accept_damage,
+    )
+
+
+def _record_proven(
+    context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
+) -> None:
+    """Take down which file was found to be in which lake, for when that lake can't be asked."""
+    said = [
+        (
+            segment_subject(job.log, job.base_offset),
+            {
+                "lineage": job.lineage,
+                "facts": to_jsonable(job.facts),
+                "lake": job.lake.location,
+                "receipt_hash": receipt.row_hash,
+            },
+        )
+        for job, receipt in zip(jobs, receipts, strict=True)
+    ]
+    context.journal.record(run, step, Phase.RESULT, said)
 
 
 def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
@@ -122,8 +244,7 @@ def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
     there = []
     for segment in approved_plan(run).to_delete:
         if Path(segment.facts.path).exists():
-            facts = FileFacts.of(segment.facts.path)
-            there.append(Segment(segment.log, segment.base_offset, facts, segment.state))
+            there.append(replace(segment, facts=FileFacts.of(segment.facts.path)))
         elif release_by_any_run(context.journal, run.store_id, segment) is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
@@ -131,27 +252,3 @@ def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
                 "its bytes are in the lake, and plan again."
             )
     return tuple(there)
-
-
-def _without_receipt(context: Context, lake: Lake, segments: Sequence[Segment]) -> list[Segment]:
-    """Those that no valid receipt of the very same file proves; one of a touched file is compared again."""
-    rows = receipts(lake, context.record.store_id, lineage=context.record.lineage)
-    wanted = {(segment.log, segment.base_offset) for segment in segments}
-    rows = tuple(row for row in rows if (row.log, row.base_offset) in wanted)
-    broken = broken_receipts(lake, rows)
-    proven = {(row.log, row.base_offset): row for row in rows if row.identity not in broken}
-    return [
-        segment
-        for segment in segments
-        if (row := proven.get((segment.log, segment.base_offset))) is None
-        or not same_file(segment.facts, proven_facts(row))
-    ]
-
-
-def _record_once(context: Context, run: Run, segments: Sequence[Segment]) -> None:
-    known = {event.subject for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)}
-    subjects = {
-        segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
-    }
-    new = [(subject, payload) for subject, payload in subjects.items() if subject not in known]
-    context.journal.record(run, Step.ARCHIVE, Phase.INTENT, new)

@@ -12,10 +12,14 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import WHOLE, Context, approved_plan, open_context
+from storage_engine.wording import duration_text
+
+_NONE = "none recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +81,37 @@ def recorded_lag(context: Context, run: Run) -> tuple[LagSummary, tuple[QueueLag
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
     """The fresh plan, cut by the store's lag policy.
 
-    :raises GateRefusedError: the policy blocks and no lag is known.
+    :raises GateRefusedError: the policy blocks and no lag is known, or only one that is too old.
     """
     policy = context.store.policy.lag_policy
     if policy is not LagPolicy.BLOCK or not fresh.to_delete:
         return fresh
+    doubt = _doubt(context, run)
     lag = recorded_lag(context, run)
-    if lag is None:
+    if doubt or lag is None:
         raise GateRefusedError(
             f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
-            "lag_policy is block, found none recorded. Nothing was deleted. Run this run's lag job first."
+            f"lag_policy is block, found {doubt}. Nothing was deleted. Run this run's lag job first."
         )
     return apply_lag_policy(fresh, lag[1], policy)
+
+
+def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
+    """What a person should know of the run's lag where the policy lets segments go all the same."""
+    doubt = _doubt(context, run)
+    if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
+        return ()
+    return (f"consumer lag was not known when segments were deleted: {doubt}",)
+
+
+def _doubt(context: Context, run: Run) -> str:
+    """Why the recorded lag says nothing of the consumers as they are now; "" when it does."""
+    results = context.journal.events(run, Step.LAG, Phase.RESULT)
+    if not results:
+        return _NONE
+    age_ms, most_minutes = clock_ms() - results[-1].at_ms, context.store.policy.lag_max_age_minutes
+    if age_ms < 0:
+        return f"one that was taken {duration_text(-age_ms)} from now: the clock went back"
+    if age_ms > most_minutes * 60_000:
+        return f"one that was taken {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
+    return ""

@@ -55,6 +55,7 @@ def make_plan(
                 "checkpoint": dict(decided.checkpoint),
             }
             run = context.journal.record_plan(run, decided.plan, decided_from)
+            context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(run, context.record.lineage)
 
 

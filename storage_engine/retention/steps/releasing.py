@@ -14,35 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import (
-    GateRefusedError,
-    LakeConflictError,
-    LakeUnavailableError,
-    ReceiptError,
-    RunStateError,
-)
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.exceptions import GateRefusedError, LakeConflictError, RunStateError
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan import Decision, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, StoreSnapshot
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.gate import (
-    Passage,
-    Verdict,
-    judge,
-    request_again,
-    same_file,
-    still_eligible,
-)
+from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.gate import Passage, Verdict, request_again, same_file, still_eligible
 from storage_engine.retention.history import SegmentRelease, release_by_any_run, releases, segment_subject
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.consumer_lag import without_held_back
+from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.wording import duration_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +105,16 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         others = _settle(context, run, plan, held.snapshot)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
-        verdicts = _judge_all(context, plan, eligible.go, held.lease)
+        if eligible.go:
+            _check_clock(context, fresh)
+        proofs = _proofs(context, plan)
+        verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
             context.broker.dependents(verdicts[-1].segment.end_offset)
         _flush_directories(context, held.snapshot)
         for verdict in verdicts:
-            _delete(context, run, verdict, held.lease)
+            _delete(context, run, verdict, proofs, held.lease)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
     return ReleaseResult(
@@ -136,8 +125,24 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
         freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
-        notices=held.notices,
+        notices=(*held.notices, *proofs.notices, *lag_notices(context, run)),
     )
+
+
+def _check_clock(context: Context, plan: Plan) -> None:
+    """
+    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
+    """
+    if any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers):
+        return
+    jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
+    if jumped_ms:
+        raise GateRefusedError(
+            f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
+            f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
+            "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
+            "What goes whatever its age, as by a forced cleanup, still may."
+        )
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
@@ -177,29 +182,32 @@ def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> 
     return tuple(others)
 
 
-def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision], lease: Lease) -> list[Verdict]:
+def _proofs(context: Context, plan: Plan) -> Proofs:
+    """What the store's lakes prove of the plan's segments.
+
+    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return Proofs(())
+    wanted = {(segment.log, segment.base_offset) for segment in plan.to_delete}
+    proofs = read_proofs(context.store.lakes, context.record, wanted, chain=True)
+    if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
+        raise none_reachable([reason for _, reason in proofs.unreachable])
+    return proofs
+
+
+def _judge_all(
+    context: Context, plan: Plan, decisions: Sequence[Decision], proofs: Proofs, lease: Lease
+) -> list[Verdict]:
     """Judge every segment before the first one goes.
 
     :param lease: renewed as often as a file was hashed, which may take longer than a lease lasts.
     :raises GateRefusedError: one doesn't pass; names all that don't.
     """
     waiver = context.journal.find_waiver(plan.digest)
-    try:
-        rows, faults = _receipts(context)
-    except LakeUnavailableError:
-        if waiver is None:
-            raise
-        rows, faults = (), {}
     planned = {segment.base_offset: segment for segment in plan.to_delete}
     verdicts = [
-        judge(
-            decision,
-            planned[decision.segment.base_offset],
-            [r for r in rows if (r.log, r.base_offset) == (plan.log, decision.segment.base_offset)],
-            faults,
-            context.store.policy,
-            waiver,
-        )
+        proofs.judge(decision, planned[decision.segment.base_offset], context.store.policy, waiver)
         for decision in decisions
     ]
     refused = [f"{v.segment.facts.path}: {v.detail}" for v in verdicts if v.passage is Passage.REFUSED]
@@ -214,20 +222,6 @@ def _judge_all(context: Context, plan: Plan, decisions: Sequence[Decision], leas
             verdicts[i] = _hash_again(verdict)
             context.journal.renew(lease)
     return verdicts
-
-
-def _receipts(context: Context) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
-    """The receipts of the store's lineage, and which of them are not valid."""
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return (), {}
-    lake = open_lake(context.store.lake, create=False)
-    every = receipts(lake, context.record.store_id)
-    rows = tuple(row for row in every if row.lineage == context.record.lineage)
-    try:
-        check_chain(every)
-    except ReceiptError as error:
-        return rows, {row.identity: str(error) for row in rows}
-    return rows, broken_receipts(lake, rows)
 
 
 def _hash_again(verdict: Verdict) -> Verdict:
@@ -249,7 +243,7 @@ def _hash_again(verdict: Verdict) -> Verdict:
     return Verdict(verdict.decision, Passage.PROVEN, verdict.receipt, detail)
 
 
-def _delete(context: Context, run: Run, verdict: Verdict, lease: Lease) -> None:
+def _delete(context: Context, run: Run, verdict: Verdict, proofs: Proofs, lease: Lease) -> None:
     segment, receipt = verdict.segment, verdict.receipt
     path = Path(segment.facts.path)
     entry = SegmentRelease(
@@ -263,6 +257,7 @@ def _delete(context: Context, run: Run, verdict: Verdict, lease: Lease) -> None:
         sha256=receipt.sha256 if receipt else None,
         data_file=receipt.data_file if receipt else None,
         receipt_hash=receipt.row_hash if receipt else None,
+        lake=proofs.lake_of(receipt) if receipt else None,
     )
     said = [(entry.subject, to_jsonable(entry))]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)

@@ -1,0 +1,40 @@
+"""Which machine this is: a store is looked at where its disk is, and nowhere else by mistake."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from storage_engine.exceptions import WrongHostError
+
+ANY_HOST = "*"
+"""The store lies on a mount that every host sees under the same path."""
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+def this_host() -> str:
+    """The machine's id where the system gives it one, which outlives a new name; its name otherwise."""
+    try:
+        return _MACHINE_ID.read_text().strip() or socket.gethostname()
+    except OSError:
+        return socket.gethostname()
+
+
+def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
+    """Make sure that this machine may look at a store: another one has another disk under the same path.
+
+    :param stated: the store's host by its settings, a name or a machine id; :data:`ANY_HOST`: any.
+    :param first_seen: where the journal saw it first; counts when none is stated.
+    :raises WrongHostError: it is another machine's.
+    """
+    expected = stated or first_seen
+    if expected in (None, ANY_HOST, this_host(), socket.gethostname()):
+        return
+    why = "its settings say it is" if stated else "it was first seen"
+    raise WrongHostError(
+        f"{root}: expected to be looked at on host {expected}, where {why}, found host "
+        f"{socket.gethostname()} ({this_host()}). Nothing was read or changed. Let the connection's queue "
+        "lead to a worker on that host, and for deferrable sensors to a triggerer. Where all hosts mount one "
+        "and the same disk, or the store has moved, say so as the connection's store host: * or a name."
+    )

@@ -1,0 +1,153 @@
+"""What a store's lakes prove of its segments. A receipt in either lake counts.
+
+A lake that can't be asked proves nothing and contradicts nothing: what lies in the other one is enough, and
+where that isn't, nobody guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.model.plan import Decision
+from storage_engine.model.policy import Policy
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import Segment
+from storage_engine.retention.gate import Passage, Verdict, judge, proven_facts, same_file
+from storage_engine.retention.journal import StoreRecord, Waiver
+
+Slot = tuple[str, int]
+"""(log, base offset) of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeProofs:
+    """One lake's receipts for one lineage of a store.
+
+    :param rows: by segment.
+    :param faults: receipts that are not valid, and why.
+    """
+
+    lake: Lake
+    rows: Mapping[Slot, Sequence[Receipt]]
+    faults: Mapping[SegmentIdentity, str]
+
+    def of(self, slot: Slot) -> Sequence[Receipt]:
+        return self.rows.get(slot, ())
+
+    def valid(self, slot: Slot) -> list[Receipt]:
+        return [row for row in self.of(slot) if row.identity not in self.faults]
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """:param asked: the lakes that answered, in the order of the store's settings.
+    :param unreachable: the others, each with the reason.
+    """
+
+    asked: tuple[LakeProofs, ...]
+    unreachable: tuple[tuple[LakeConfig, str], ...] = ()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lakes that could not be asked, as sentences."""
+        return tuple(f"a lake could not be asked: {reason}" for _, reason in self.unreachable)
+
+    def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that no valid receipt of the very same file proves."""
+        return [
+            segment
+            for segment in segments
+            if not any(
+                same_file(segment.facts, proven_facts(row))
+                for proofs in self.asked
+                for row in proofs.valid((segment.log, segment.base_offset))
+            )
+        ]
+
+    def lake_of(self, receipt: Receipt) -> str:
+        """Where the lake is that a receipt comes from."""
+        slot = (receipt.log, receipt.base_offset)
+        return next(proofs.lake.location for proofs in self.asked if receipt in proofs.of(slot))
+
+    def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
+        """The gate's verdict by the first lake that lets a segment pass.
+
+        Two lakes that prove other bytes under one offset prove nothing.
+        """
+        slot = (planned.log, planned.base_offset)
+        hashes = {row.sha256 for proofs in self.asked for row in proofs.valid(slot)}
+        if len(hashes) > 1:
+            said = "; ".join(
+                f"{proofs.lake.location} has SHA-256 {row.sha256}"
+                for proofs in self.asked
+                for row in proofs.valid(slot)
+            )
+            return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
+        found = [
+            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None) for proofs in self.asked
+        ]
+        for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
+            for verdict in found:
+                if verdict.passage is passage:
+                    return verdict
+        doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
+        rows, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
+        without = judge(decision, planned, rows, faults, policy, waiver)
+        if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
+            return without
+        return Verdict(decision, Passage.REFUSED, None, doubts)
+
+
+def read_proofs(
+    lakes: Sequence[LakeConfig],
+    record: StoreRecord,
+    wanted: Collection[Slot],
+    *,
+    create: bool = False,
+    chain: bool = False,
+) -> Proofs:
+    """Ask each lake for the receipts of these segments, and whether they hold.
+
+    :param create: make a lake that isn't there yet.
+    :param chain: where a store's chain of receipts is broken, none of them holds.
+    """
+    asked: list[LakeProofs] = []
+    unreachable: list[tuple[LakeConfig, str]] = []
+    for config in lakes:
+        try:
+            asked.append(_read(open_lake(config, create=create), record, wanted, chain=chain))
+        except LakeUnavailableError as error:
+            unreachable.append((config, str(error)))
+    return Proofs(tuple(asked), tuple(unreachable))
+
+
+def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
+    """The error for a store none of whose lakes can be used."""
+    if len(reasons) == 1:
+        return LakeUnavailableError(reasons[0])
+    listed = "; ".join(
+        f"({name}) {reason}" for name, reason in zip(("first", "second"), reasons, strict=True)
+    )
+    return LakeUnavailableError(
+        f"Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. {listed}"
+    )
+
+
+def _read(lake: Lake, record: StoreRecord, wanted: Collection[Slot], *, chain: bool) -> LakeProofs:
+    every = receipts(lake, record.store_id)
+    rows: dict[Slot, list[Receipt]] = {}
+    for row in every:
+        if row.lineage == record.lineage and (row.log, row.base_offset) in wanted:
+            rows.setdefault((row.log, row.base_offset), []).append(row)
+    found = [row for of_slot in rows.values() for row in of_slot]
+    if chain:
+        try:
+            check_chain(every)
+        except ReceiptError as error:
+            return LakeProofs(lake, rows, {row.identity: str(error) for row in found})
+    return LakeProofs(lake, rows, broken_receipts(lake, found))

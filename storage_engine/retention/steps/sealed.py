@@ -1,0 +1,173 @@
+"""Archive what is sealed ahead of its deletion, and measure how far the lakes are behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.gate import same_file
+from storage_engine.retention.history import segment_subject
+from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import Proofs, read_proofs
+from storage_engine.retention.steps.archiving import (
+    ArchiveResult,
+    ArchiveWith,
+    archive_somewhere,
+    begin_background_run,
+    record_intents,
+    sealed_segments,
+    slots,
+)
+from storage_engine.retention.steps.context import WHOLE, Context, open_context
+
+_LISTINGS = 3
+
+
+def archive_sealed(
+    store: ManagedStore,
+    run_key: str,
+    archive_with: ArchiveWith,
+    *,
+    budget_bytes: int | None = None,
+    accept_damage: bool = False,
+) -> ArchiveResult:
+    """Archive sealed segments that no lake proves yet, oldest first; what expires later needs no archiving.
+
+    Takes neither the store's lock nor its lease, so it never keeps a deletion waiting. A segment that one
+    deletes meanwhile was proven by somebody else: the rest is listed anew.
+
+    :param archive_with: copies, proves and commits, in this process or wherever else.
+    :param budget_bytes: at most so much, but at least one segment; None: everything.
+    :param accept_damage: archive bytes that don't decode as they are.
+    :raises StorageEngineError: as ``archive_with`` does.
+    :raises LakeUnavailableError: none of the store's lakes can be used.
+    """
+    context = open_context(store)
+    if store.policy.archive is ArchiveMode.OFF:
+        return ArchiveResult(())
+    run = begin_background_run(context, run_key)
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.SEALED):
+        for attempt in range(_LISTINGS):
+            listing = _Listing(context, run, sealed_segments(context), budget_bytes)
+            try:
+                result = archive_somewhere(
+                    context,
+                    run,
+                    Step.SEALED,
+                    listing.choose,
+                    listing.segments,
+                    archive_with,
+                    accept_damage=accept_damage,
+                )
+                break
+            except (ProofError, StoreNotFoundError):
+                if attempt == _LISTINGS - 1 or not listing.has_lost_some():
+                    raise
+        context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
+    return result
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What is sealed at one moment, and what of it was chosen to be archived."""
+
+    context: Context
+    run: Run
+    segments: tuple[Segment, ...]
+    budget_bytes: int | None
+    chosen: Sequence[Segment] = ()
+
+    def choose(self, proofs: Proofs) -> Sequence[Segment]:
+        unproven = still_unproven(self.context.journal, self.context.record, proofs, self.segments)
+        self.chosen = within_budget(unproven, self.budget_bytes)
+        record_intents(self.context, self.run, Step.SEALED, self.chosen)
+        return self.chosen
+
+    def has_lost_some(self) -> bool:
+        return not all(Path(segment.facts.path).exists() for segment in self.chosen)
+
+
+def record_archive_lag(store: ManagedStore, run_key: str) -> ArchiveLag | None:
+    """Measure the archive lag and take it down, as a sample and for the run's report.
+
+    :return: None under the policy archive: off.
+    """
+    context = open_context(store)
+    if store.policy.archive is ArchiveMode.OFF:
+        return None
+    run = begin_background_run(context, run_key)
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.ARCHIVE_LAG):
+        snapshot = context.broker.snapshot(clock_ms())
+        segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
+        lag = _measure(context.journal, context.record, store, segments)
+        levels = (*snapshot.log_disks, snapshot.dependents_disk)
+        context.journal.add_sample(context.record.store_id, levels, lag.measured_at_ms, lag)
+        context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
+    return lag
+
+
+def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
+    """What the run measured last."""
+    results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
+    return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
+
+
+def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list[Segment]:
+    """The first segments that fit; one of them always does, or nothing would ever get on."""
+    if budget_bytes is None:
+        return list(segments)
+    sizes = accumulate(segment.facts.size_bytes for segment in segments)
+    return [
+        s for i, (s, total) in enumerate(zip(segments, sizes, strict=True)) if i == 0 or total <= budget_bytes
+    ]
+
+
+def still_unproven(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> list[Segment]:
+    """The segments that have to be archived, as far as is known.
+
+    A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
+    again, never enough to delete it. A file that was touched since its receipt counts as proven where it
+    was compared again as it is now.
+    """
+    missing = proofs.unproven(segments)
+    if not missing:
+        return []
+    unreachable = {config.location for config, _ in proofs.unreachable}
+    compared: dict[str, list[tuple[FileFacts, str]]] = {}
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.store_events(record.store_id, step, Phase.RESULT):
+            if event.subject != WHOLE and event.payload["lineage"] == record.lineage:
+                facts = from_jsonable(FileFacts, event.payload["facts"])
+                compared.setdefault(event.subject, []).append((facts, event.payload["lake"]))
+
+    def is_proven(segment: Segment) -> bool:
+        slot = (segment.log, segment.base_offset)
+        has_receipt = any(lake.valid(slot) for lake in proofs.asked)
+        return any(
+            same_file(facts, segment.facts) and (has_receipt or lake in unreachable)
+            for facts, lake in compared.get(segment_subject(*slot), ())
+        )
+
+    return [segment for segment in missing if not is_proven(segment)]
+
+
+def _measure(
+    journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
+) -> ArchiveLag:
+    proofs = read_proofs(store.lakes, record, slots(segments), chain=True)
+    unproven = still_unproven(journal, record, proofs, segments)
+    return archive_lag_of(unproven, clock_ms(), proofs.notices)

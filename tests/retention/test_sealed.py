@@ -1,0 +1,180 @@
+"""Archiving ahead of deletion: what is sealed goes into the lake, so that no deletion waits for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.lake.archive import archive_all
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.receipt import Receipt
+from storage_engine.retention import steps
+from storage_engine.retention.finishing import finish
+from storage_engine.retention.gate import Passage
+from storage_engine.retention.identity import identify
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_text import report_text
+from storage_engine.retention.steps import archive_sealed, record_archive_lag
+
+Make = Callable[..., ManagedStore]
+MIB = 1 << 20
+SEALED = 7
+"""Segments of clean-stop that are sealed; the eighth is active."""
+
+
+def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+
+
+def never(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    raise AssertionError(f"nothing had to be archived, found {jobs}")
+
+
+def offsets(receipts: Sequence[Receipt]) -> list[int]:
+    return [receipt.base_offset for receipt in receipts]
+
+
+def test_each_run_archives_the_oldest_that_fit_its_budget(managed: Make) -> None:
+    store = managed()
+    assert offsets(archive_sealed(store, "a", here, budget_bytes=3 * MIB).receipts) == [0, MIB, 2 * MIB]
+    assert offsets(archive_sealed(store, "b", here, budget_bytes=1).receipts) == [3 * MIB]
+    assert len(archive_sealed(store, "c", here).receipts) == SEALED - 4
+    assert archive_sealed(store, "d", never).receipts == ()
+    lag = record_archive_lag(store, "d")
+    assert lag is not None
+    assert (lag.segments, lag.size_bytes, lag.oldest_base_offset, lag.oldest_age_seconds) == (0, 0, None, 0)
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["ordinary", "forced"])
+def test_what_was_archived_ahead_is_deleted_without_archiving_again(managed: Make, forced: bool) -> None:
+    store = managed(overrides={"cleanFileForciblyEnable": "true"})
+    archive_sealed(store, "ahead", here, budget_bytes=3 * MIB)
+    request = PlanRequest(manual=True, forced=forced, max_segments=3)
+    steps.make_plan(store, "r", request)
+    assert steps.archive_planned(store, "r", never).receipts == ()
+    released = steps.release(store, "r")
+    assert [release.passage for release in released.deleted] == [Passage.PROVEN] * 3
+    assert {release.lake for release in released.deleted} == {store.lake.location}
+
+
+def test_a_segment_that_was_only_touched_is_compared_once_and_not_at_every_run(managed: Make) -> None:
+    store = managed()
+    archive_sealed(store, "a", here, budget_bytes=2 * MIB)
+    os.utime(Path(store.root) / "commitlog" / f"{MIB:020d}")
+    assert offsets(archive_sealed(store, "b", here, budget_bytes=1).receipts) == [MIB]
+    assert offsets(archive_sealed(store, "c", here, budget_bytes=1).receipts) == [2 * MIB]
+    lag = record_archive_lag(store, "c")
+    assert lag is not None
+    assert lag.segments == SEALED - 3
+
+
+def test_a_segment_that_is_deleted_meanwhile_does_not_hold_up_the_others(managed: Make) -> None:
+    store = managed()
+    steps.make_plan(store, "urgent", PlanRequest(manual=True, max_segments=2))
+    seen: list[list[int]] = []
+
+    def overtaken(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        seen.append([job.base_offset for job in jobs])
+        if len(seen) == 1:
+            steps.archive_planned(store, "urgent", here)
+            steps.release(store, "urgent")
+        return here(jobs)
+
+    done = archive_sealed(store, "background", overtaken, budget_bytes=3 * MIB)
+    assert seen == [[0, MIB, 2 * MIB], [2 * MIB, 3 * MIB, 4 * MIB]]
+    assert offsets(done.receipts) == seen[1]
+
+
+def test_a_segment_that_changes_and_stays_is_an_error(managed: Make) -> None:
+    store = managed()
+
+    def touched(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        os.utime(jobs[0].path)
+        return here(jobs)
+
+    with pytest.raises(ProofError, match="the file changed"):
+        archive_sealed(store, "r", touched, budget_bytes=1)
+
+
+class TestArchiveLag:
+    def test_it_counts_what_is_sealed_and_not_proven_and_is_kept_with_the_samples(
+        self, managed: Make
+    ) -> None:
+        store = managed()
+        archive_sealed(store, "r", here, budget_bytes=2 * MIB)
+        lag = record_archive_lag(store, "r")
+        assert lag is not None
+        assert (lag.segments, lag.size_bytes, lag.oldest_base_offset) == (5, 5 * MIB, 2 * MIB)
+        assert abs(lag.oldest_age_seconds - 100 * 3600) < 600
+        journal = Journal(store.journal_url)
+        sample = journal.last_sample(identify(store, journal).store_id)
+        assert sample is not None
+        assert (sample.archive_lag, len(sample.levels)) == (lag, 2)
+
+    def test_a_receipt_whose_data_file_is_gone_proves_nothing(self, managed: Make, lake_dir: Path) -> None:
+        store = managed()
+        archive_sealed(store, "r", here, budget_bytes=3 * MIB)
+        next((lake_dir / "warehouse").rglob(f"*{MIB:020d}*.parquet")).unlink()
+        lag = record_archive_lag(store, "r")
+        assert lag is not None
+        assert lag.oldest_base_offset == MIB
+
+    def test_without_the_lake_the_journal_says_what_was_archived(self, managed: Make, lake_dir: Path) -> None:
+        store = managed()
+        archive_sealed(store, "r", here, budget_bytes=2 * MIB)
+        lake_dir.rename(lake_dir.with_name("away"))
+        lag = record_archive_lag(store, "r")
+        assert lag is not None
+        assert lag.segments == SEALED - 2
+        assert len(lag.notes) == 1
+        assert str(lake_dir) in lag.notes[0]
+
+    def test_exceeded_thresholds_are_told_in_the_report(self, managed: Make) -> None:
+        policy = Policy(archive_lag_alarm_bytes=4 * MIB, archive_lag_alarm_seconds=99 * 3600)
+        store = managed(policy=policy)
+        archive_sealed(store, "r", here, budget_bytes=2 * MIB)
+        steps.make_plan(store, "r", PlanRequest())
+        lag = record_archive_lag(store, "r")
+        assert lag is not None
+        assert [alarm.partition(",")[0] for alarm in lag.alarms(policy)] == [
+            "archive lag: expected at most 4.0 MiB sealed and not proven in the lake",
+            "archive lag: expected every segment in the lake 4 d 3 h after its last write",
+        ]
+        finish(store, "r")
+        report = build_report(store, "r")
+        assert (report.archived_ahead, report.archive_lag, len(report.alarms)) == (2, lag, 2)
+        text = report_text(report)
+        assert text.count("WARNING archive lag: ") == 2
+        assert "2 segments archived and proven ahead of deletion" in text
+        assert lag.alarms(Policy()) == ()
+
+    def test_policy_archive_off_has_no_lag(self, managed: Make, lake_dir: Path) -> None:
+        store = managed(policy=Policy(archive=ArchiveMode.OFF))
+        assert record_archive_lag(store, "r") is None
+        assert archive_sealed(store, "r", never).receipts == ()
+        assert not lake_dir.exists()
+
+
+def test_a_lake_that_vanishes_while_archiving_is_told_and_gone_on_with(managed: Make, lake_dir: Path) -> None:
+    store = managed()
+
+    def lose(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        shutil.move(lake_dir, lake_dir.with_name("away"))
+        lake_dir.write_text("a file where the lake should be")
+        return here(jobs)
+
+    with pytest.raises(LakeUnavailableError, match=str(lake_dir)):
+        archive_sealed(store, "r", lose, budget_bytes=1)
+    lake_dir.unlink()
+    shutil.move(lake_dir.with_name("away"), lake_dir)
+    assert offsets(archive_sealed(store, "r", here, budget_bytes=1).receipts) == [0]
