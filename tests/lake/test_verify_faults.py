@@ -354,6 +354,23 @@ def test_a_bit_flipped_in_metadata_is_an_error_or_a_finding_or_changes_nothing(
     assert not any(result.findings for result in verify(world.lake, FILES))
 
 
+def test_a_file_that_another_engine_wrote_is_looked_at_however_damaged_it_is(world: World) -> None:
+    """Nobody knows its hash, so PyArrow has to read it: whatever it raises becomes a finding."""
+    table = world.lake.messages()
+    table.overwrite(table.scan().to_arrow())
+    chance = random.Random(7)
+    files = [task.file.file_path for task in world.lake.messages().scan().plan_files()]
+    path = next(p for p in map(local_path, files) if p is not None and "store_id=store-1" in str(p))
+    before = path.read_bytes()
+    for damaged_tail in (200, 3000, len(before)):
+        damaged = bytearray(before)
+        for _ in range(20):
+            damaged[-1 - chance.randrange(damaged_tail)] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        first, second = world.verify(BYTES)
+        assert (first.overall, second.overall) == (Status.FAILURE, Status.WARNING)
+
+
 def _answers(lake: Lake) -> tuple[object, ...]:
     """What the tables say: every receipt, and every data file with what queries go by."""
     entries = [entry.file for of_store in list_entries(lake.messages(), None).values() for entry in of_store]
