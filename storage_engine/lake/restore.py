@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.restored_config import config_files, config_names
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.receipt import Receipt
@@ -37,12 +38,14 @@ class Span:
     :param to_offset: physical offset behind the last.
     :param from_ms: store timestamp of the first message, ms since the epoch.
     :param to_ms: store timestamp that all messages of later segments have reached.
+    :param segments: base offsets; these and no others, each of which must be there.
     """
 
     from_offset: int | None = None
     to_offset: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+    segments: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ def restore(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, as ``<log>/<base offset, 20 digits>``.
 
+    Beside them goes the configuration that their broker needs to serve them and to leave alone what it
+    did long ago; it comes last, so where it is whole, the restore is.
+
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
     :param log: None: all logs.
@@ -83,7 +89,8 @@ def restore(
     chosen = choose(
         receipts(lake, store_id, lineage=lineage, log=log), span or Span(), store_id, lake.location
     )
-    _check_target(target, chosen)
+    config = {target / name for name in config_names(chosen[0].broker)}
+    _check_target(target, config | {_path(target, receipt) for receipt in chosen})
     table = lake.messages()
     with _target_errors(target):
         for directory in {_path(target, receipt).parent for receipt in chosen}:
@@ -98,9 +105,12 @@ def restore(
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         futures = [pool.submit(restore_one, receipt) for receipt in chosen]
         try:
-            return tuple(future.result() for future in futures)
+            restored = tuple(future.result() for future in futures)
         finally:
             pool.shutdown(cancel_futures=True)
+    for name, content in config_files(table, chosen).items():
+        _write_config(target / name, content)
+    return restored
 
 
 def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
@@ -112,6 +122,8 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
     chosen: list[Receipt] = []
     for log, rows in groupby((r for r in found if r.lineage == newest), key=lambda r: r.log):
         of_log = list(rows)
+        if span.segments is not None:
+            of_log = [receipt for receipt in of_log if receipt.base_offset in span.segments]
         hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
         if not hits:
             continue
@@ -121,10 +133,16 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
             if left.end_offset != right.base_offset:
                 raise RestoreError(
                     f"lake {location}, store {store_id}, {log}: expected a segment at offset "
-                    f"{left.end_offset}, the next one archived is at {right.base_offset}. Nothing was "
-                    "written. Restore the two sides of the hole into two directories."
+                    f"{left.end_offset}, the next one is at {right.base_offset}. Nothing was written. A "
+                    "broker takes no hole: restore the two sides of it into two directories."
                 )
         chosen += of_span
+    missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
+    if chosen and missing:
+        raise RestoreError(
+            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
+            "there in the span asked for. Nothing was written."
+        )
     if not chosen:
         spans = "; ".join(
             f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end_offset})"
@@ -151,14 +169,13 @@ def _touches(receipt: Receipt, span: Span) -> bool:
     return (span.from_ms is None or last >= span.from_ms) and (span.to_ms is None or first < span.to_ms)
 
 
-def _check_target(target: Path, chosen: Sequence[Receipt]) -> None:
+def _check_target(target: Path, expected: Set[Path]) -> None:
     """Make sure that the directory holds nothing but what this restore writes."""
     if not target.exists():
         return
     if not target.is_dir():
         raise RestoreError(f"{target}: expected a directory to restore into, found a file. Name another.")
-    expected = {_path(target, receipt) for receipt in chosen}
-    expected |= {_partial(path) for path in expected}
+    expected = expected | {_partial(path) for path in expected}
     with _target_errors(target):
         strange = sorted(path for path in target.rglob("*") if not path.is_dir() and path not in expected)
     if strange:
@@ -212,6 +229,25 @@ def _write_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool)
         if keep_mtime:
             os.utime(file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
         os.fsync(file.fileno())
+
+
+def _write_config(path: Path, content: bytes) -> None:
+    with _target_errors(path):
+        make_dirs(path.parent)
+        if path.exists():
+            if path.read_bytes() != content:
+                raise RestoreError(
+                    f"{path}: expected what this restore would write, found something else. It was left "
+                    "alone; the segments are restored. Restore into a new directory."
+                )
+        else:
+            partial = _partial(path)
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        fsync_path(path.parent)
 
 
 def _start_writeback(fd: int, position: int, size_bytes: int) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +18,23 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import Span, choose, restore
 from storage_engine.model.receipt import Receipt
+
+KILLED_RESTORES = """
+import os, signal, sys, time
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.restore import restore
+from storage_engine.rocketmq.codec import CODEC
+for target, moment in zip(sys.argv[2::2], map(float, sys.argv[3::2])):
+    child = os.fork()
+    if child == 0:
+        restore(open_lake(LakeConfig.local(sys.argv[1]), create=False), "store-1", target)
+        os._exit(0)
+    time.sleep(moment)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+"""Arguments: a lake, then directories to restore into, each with the seconds after which that is killed."""
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
@@ -175,6 +195,67 @@ def test_a_span_of_time_takes_every_segment_with_a_message_in_it(archived: tuple
     assert bases(from_ms=0) == [0, 1, 2]
     with pytest.raises(RestoreError, match="found none; first and last it has: lineage 0 commitlog"):
         bases(to_ms=1)
+
+
+def test_segments_are_restored_by_their_names(archived: tuple[Receipt, ...]) -> None:
+    size = 1 << 20
+
+    def bases(*segments: int) -> list[int]:
+        return [r.base_offset for r in choose(archived, Span(segments=segments), "store-1", "x")]
+
+    assert bases(size) == [size]
+    assert bases(2 * size, size) == [size, 2 * size]
+    with pytest.raises(
+        RestoreError, match=rf"expected segments of store store-1 at the offsets \[{size + 1}\]"
+    ):
+        bases(size, size + 1)
+    with pytest.raises(RestoreError, match=f"expected a segment at offset {size}, the next one is"):
+        bases(0, 2 * size)
+    with pytest.raises(RestoreError, match="found none"):
+        bases(5)
+
+
+def test_the_configuration_of_a_broker_is_there_once_the_segments_are(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path, fingerprint: Callable[[Path], dict[str, str]]
+) -> None:
+    target = tmp_path / "restored"
+    restore(lake, "store-1", target)
+    before = fingerprint(target)
+    topics = json.loads((target / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert topics["orders"]["readQueueNums"] == 8
+    (target / "config" / "topics.json").unlink()
+    (target / "config" / ".topics.json.restoring").write_bytes(b"torn")
+    restore(lake, "store-1", target)
+    assert fingerprint(target) == before
+
+
+def test_a_configuration_that_somebody_changed_is_left_alone(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    target = tmp_path / "restored"
+    restore(lake, "store-1", target)
+    (target / "config" / "topics.json").write_text("{}")
+    with pytest.raises(RestoreError, match=r"topics.json: expected what this restore would write"):
+        restore(lake, "store-1", target)
+    assert (target / "config" / "topics.json").read_text() == "{}"
+
+
+def test_a_restore_that_is_killed_at_any_instant_goes_on(
+    lake: Lake,
+    archived: tuple[Receipt, ...],
+    tmp_path: Path,
+    fingerprint: Callable[[Path], dict[str, str]],
+) -> None:
+    restore(lake, "store-1", tmp_path / "whole")
+    whole = fingerprint(tmp_path / "whole")
+    targets = {tmp_path / f"killed-{number}": number / 8 for number in range(10)}
+    words = [str(word) for target, moment in targets.items() for word in (target, moment)]
+    subprocess.run([sys.executable, "-c", KILLED_RESTORES, str(tmp_path / "lake"), *words], check=True)
+    for target in targets:
+        for name, sha256 in fingerprint(target).items() if target.exists() else ():
+            assert name.endswith(".restoring") or whole[name] == sha256, name
+        restore(lake, "store-1", target)
+        assert fingerprint(target) == whole
 
 
 def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
