@@ -105,5 +105,9 @@ class RestoreError(StorageEngineError):
     """A restore can't be done as asked: target in use, range not in the lake, bytes don't match."""
 
 
+class ExportError(StorageEngineError):
+    """Messages can't be exported as asked: the file is there already, or can't be written."""
+
+
 class SparkJobError(StorageEngineError):
     """A Spark job could not start or failed as a whole."""

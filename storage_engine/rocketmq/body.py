@@ -86,6 +86,13 @@ def decompress_bodies(
     return result
 
 
+def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Which messages have a compressed body, whatever it is compressed by."""
+    bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
+    found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
+    return found
+
+
 def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
@@ -117,7 +124,7 @@ def _inflate(content: pa.Buffer, max_bytes: int) -> bytes:
     stream = isal_zlib.decompressobj()
     try:
         body: bytes = stream.decompress(content, max_bytes + 1)
-    except IsalError as error:
+    except IsalError as error:  # type: ignore[misc]  # its stub has no base class
         raise ValueError(f"no zlib stream ({error})") from error
     if not stream.eof and len(body) <= max_bytes:
         raise ValueError("a zlib stream that is cut off")

@@ -169,6 +169,30 @@ def test_restore_by_time_brings_the_segments_with_messages_of_that_time(
     assert all(_segments(tmp_path / "r" / "commitlog")[f"{o:020d}"] == sealed[f"{o:020d}"] for o in offsets)
 
 
+def test_restore_by_name_brings_those_segments(cli, archived, sealed, tmp_path) -> None:
+    wanted = (f"{MIB:020d}", f"{2 * MIB:020d}")
+    named = ("--segments", f"{wanted[0]},{2 * MIB}")
+    assert cli("restore", "--lake", archived.lake, "--to", tmp_path / "r", *named).exit_code == 0
+    assert _segments(tmp_path / "r" / "commitlog") == {name: sealed[name] for name in wanted}
+    wrong = cli("restore", "--lake", archived.lake, "--to", tmp_path / "r2", "--segments", "first")
+    assert wrong.exit_code == 2
+    assert "expected names or base offsets of segments" in wrong.err
+
+
+def test_export_writes_messages_of_a_topic_and_time(cli, archived, tmp_path, ground_truth) -> None:
+    lines, rows = tmp_path / "tx.jsonl", tmp_path / "tx.parquet"
+    words = ("export", "--lake", archived.lake, "--topic", "tx_topic")
+    shown = cli(*words, "--to", lines, "--format", "jsonl", "--decompress")
+    expected = sum(frame.get("topic") == "tx_topic" for frame in ground_truth("clean-stop", "commitlog"))
+    assert f"{lines}: {expected} messages, " in shown.out
+    assert "of 1 of 7 files" in shown.out
+    assert len(lines.read_text().splitlines()) == expected
+    late = cli(*words, "--to", rows, "--from-time", "2026-11-20T13:15:10+00:00", "--json").json
+    assert 0 < late["message_count"] < expected
+    refused = cli(*words, "--to", lines)
+    assert (refused.exit_code, "found one" in refused.err) == (1, True)
+
+
 def test_restore_of_a_span_that_is_not_there_says_what_is(cli, archived, tmp_path) -> None:
     refused = cli("restore", "--lake", archived.lake, "--to", tmp_path / "r", "--from-offset", 1 << 40)
     assert refused.exit_code == 1

@@ -54,7 +54,7 @@ def segments(tmp_path: Path, sample_segments: dict[str, bytes]) -> list[Path]:
     return paths
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_jobs() -> MakeJobs:
     """Jobs for segment files, which are named by their base offsets."""
 

@@ -1,0 +1,199 @@
+"""restore, export: what comes back out of the lake, as the identical files or as messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import json_option, lake_option, moment_ms
+from storage_engine.cli.output import print_json, print_table, progress
+from storage_engine.exceptions import BadInputError, RestoreError
+from storage_engine.lake import restore as restoring
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.export import ExportFormat, Selection, export_messages
+from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.wording import bytes_text, time_text
+
+
+def _segments(
+    _context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Segments by their files' names or base offsets, separated by commas; a click callback."""
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(name) for name in text.split(",")}))
+    except ValueError:
+        raise click.BadParameter(
+            f"expected names or base offsets of segments such as 0,1073741824; found {text!r}",
+            param=parameter,
+        ) from None
+
+
+@click.command()
+@lake_option()
+@click.option(
+    "--to", "to_dir", type=click.Path(path_type=Path), required=True, help="New directory to restore into."
+)
+@click.option("--store-id", help="Which store; needed only where the lake has several.")
+@click.option("--lineage", type=int, help="Which lineage; default: the newest.")
+@click.option(
+    "--segments",
+    metavar="NAMES",
+    callback=_segments,
+    help="Only these, by file name or base offset, separated by commas.",
+)
+@click.option("--from-offset", type=int, help="First physical offset.")
+@click.option("--to-offset", type=int, help="Physical offset behind the last.")
+@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
+@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@click.option(
+    "--keep-mtime",
+    is_flag=True,
+    help="Give files their old time of change; a broker then deletes them at its next window.",
+)
+@json_option
+def restore(
+    lake_dir: Path,
+    to_dir: Path,
+    store_id: str | None,
+    lineage: int | None,
+    segments: tuple[int, ...] | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    from_time: str | None,
+    to_time: str | None,
+    keep_mtime: bool,
+    as_json: bool,
+) -> int:
+    """Bring archived segments back as the identical files, in a store directory that a broker serves.
+
+    Whole segments are restored: all that hold something of the span asked for. Existing files are never
+    overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
+    """
+    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    store_id = _choose_store(lake, store_id)
+    span = restoring.Span(
+        from_offset=from_offset,
+        to_offset=to_offset,
+        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
+        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
+        segments=segments,
+    )
+    chosen = restoring.choose(receipts(lake, store_id, lineage=lineage), span, store_id, lake.location)
+    with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
+        restored = restoring.restore(
+            lake, store_id, to_dir, span=span, lineage=lineage, keep_mtime=keep_mtime, progress=advance
+        )
+    if as_json:
+        print_json({"store_id": store_id, "to": str(to_dir), "restored": restored})
+        return 0
+    print_table(
+        f"Restored into {to_dir}",
+        ("file", "size#", "SHA-256", ""),
+        (
+            (
+                Path(row.path).relative_to(to_dir),
+                bytes_text(row.size_bytes),
+                row.sha256[:16],
+                "was there already" if row.existed else "",
+            )
+            for row in restored
+        ),
+    )
+    return 0
+
+
+def _choose_store(lake: Lake, store_id: str | None) -> str:
+    stores = {row.store_id: row for row in list_stores(lake)}
+    if not stores:
+        raise RestoreError(f"lake {lake.location}: expected archived segments, found none.")
+    if store_id is None and len(stores) > 1:
+        listed = "; ".join(
+            f"{row.store_id} ({row.store_root}, last proven {time_text(row.newest_proof_ms)})"
+            for row in stores.values()
+        )
+        raise BadInputError(
+            f"lake {lake.location}: it has several stores; choose one with --store-id: {listed}"
+        )
+    chosen = store_id or next(iter(stores))
+    if chosen not in stores:
+        raise BadInputError(
+            f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}."
+        )
+    return chosen
+
+
+@click.command()
+@lake_option()
+@click.option(
+    "--to", "to_file", type=click.Path(path_type=Path), required=True, help="New file to write; see --format."
+)
+@click.option("--topic", help="Messages of this topic.")
+@click.option("--key", help="Messages that have this among their keys, or as their unique key.")
+@click.option("--queue", "queue_id", type=int, help="Messages of this queue.")
+@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
+@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@click.option("--store-id", help="Messages of this store; default: of all.")
+@click.option("--lineage", type=int, help="Messages of this lineage; default: of all.")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice([file_format.value for file_format in ExportFormat]),
+    default=ExportFormat.PARQUET.value,
+    show_default=True,
+    help="parquet: typed columns; jsonl: one JSON object a line.",
+)
+@click.option("--decompress", is_flag=True, help="Take off the compression that producers put on bodies.")
+@json_option
+def export(
+    lake_dir: Path,
+    to_file: Path,
+    topic: str | None,
+    key: str | None,
+    queue_id: int | None,
+    from_time: str | None,
+    to_time: str | None,
+    store_id: str | None,
+    lineage: int | None,
+    file_format: str,
+    decompress: bool,
+    as_json: bool,
+) -> int:
+    """Write archived messages into a new file, by topic, key, queue and time.
+
+    Only files and row groups that can hold them are read. An existing file is never overwritten.
+    """
+    selection = Selection(
+        topic=topic,
+        key=key,
+        queue_id=queue_id,
+        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
+        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
+        store_id=store_id,
+        lineage=lineage,
+    )
+    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    with progress("Exporting", None) as advance:
+        found = export_messages(
+            lake,
+            to_file,
+            selection,
+            file_format=ExportFormat(file_format),
+            decompress=decompress,
+            progress=advance,
+        )
+    if as_json:
+        print_json(found)
+        return 0
+    first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
+    click.echo(
+        f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
+        + (f", stored {first} to {last}" if found.message_count else "")
+        + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")
+        + f". Read {bytes_text(found.bytes_read)} in {found.row_groups_read} row groups of "
+        f"{found.files_read} of {found.files_total} files."
+    )
+    return 0

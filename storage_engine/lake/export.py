@@ -1,0 +1,321 @@
+"""Messages out of the lake for people and programs: by topic, key, queue and time, as Parquet or JSON lines.
+
+Only what was asked for is read: a file of one row a message, written in a bounded amount of memory, which
+gets its name when it is whole. For the exact bytes of a store there is :mod:`storage_engine.lake.restore`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
+
+from storage_engine.durable import fsync_path
+from storage_engine.exceptions import ExportError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.message_batches import ReadCount, message_batches
+from storage_engine.lake.tables import IDENTITY_COLUMNS
+from storage_engine.model.broker import broker_module
+
+COLUMNS = (
+    "store_id",
+    "lineage",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "born_timestamp",
+    "store_timestamp",
+    "born_host",
+    "keys",
+    "tags",
+    "unique_key",
+    "properties",
+    "sys_flag",
+    "body",
+)
+"""What is exported of a message, in this order, and behind them ``body_compressed``."""
+
+Write = Callable[[pa.Table], None]
+
+_BROKER = "rocketmq"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ROWS_AT_A_TIME = 64 << 10
+_BYTES_AT_A_TIME = 32 << 20
+_PARTIAL_SUFFIX = ".exporting"
+
+
+class ExportFormat(StrEnum):
+    """``parquet``: typed columns. ``jsonl``: one JSON object a line."""
+
+    PARQUET = "parquet"
+    JSON_LINES = "jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages; every part that is None selects all.
+
+    :param key: one of the message's keys, or its unique key.
+    :param from_ms: stored at or after, ms since the epoch.
+    :param to_ms: stored before.
+    """
+
+    topic: str | None = None
+    key: str | None = None
+    queue_id: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    store_id: str | None = None
+    lineage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote, and what it took to read.
+
+    :param still_compressed: messages whose bodies are as their producers compressed them.
+    :param bytes_read: of the lake's Parquet columns.
+    """
+
+    path: str
+    message_count: int
+    size_bytes: int
+    still_compressed: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    files_read: int
+    files_total: int
+    row_groups_read: int
+    bytes_read: int
+
+
+def export_messages(
+    lake: Lake,
+    path: str | os.PathLike[str],
+    selection: Selection,
+    *,
+    file_format: ExportFormat = ExportFormat.PARQUET,
+    decompress: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write the messages that are selected into a new file; those of one queue are in their order.
+
+    :param path: of the new file. It appears when it is whole; nothing is ever overwritten.
+    :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
+        as still compressed, as its column ``body_compressed`` says.
+    :param progress: called with the bytes read since the last call.
+    :raises ExportError: the file is there already, or can't be written.
+    :raises LakeUnavailableError: the lake can't be read.
+    :raises ProofError: a data file is no Parquet file.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}{_PARTIAL_SUFFIX}")
+    with _target_errors(target):
+        if target.exists():
+            raise _exists(target)
+        count, tally = ReadCount(), _Tally()
+        try:
+            with partial.open("wb") as file:
+                with _WRITERS[file_format](file) as write:
+                    for rows in _selected(lake, selection, decompress, count, progress):
+                        tally.add(rows)
+                        write(rows)
+                file.flush()
+                os.fsync(file.fileno())
+                size_bytes = file.tell()
+            try:
+                os.link(partial, target)
+            except FileExistsError:
+                raise _exists(target) from None
+        finally:
+            partial.unlink(missing_ok=True)
+        fsync_path(target.parent)
+    return Exported(
+        path=str(target),
+        message_count=tally.messages,
+        size_bytes=size_bytes,
+        still_compressed=tally.compressed,
+        first_store_timestamp_ms=tally.first_ms,
+        last_store_timestamp_ms=tally.last_ms,
+        files_read=count.files,
+        files_total=count.total_files,
+        row_groups_read=count.row_groups,
+        bytes_read=count.bytes,
+    )
+
+
+def row_filter(selection: Selection) -> BooleanExpression:
+    """What the table itself can select by; a key is looked for in what it gives."""
+    equal: dict[str, str | int | None] = {
+        "kind": "message",
+        "store_id": selection.store_id,
+        "lineage": selection.lineage,
+        "topic": selection.topic,
+        "queue_id": selection.queue_id,
+    }
+    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    terms: list[BooleanExpression] = [
+        EqualTo(name, value)  # type: ignore[call-arg,arg-type]
+        for name, value in equal.items()
+        if value is not None
+    ]
+    if selection.from_ms is not None:
+        terms.append(GreaterThanOrEqual("store_timestamp", _instant(selection.from_ms)))  # type: ignore[call-arg,arg-type]
+    if selection.to_ms is not None:
+        terms.append(LessThan("store_timestamp", _instant(selection.to_ms)))  # type: ignore[call-arg,arg-type]
+    return reduce(And, terms)
+
+
+def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
+    """Which rows have ``key`` among their keys, which blanks separate, or as their unique key."""
+    # Any: the stubs know no scalar beside an array.
+    compute: Any = pc
+    keys = compute.binary_join_element_wise("", rows["keys"], "", " ")
+    among = compute.or_kleene(
+        compute.match_substring(keys, f" {key} "), compute.equal(rows["unique_key"], key)
+    )
+    found: pa.ChunkedArray[Any] = compute.fill_null(among, False)
+    return found
+
+
+def _selected(
+    lake: Lake,
+    selection: Selection,
+    decompress: bool,
+    count: ReadCount,
+    progress: Callable[[int], None] | None,
+) -> Iterator[pa.Table]:
+    """Rows as they are written, gathered so that a file for few messages has few row groups."""
+    key = selection.key
+    gathered: list[pa.Table] = []
+    row_count = size_bytes = told_bytes = 0
+    for found in message_batches(
+        lake.messages(),
+        row_filter(selection),
+        COLUMNS,
+        mask_columns=() if key is None else ("keys", "unique_key"),
+        mask=None if key is None else lambda rows: has_key(rows, key),
+        count=count,
+    ):
+        if progress is not None:
+            progress(count.bytes - told_bytes)
+            told_bytes = count.bytes
+        rows = _with_plain_bodies(found.cast(_read_schema()), decompress)
+        gathered.append(rows)
+        row_count += rows.num_rows
+        size_bytes += rows.nbytes
+        if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
+            yield pa.concat_tables(gathered)
+            gathered, row_count, size_bytes = [], 0, 0
+    if gathered:
+        yield pa.concat_tables(gathered)
+
+
+def _with_plain_bodies(rows: pa.Table, decompress: bool) -> pa.Table:
+    body: Any = broker_module(_BROKER, "body")
+    compressed = body.is_compressed(rows["sys_flag"])
+    if decompress:
+        plain = body.decompress_bodies(rows["body"], rows["sys_flag"], on_error="null")
+        compressed = pc.and_(compressed, pc.is_null(plain))
+        at = rows.schema.get_field_index("body")
+        rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(plain, rows["body"].combine_chunks()))
+    return rows.append_column("body_compressed", compressed)
+
+
+@cache
+def _read_schema() -> pa.Schema:
+    known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec_for(_BROKER).schema)}
+    return pa.schema([known[name] for name in COLUMNS])
+
+
+class _Tally:
+    """What has been written so far."""
+
+    def __init__(self) -> None:
+        self.messages = self.compressed = 0
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        self.messages += rows.num_rows
+        self.compressed += pc.sum(rows["body_compressed"]).as_py() or 0
+        stored: Any = pc.min_max(rows["store_timestamp"].cast(pa.int64())).as_py()
+        if stored["min"] is not None:
+            first_ms, last_ms = stored["min"] // 1000, stored["max"] // 1000
+            self.first_ms = first_ms if self.first_ms is None else min(first_ms, self.first_ms)
+            self.last_ms = last_ms if self.last_ms is None else max(last_ms, self.last_ms)
+
+
+@contextmanager
+def _parquet(file: BinaryIO) -> Iterator[Write]:
+    schema = _read_schema().append(pa.field("body_compressed", pa.bool_()))
+    with pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer:
+        yield writer.write_table
+
+
+@contextmanager
+def _json_lines(file: BinaryIO) -> Iterator[Write]:
+    def write(rows: pa.Table) -> None:
+        # Only messages that somebody asked for come here: a line costs some 20 µs, and no library makes it.
+        for row in rows.to_pylist():
+            file.write(json.dumps(_json_row(row), ensure_ascii=False).encode() + b"\n")
+
+    yield write
+
+
+def _json_row(row: dict[str, Any]) -> dict[str, Any]:
+    """``body`` is text where it is UTF-8, else base64: ``body_encoding`` says which."""
+    for name in ("born_timestamp", "store_timestamp"):
+        if row[name] is not None:
+            row[name] = row[name].isoformat(timespec="milliseconds")
+    if row["properties"] is not None:
+        row["properties"] = dict(row["properties"])
+    body: bytes | None = row.pop("body")
+    try:
+        row["body"], row["body_encoding"] = None if body is None else body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        row["body"], row["body_encoding"] = base64.b64encode(body or b"").decode(), "base64"
+    return row
+
+
+_WRITERS: dict[ExportFormat, Callable[[BinaryIO], AbstractContextManager[Write]]] = {
+    ExportFormat.PARQUET: _parquet,
+    ExportFormat.JSON_LINES: _json_lines,
+}
+
+
+def _instant(timestamp_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+
+
+def _exists(target: Path) -> ExportError:
+    return ExportError(
+        f"{target}: expected no such file, found one. Nothing was changed; export into another, or remove it."
+    )
+
+
+@contextmanager
+def _target_errors(target: Path) -> Iterator[None]:
+    """Only what the target's own file system says; the lake's failures have their own names."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(
+            f"{target}: can't export there: {error.strerror or error}. Nothing was left behind; free space "
+            "or fix permissions, and run the export again."
+        ) from error

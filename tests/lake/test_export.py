@@ -1,0 +1,213 @@
+"""Messages that are exported are those that were asked for, each as the broker's own classes read it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from storage_engine.exceptions import ExportError, ProofError
+from storage_engine.lake.archive import archive_all
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages
+from storage_engine.lake.receipts import receipts
+
+STORE = Path(__file__).parents[1] / "fixtures" / "rocketmq" / "clean-stop.tar.xz"
+SEGMENTS = 7
+END = SEGMENTS << 20
+KEY = "ORD-1200006"
+MIDDLE_MS = 1795180500543
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory, make_jobs) -> Lake:
+    """Every sealed segment of a store that has compressed bodies, keys of every kind, and transactions."""
+    base = tmp_path_factory.mktemp("export")
+    with tarfile.open(STORE) as archive:
+        archive.extractall(base, filter="data")
+    lake = open_lake(LakeConfig.local(base / "lake"), create=True)
+    paths = sorted((base / "A" / "commitlog").iterdir())[:SEGMENTS]
+    archive_all(lake, make_jobs(lake, *paths))
+    return lake
+
+
+@pytest.fixture(scope="module")
+def truth(ground_truth: Callable[[str, str], Any]) -> list[dict[str, Any]]:
+    frames = ground_truth("clean-stop", "commitlog")
+    return [frame for frame in frames if frame["kind"] == "message" and frame["physicOffset"] < END]
+
+
+def _keys(frame: dict[str, Any]) -> set[str]:
+    properties = frame["properties"] or {}
+    return {*properties.get("KEYS", "").split(" "), properties.get("UNIQ_KEY")}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _body(row: dict[str, Any]) -> bytes:
+    return base64.b64decode(row["body"]) if row["body_encoding"] == "base64" else row["body"].encode()
+
+
+SELECTIONS: dict[str, tuple[Selection, Callable[[dict[str, Any]], bool]]] = {
+    "everything": (Selection(), lambda frame: True),
+    "a topic": (Selection(topic="tx_topic"), lambda frame: frame["topic"] == "tx_topic"),
+    "a queue": (
+        Selection(topic="orders", queue_id=3),
+        lambda frame: (frame["topic"], frame["queueId"]) == ("orders", 3),
+    ),
+    "a key": (Selection(key=KEY), lambda frame: KEY in _keys(frame)),
+    "a key of a topic": (
+        Selection(key=KEY, topic="tx_topic"),
+        lambda frame: KEY in _keys(frame) and frame["topic"] == "tx_topic",
+    ),
+    "a span of time": (
+        Selection(from_ms=MIDDLE_MS, to_ms=MIDDLE_MS + 1000),
+        lambda frame: MIDDLE_MS <= frame["storeTimestamp"] < MIDDLE_MS + 1000,
+    ),
+    "no message": (Selection(topic="nobody's"), lambda frame: False),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("file_format", ExportFormat)
+def test_what_is_exported_is_what_was_asked_for(
+    archived: Lake, truth: list[dict[str, Any]], tmp_path: Path, name: str, file_format: ExportFormat
+) -> None:
+    selection, wanted = SELECTIONS[name]
+    expected = {frame["physicOffset"]: frame for frame in truth if wanted(frame)}
+    path = tmp_path / "messages"
+    result = export_messages(archived, path, selection, file_format=file_format)
+    if file_format is ExportFormat.PARQUET:
+        rows = pq.read_table(path).to_pylist()
+        bodies = {row["physical_offset"]: row["body"] for row in rows}
+    else:
+        rows = _lines(path)
+        bodies = {row["physical_offset"]: _body(row) for row in rows}
+    assert result.message_count == len(rows) == len(expected)
+    assert {offset: hashlib.sha256(body).hexdigest() for offset, body in bodies.items()} == {
+        offset: frame["bodySha256"] for offset, frame in expected.items()
+    }
+    for row in rows:
+        assert dict(row["properties"] or {}) == (expected[row["physical_offset"]]["properties"] or {})
+    stored = [frame["storeTimestamp"] for frame in expected.values()]
+    assert (result.first_store_timestamp_ms, result.last_store_timestamp_ms) == (
+        min(stored, default=None),
+        max(stored, default=None),
+    )
+    assert result.size_bytes == path.stat().st_size
+    assert [entry.name for entry in tmp_path.iterdir()] == ["messages"]
+
+
+def test_messages_of_a_queue_are_in_their_order(archived: Lake, tmp_path: Path) -> None:
+    export_messages(
+        archived, tmp_path / "rows", Selection(topic="orders"), file_format=ExportFormat.JSON_LINES
+    )
+    last: dict[int, int] = {}
+    for row in _lines(tmp_path / "rows"):
+        assert row["queue_offset"] == last.get(row["queue_id"], row["queue_offset"] - 1) + 1
+        last[row["queue_id"]] = row["queue_offset"]
+    assert len(last) == 8
+
+
+def test_only_files_that_can_hold_them_are_read(archived: Lake, tmp_path: Path) -> None:
+    everything = export_messages(archived, tmp_path / "all", Selection())
+    few = export_messages(archived, tmp_path / "few", Selection(topic="tx_topic"))
+    assert everything.files_total == few.files_total == SEGMENTS
+    assert (few.files_read, few.row_groups_read) == (1, 1)
+    key = export_messages(archived, tmp_path / "key", Selection(key=KEY))
+    assert key.bytes_read < everything.bytes_read / 5
+
+
+def test_bodies_are_decompressed_on_request(
+    archived: Lake, truth: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    stored = export_messages(archived, tmp_path / "stored", Selection())
+    assert stored.still_compressed == sum(frame["sysFlag"] & 1 for frame in truth) > 100
+    plain = export_messages(archived, tmp_path / "plain", Selection(), decompress=True)
+    assert plain.still_compressed == 0
+    rows = pq.read_table(tmp_path / "plain", columns=["physical_offset", "body"]).to_pylist()
+    assert {row["physical_offset"]: hashlib.sha256(row["body"]).hexdigest() for row in rows} == {
+        frame["physicOffset"]: frame.get("bodyDecompressedSha256", frame["bodySha256"]) for frame in truth
+    }
+
+
+def test_times_are_exact_and_have_their_zone(
+    archived: Lake, truth: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    export_messages(
+        archived, tmp_path / "rows", Selection(topic="tx_topic"), file_format=ExportFormat.JSON_LINES
+    )
+    stored = {frame["physicOffset"]: frame["storeTimestamp"] for frame in truth}
+    for row in _lines(tmp_path / "rows"):
+        moment = datetime.fromisoformat(row["store_timestamp"])
+        assert round(moment.timestamp() * 1000) == stored[row["physical_offset"]]
+
+
+def test_nothing_is_overwritten(archived: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "there"
+    target.write_bytes(b"already")
+    with pytest.raises(ExportError, match="expected no such file, found one"):
+        export_messages(archived, target, Selection())
+    assert target.read_bytes() == b"already"
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(archived: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "there"
+    with pytest.raises(ExportError, match="found one"):
+        export_messages(archived, target, Selection(), progress=lambda _: target.write_bytes(b"x") and None)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert target.read_bytes() == b"x"
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing(
+    archived: Lake, mount_tmpfs: Callable[[int], Path]
+) -> None:
+    target = mount_tmpfs(1 << 16) / "messages"
+    for file_format in ExportFormat:
+        with pytest.raises(ExportError, match="No space left on device"):
+            export_messages(archived, target, Selection(), file_format=file_format)
+        assert list(target.parent.iterdir()) == []
+
+
+def test_a_directory_that_is_missing_is_one_clear_error(archived: Lake, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="can't export there: No such file or directory"):
+        export_messages(archived, tmp_path / "no" / "where", Selection())
+
+
+def test_rows_that_another_engine_deleted_or_rewrote_are_as_it_left_them(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive_all(lake, make_jobs(lake, *segments))
+    before = export_messages(lake, tmp_path / "before", Selection(topic="orders"))
+    table = lake.messages()
+    table.overwrite(table.scan().to_arrow())
+    after: Exported = export_messages(lake, tmp_path / "after", Selection(topic="orders"))
+    assert after.message_count == before.message_count > 0
+    columns = ["physical_offset", "body", "properties"]
+    old, new = (pq.read_table(tmp_path / name, columns=columns) for name in ("before", "after"))
+    assert old.sort_by("physical_offset").equals(new.sort_by("physical_offset"))
+
+
+def test_a_torn_data_file_is_one_clear_error(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive_all(lake, make_jobs(lake, *segments))
+    path = local_path(receipts(lake, "store-1")[1].data_file)
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ProofError, match="expected a whole Parquet file"):
+        export_messages(lake, tmp_path / "rows", Selection(topic="orders"))
+    assert not (tmp_path / "rows").exists()
+    assert list(tmp_path.glob(".rows*")) == []
