@@ -65,7 +65,7 @@ def _fill_bodies(
     offsets: npt.NDArray[np.int32],
     out: int,
     function: int,
-    table: npt.NDArray[np.uint32],
+    table: int,
     crcs: npt.NDArray[np.int32],
 ) -> None:
     for i in range(len(crcs)):

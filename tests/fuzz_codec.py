@@ -58,7 +58,7 @@ def seeds() -> list[Seed]:
 def _seed(base_offset: int, data: Bytes) -> Seed:
     starts, sizes = [], []
     for rows, _ in CODEC.decode(memoryview(data.copy()), base_offset):
-        frames = rows.filter(rows["kind"].to_numpy() == "message")
+        frames = rows.drop(["body", "raw"]).filter(rows["kind"].to_numpy() == "message")
         starts.append(frames["physical_offset"].to_numpy() - base_offset)
         sizes.append(frames["size"].to_numpy())
     return Seed(base_offset, data, np.concatenate(starts), np.concatenate(sizes).astype(np.int64))

@@ -30,7 +30,6 @@ SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
 MAX_CHUNK_BYTES = 1 << 30
 """Arrow's 32-bit offsets must be able to address all texts and bodies of a chunk."""
 
-_MAX_QUEUES = 1 << 16
 _MAX_DAMAGES = 1000
 _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
@@ -100,7 +99,6 @@ class FrameChunk:
     codes: npt.NDArray[np.int32]
     is_blank_header: npt.NDArray[np.bool_]
     queues: QueueNames
-    body_bytes: int
     topic_bytes: int
     property_bytes: int
     born_ipv6_rows: int
@@ -150,13 +148,14 @@ def iterate_frames(
     faults = np.empty(capacity, np.uint8)
     origins = np.empty(capacity, np.int64)
     codes = np.empty(capacity, np.int32)
-    slots = np.zeros(4 * _MAX_QUEUES, np.int32)
-    queue_topic_at = np.empty(_MAX_QUEUES, np.int64)
-    queue_topic_length = np.empty(_MAX_QUEUES, np.int32)
-    queue_ids = np.empty(_MAX_QUEUES, np.int32)
+    queue_table = np.zeros(kernels.QUEUE_TABLE_BYTES, np.uint8)
+    slots = queue_table[: 4 * kernels.QUEUE_SLOTS]
+    queue_topic_at = queue_table[kernels.QUEUE_TOPIC_AT_AT : kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
+    queue_topic_length = queue_table[kernels.QUEUE_TOPIC_LENGTHS_AT : kernels.QUEUE_IDS_AT].view(np.int32)
+    queue_ids = queue_table[kernels.QUEUE_IDS_AT :].view(np.int32)
     resets = 0
     while state[kernels.RUN_START] < len(array):
-        if state[kernels.QUEUES] > _MAX_QUEUES // 2:
+        if state[kernels.QUEUES] > kernels.MOST_QUEUES // 2:
             state[kernels.QUEUES] = 0
             slots.fill(0)
             resets += 1
@@ -176,10 +175,7 @@ def iterate_frames(
             faults,
             origins,
             codes,
-            slots,
-            queue_topic_at,
-            queue_topic_length,
-            queue_ids,
+            address_of(queue_table),
         )
         rows = int(state[kernels.ROWS])
         queues = int(state[kernels.QUEUES])
@@ -192,7 +188,6 @@ def iterate_frames(
             queues=QueueNames(
                 queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues], (resets, queues)
             ),
-            body_bytes=int(state[kernels.BODY_BYTES]),
             topic_bytes=int(state[kernels.TOPIC_BYTES]),
             property_bytes=int(state[kernels.PROPERTY_BYTES]),
             born_ipv6_rows=int(state[kernels.BORN_IPV6_ROWS]),

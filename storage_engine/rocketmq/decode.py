@@ -50,7 +50,6 @@ _TEXT_COLUMNS = {
     "keys": (places.KEYS, places.KEYS_OFFSETS, places.HAS_KEYS),
     "tags": (places.TAGS, places.TAGS_OFFSETS, places.HAS_TAGS),
     "unique_key": (places.UNIQUE_KEY, places.UNIQUE_KEY_OFFSETS, places.HAS_UNIQUE_KEY),
-    "body": (places.BODY, places.BODY_OFFSETS, None),
 }
 """Text, its offsets, and whether it is there; None: in every message."""
 
@@ -148,6 +147,7 @@ class _Columns:
         sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
         sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
         sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
+        sizes[places.BODY] = places.VIEW_BYTES * rows
         sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.NAME_OFFSETS), 4 * (rows + 1))
         sizes |= dict.fromkeys((places.NAME_OFFSETS, places.VALUE_OFFSETS), 4 * pairs)
         sizes |= dict.fromkeys(range(places.KEYS, places.VALUES + 1), chunk.property_bytes)
@@ -155,9 +155,9 @@ class _Columns:
             places.TOPIC: chunk.topic_bytes,
             places.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
             places.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
-            places.BODY: chunk.body_bytes,
             places.PAIR_OFFSETS: 4 * (rows + 1),
             places.TAIL: places.TAIL_BYTES,
+            places.HOSTS: places.HOSTS_BYTES,
         }
         self.rows = rows
         self.buffers = [
@@ -214,9 +214,14 @@ def decode_chunk(
         codes,
     )
     columns = _Columns(arena, chunk, rows)
+    scratch = np.zeros(places.SCRATCH_WORDS, np.int64)
+    begin = int(chunk.positions[0])
+    end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
+    segment = pa.py_buffer(data[begin:end].data)
     pairs = kernels.decode_messages(
         address_of(data),
         len(data),
+        begin,
         messages,
         positions,
         sizes,
@@ -224,15 +229,16 @@ def decode_chunk(
         ranking.topic_valid,
         chunk.queues.topic_lengths,
         _SEED,
-        np.zeros(places.NAME_TABLE_SLOTS, np.int64),
-        columns.addresses,
+        address_of(scratch),
+        address_of(columns.addresses),
     )
-    kernels.copy_bodies(address_of(data), messages, order, chunk.positions, columns.addresses)
     typed = magic_valid = None
     if messages < rows:
         others = np.flatnonzero(chunk.codes < 0)
         header = chunk.is_blank_header[others]
-        kernels.decode_others(base_offset, messages, rows, positions, sizes, header, columns.addresses)
+        kernels.decode_others(
+            base_offset, messages, rows, positions, sizes, header, address_of(columns.addresses)
+        )
         typed = _bitmap(np.arange(rows) < messages)
         magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), header]))
 
@@ -246,7 +252,10 @@ def decode_chunk(
             rows,
             [columns.validity(places.HAS_PROPERTIES, None), _bitmap(columns.flags(places.TERMINATED))],
         ),
-        "raw": _raw(data, base_offset, columns),
+        "body": pa.Array.from_buffers(
+            pa.binary_view(), rows, [typed, columns.buffers[places.BODY].slice(0, 16 * rows), segment]
+        ),
+        "raw": _raw(address_of(data), begin, base_offset, columns, segment),
     }
     for name, column in _INT_COLUMNS.items():
         validity = magic_valid if column == places.MAGIC else typed
@@ -284,13 +293,10 @@ def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, columns.rows, buffers, children=[entries])
 
 
-def _raw(data: npt.NDArray[np.uint8], base_offset: int, columns: _Columns) -> pa.Array[Any]:
+def _raw(address: int, begin: int, base_offset: int, columns: _Columns, segment: pa.Buffer) -> pa.Array[Any]:
     needed = columns.flags(places.NEEDS_RAW)
     if not needed.any():
-        return pa.nulls(columns.rows, pa.binary())
-    sizes = columns.array(places.SIZE, np.int32, columns.rows)
-    raw = pa.allocate_buffer(int(sizes.sum(where=needed.astype(bool), dtype=np.int64)))
-    offsets = np.empty(columns.rows + 1, np.int32)
-    kernels.copy_raw(address_of(data), base_offset, columns.addresses, columns.rows, offsets, raw.address)
-    buffers: list[pa.Buffer | None] = [_bitmap(needed), pa.py_buffer(offsets.data), raw]
-    return pa.Array.from_buffers(pa.binary(), columns.rows, buffers)
+        return pa.nulls(columns.rows, pa.binary_view())
+    views = pa.allocate_buffer(places.VIEW_BYTES * columns.rows)
+    kernels.view_raw(address, begin, base_offset, address_of(columns.addresses), columns.rows, views.address)
+    return pa.Array.from_buffers(pa.binary_view(), columns.rows, [_bitmap(needed), views, segment])

@@ -35,13 +35,15 @@ _TEXT_COLUMNS = {
     "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS),
     "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS),
     "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS),
-    "body": (kernels.BODY, kernels.BODY_OFFSETS),
 }
 
-_NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS)
+_VIEW_COLUMNS = {"body": (kernels.BODY, kernels.BODY_BUFFERS), "raw": (kernels.RAW, kernels.RAW_BUFFERS)}
+
+_NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """What a row without raw bytes must have."""
 
-_ENCODED_COLUMNS = (*_NEEDED, "properties", "properties_terminated", "raw")
+ENCODED_COLUMNS = (*_NEEDED, "properties", "properties_terminated", "raw")
+"""What a row's bytes are made of."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -65,11 +67,11 @@ def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
         raise ValueError("the buffer to encode into is read-only")
     if not 0 <= base_offset <= (1 << 63) - 1 - len(target):
         raise ValueError(f"base offset {base_offset} is no 64-bit offset")
-    missing = [name for name in _ENCODED_COLUMNS if name not in rows.column_names]
+    missing = [name for name in ENCODED_COLUMNS if name not in rows.column_names]
     if missing:
         raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = rows.select(list(_ENCODED_COLUMNS)).cast(
-        pa.schema([SCHEMA.field(name) for name in _ENCODED_COLUMNS])
+    rows = rows.select(list(ENCODED_COLUMNS)).cast(
+        pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
     )
     sizes = _check_overlap(rows)
     for batch in rows.to_batches():
@@ -126,6 +128,15 @@ class _Addresses:
         self.table[place] = content.address
         return int(content.size)
 
+    def views(self, place: int, buffers_place: int, column: pa.Array[Any]) -> None:
+        views: Any
+        _, views, *contents = column.buffers()
+        self.held += [views, *contents]
+        self.table[place] = views.address + 16 * column.offset
+        buffers = np.array([0 if content is None else content.address for content in contents], np.int64)
+        self.held.append(buffers)
+        self.table[buffers_place] = address_of(buffers)
+
 
 def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_offset: int) -> None:
     if batch.num_rows == 0:
@@ -141,7 +152,9 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
         addresses.fixed(place, batch.column(name))
     for name, (place, offsets_place) in _TEXT_COLUMNS.items():
         addresses.text(place, offsets_place, batch.column(name))
-    addresses.text(kernels.RAW, kernels.RAW_OFFSETS, batch.column("raw"))
+    for name, (place, buffers_place) in _VIEW_COLUMNS.items():
+        addresses.views(place, buffers_place, batch.column(name))
+    addresses.bytes(kernels.HOSTS, np.zeros(kernels.HOSTS_BYTES, np.uint8))
     properties: Any = batch.column("properties")
     names, values = properties.keys, properties.items
     if values.null_count:
@@ -151,7 +164,9 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
     table[kernels.NAMES_BYTES] = addresses.text(kernels.NAMES, kernels.NAME_OFFSETS, names)
     table[kernels.VALUES_BYTES] = addresses.text(kernels.VALUES, kernels.VALUE_OFFSETS, values)
     failed = np.zeros(1, np.int64)
-    fault = kernels.encode_rows(address_of(target), len(target), base_offset, batch.num_rows, table, failed)
+    fault = kernels.encode_rows(
+        address_of(target), len(target), base_offset, batch.num_rows, address_of(table), failed
+    )
     if fault != kernels.ENCODED:
         row = int(failed[0])
         raise ProofError(

@@ -31,16 +31,23 @@ from storage_engine.rocketmq.frame import (
 )
 from storage_engine.rocketmq.frame_kernels import Ints32, Ints64, same_bytes
 from storage_engine.rocketmq.native import (
+    copy_16,
     copy_bytes,
     inlined,
+    int64,
     kernel,
     load_i32,
     load_i64,
+    load_le_u64,
     load_u8,
+    prefetch,
+    set_word,
     store_be_i16,
     store_be_i32,
     store_be_i64,
+    store_i32,
     store_u8,
+    word,
 )
 from storage_engine.rocketmq.text_kernels import copy_words, read_host
 
@@ -77,116 +84,155 @@ TERMINATED: Final = 16
 TOPIC_OFFSETS: Final = 17
 BORN_HOST_OFFSETS: Final = 18
 STORE_HOST_OFFSETS: Final = 19
-BODY_OFFSETS: Final = 20
-RAW_OFFSETS: Final = 21
-NAME_OFFSETS: Final = 22
-VALUE_OFFSETS: Final = 23
-PAIR_OFFSETS: Final = 24
-TOPIC: Final = 25
-BORN_HOST: Final = 26
-STORE_HOST: Final = 27
+NAME_OFFSETS: Final = 20
+VALUE_OFFSETS: Final = 21
+PAIR_OFFSETS: Final = 22
+TOPIC: Final = 23
+BORN_HOST: Final = 24
+STORE_HOST: Final = 25
+NAMES: Final = 26
+VALUES: Final = 27
+# Binary views, then tables of the addresses of the buffers that they point into:
 BODY: Final = 28
 RAW: Final = 29
-NAMES: Final = 30
-VALUES: Final = 31
+BODY_BUFFERS: Final = 30
+RAW_BUFFERS: Final = 31
 # Lengths of the texts that whole words are read from:
 NAMES_BYTES: Final = 32
 VALUES_BYTES: Final = 33
-COLUMNS: Final = 34
+# Memory to work in, zero at first:
+HOSTS: Final = 34
+COLUMNS: Final = 35
 
-# Of a host column: the previous row's text and its length, where the address was written, its width.
-HOST_TEXT: Final = 0
-HOST_TEXT_BYTES: Final = 1
-HOST_TARGET: Final = 2
-HOST_WIDTH: Final = 3
-HOST_STATE: Final = 4
+# Addresses that were met, so that each text is read only once. An address's place is given by its text's
+# hash; an entry is the text's first and last eight bytes, its length and the address's width, where the
+# text lies, the address.
+HOST_SLOTS: Final = 256
+HOST_ENTRY_BYTES: Final = 64
+HOSTS_BYTES: Final = HOST_SLOTS * HOST_ENTRY_BYTES
+_HOST_ADDRESS_AT: Final = 32
+
+_AHEAD = 2
+"""Where a frame will be written is fetched while the ones before it are."""
 
 
 @inlined
-def encode_host(target: int, ipv6: bool, texts: int, offsets: int, i: int, host: Ints64) -> bool:
-    """Write an address; that of the row before is copied when the text is the same.
-
-    :return: whether the text is an address of this width.
-    """
+def encode_host(target: int, ipv6: bool, texts: int, offsets: int, i: int, hosts: int) -> bool:
+    """Write an address. :return: whether the text is an address of this width."""
     begin = load_i32(offsets + 4 * i)
     size = load_i32(offsets + 4 * (i + 1)) - begin
     source = texts + begin
-    width = 16 if ipv6 else 4
+    if size < 8:
+        return read_host(target, source, size, ipv6)
+    head = int64(load_le_u64(source))
+    tail = int64(load_le_u64(source + size - 8))
+    kind = size << 8 | (16 if ipv6 else 4)
+    hashed = np.uint64((head << 1) ^ tail) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(56)
+    entry = hosts + HOST_ENTRY_BYTES * int64(hashed)
     if (
-        host[HOST_WIDTH] == width
-        and host[HOST_TEXT_BYTES] == size
-        and same_bytes(source, host[HOST_TEXT], size)
+        word(entry, 0) != head
+        or word(entry, 1) != tail
+        or word(entry, 2) != kind
+        or (size > 16 and not same_bytes(word(entry, 3), source, size))
     ):
-        copy_bytes(target, host[HOST_TARGET], width)
-        return True
-    host[HOST_WIDTH] = 0
-    if not read_host(target, source, size, ipv6):
-        return False
-    host[HOST_TEXT] = source
-    host[HOST_TEXT_BYTES] = size
-    host[HOST_TARGET] = target
-    host[HOST_WIDTH] = width
+        set_word(entry, 2, 0)
+        if not read_host(entry + _HOST_ADDRESS_AT, source, size, ipv6):
+            return False
+        set_word(entry, 0, head)
+        set_word(entry, 1, tail)
+        set_word(entry, 2, kind)
+        set_word(entry, 3, source)
+    store_i32(target, load_i32(entry + _HOST_ADDRESS_AT))
+    if ipv6:
+        copy_16(target, entry + _HOST_ADDRESS_AT)
     return True
 
 
 @inlined
-def encode_header(at: int, i: int, columns: Ints64, born: Ints64, store: Ints64) -> int:
+def view_size(views: int, i: int) -> int:
+    """Length of a binary view's bytes."""
+    return load_i32(views + 16 * i)
+
+
+@inlined
+def view_source(views: int, buffers: int, i: int, size: int) -> int:
+    """Address of a binary view's bytes."""
+    view = views + 16 * i
+    if size <= 12:
+        return view + 4
+    return word(buffers, load_i32(view + 8)) + load_i32(view + 12)
+
+
+@inlined
+def encode_header(at: int, i: int, columns: int) -> int:
     """Write what lies before the body. :return: how much further the body lies; -1: a bad host."""
     at_32 = 4 * i
     at_64 = 8 * i
-    sys_flag = load_i32(columns[SYS_FLAG] + at_32)
-    store_be_i32(at, load_i32(columns[SIZE] + at_32))
-    store_be_i32(at + MAGIC_AT, load_i32(columns[MAGIC] + at_32))
-    store_be_i32(at + BODY_CRC_AT, load_i32(columns[BODY_CRC] + at_32))
-    store_be_i32(at + QUEUE_ID_AT, load_i32(columns[QUEUE_ID] + at_32))
-    store_be_i32(at + FLAG_AT, load_i32(columns[FLAG] + at_32))
-    store_be_i64(at + QUEUE_OFFSET_AT, load_i64(columns[QUEUE_OFFSET] + at_64))
-    store_be_i64(at + PHYSICAL_OFFSET_AT, load_i64(columns[PHYSICAL_OFFSET] + at_64))
+    sys_flag = load_i32(word(columns, SYS_FLAG) + at_32)
+    store_be_i32(at, load_i32(word(columns, SIZE) + at_32))
+    store_be_i32(at + MAGIC_AT, load_i32(word(columns, MAGIC) + at_32))
+    store_be_i32(at + BODY_CRC_AT, load_i32(word(columns, BODY_CRC) + at_32))
+    store_be_i32(at + QUEUE_ID_AT, load_i32(word(columns, QUEUE_ID) + at_32))
+    store_be_i32(at + FLAG_AT, load_i32(word(columns, FLAG) + at_32))
+    store_be_i64(at + QUEUE_OFFSET_AT, load_i64(word(columns, QUEUE_OFFSET) + at_64))
+    store_be_i64(at + PHYSICAL_OFFSET_AT, load_i64(word(columns, PHYSICAL_OFFSET) + at_64))
     store_be_i32(at + SYS_FLAG_AT, sys_flag)
-    store_be_i64(at + BORN_TIMESTAMP_AT, load_i64(columns[BORN_TIMESTAMP] + at_64) // 1000)
+    store_be_i64(at + BORN_TIMESTAMP_AT, load_i64(word(columns, BORN_TIMESTAMP) + at_64) // 1000)
     born_ipv6 = sys_flag & BORN_HOST_IPV6 != 0
-    if not encode_host(at + BORN_HOST_AT, born_ipv6, columns[BORN_HOST], columns[BORN_HOST_OFFSETS], i, born):
+    if not encode_host(
+        at + BORN_HOST_AT,
+        born_ipv6,
+        word(columns, BORN_HOST),
+        word(columns, BORN_HOST_OFFSETS),
+        i,
+        word(columns, HOSTS),
+    ):
         return -1
     extra = IPV6_EXTRA_BYTES if born_ipv6 else 0
     tail = at + extra
-    store_be_i32(tail + STORE_TIMESTAMP_AT - 4, load_i32(columns[BORN_PORT] + at_32))
-    store_be_i64(tail + STORE_TIMESTAMP_AT, load_i64(columns[STORE_TIMESTAMP] + at_64) // 1000)
+    store_be_i32(tail + STORE_TIMESTAMP_AT - 4, load_i32(word(columns, BORN_PORT) + at_32))
+    store_be_i64(tail + STORE_TIMESTAMP_AT, load_i64(word(columns, STORE_TIMESTAMP) + at_64) // 1000)
     store_ipv6 = sys_flag & STORE_HOST_IPV6 != 0
     if not encode_host(
-        tail + STORE_HOST_AT, store_ipv6, columns[STORE_HOST], columns[STORE_HOST_OFFSETS], i, store
+        tail + STORE_HOST_AT,
+        store_ipv6,
+        word(columns, STORE_HOST),
+        word(columns, STORE_HOST_OFFSETS),
+        i,
+        word(columns, HOSTS),
     ):
         return -1
     if store_ipv6:
         extra += IPV6_EXTRA_BYTES
         tail += IPV6_EXTRA_BYTES
-    store_be_i32(tail + RECONSUME_TIMES_AT - 4, load_i32(columns[STORE_PORT] + at_32))
-    store_be_i32(tail + RECONSUME_TIMES_AT, load_i32(columns[RECONSUME_TIMES] + at_32))
+    store_be_i32(tail + RECONSUME_TIMES_AT - 4, load_i32(word(columns, STORE_PORT) + at_32))
+    store_be_i32(tail + RECONSUME_TIMES_AT, load_i32(word(columns, RECONSUME_TIMES) + at_32))
     store_be_i64(
-        tail + PREPARED_TRANSACTION_OFFSET_AT, load_i64(columns[PREPARED_TRANSACTION_OFFSET] + at_64)
+        tail + PREPARED_TRANSACTION_OFFSET_AT, load_i64(word(columns, PREPARED_TRANSACTION_OFFSET) + at_64)
     )
     return extra
 
 
 @inlined
-def encode_properties(target: int, size: int, first: int, last: int, columns: Ints64) -> None:
+def encode_properties(target: int, size: int, first: int, last: int, columns: int) -> None:
     """Join pairs [first, last) into a block of ``size`` bytes."""
     end = target + size
     for pair in range(first, last):
-        name = load_i32(columns[NAME_OFFSETS] + 4 * pair)
-        name_size = load_i32(columns[NAME_OFFSETS] + 4 * (pair + 1)) - name
-        value = load_i32(columns[VALUE_OFFSETS] + 4 * pair)
-        value_size = load_i32(columns[VALUE_OFFSETS] + 4 * (pair + 1)) - value
+        name = load_i32(word(columns, NAME_OFFSETS) + 4 * pair)
+        name_size = load_i32(word(columns, NAME_OFFSETS) + 4 * (pair + 1)) - name
+        value = load_i32(word(columns, VALUE_OFFSETS) + 4 * pair)
+        value_size = load_i32(word(columns, VALUE_OFFSETS) + 4 * (pair + 1)) - value
         # Whole words, where they stay inside the texts, and what they overwrite is written later.
         if (
             end - target >= name_size + value_size + 32
-            and columns[NAMES_BYTES] - name >= name_size + 16
-            and columns[VALUES_BYTES] - value >= value_size + 16
+            and word(columns, NAMES_BYTES) - name >= name_size + 16
+            and word(columns, VALUES_BYTES) - value >= value_size + 16
         ):
-            copy_words(target, columns[NAMES] + name, name_size)
-            copy_words(target + name_size + 1, columns[VALUES] + value, value_size)
+            copy_words(target, word(columns, NAMES) + name, name_size)
+            copy_words(target + name_size + 1, word(columns, VALUES) + value, value_size)
         else:
-            copy_bytes(target, columns[NAMES] + name, name_size)
-            copy_bytes(target + name_size + 1, columns[VALUES] + value, value_size)
+            copy_bytes(target, word(columns, NAMES) + name, name_size)
+            copy_bytes(target + name_size + 1, word(columns, VALUES) + value, value_size)
         store_u8(target + name_size, NAME_VALUE_SEPARATOR)
         target += name_size + 1 + value_size
         if target < end:
@@ -195,47 +241,48 @@ def encode_properties(target: int, size: int, first: int, last: int, columns: In
 
 
 @kernel
-def encode_rows(
-    out: int, out_length: int, base_offset: int, rows: int, columns: Ints64, failed: Ints64
-) -> int:
+def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns: int, failed: Ints64) -> int:
     """Write ``rows`` frames.
 
-    :param columns: addresses of the columns' memory.
+    :param columns: address of the table of addresses of the columns' memory.
     :return: ENCODED, or what is wrong with row ``failed[0]``.
     """
-    born = np.zeros(HOST_STATE, np.int64)
-    store = np.zeros(HOST_STATE, np.int64)
     for i in range(rows):
         failed[0] = i
-        offset = load_i64(columns[PHYSICAL_OFFSET] + 8 * i)
-        size = load_i32(columns[SIZE] + 4 * i)
+        if i + _AHEAD < rows:
+            ahead = out + load_i64(word(columns, PHYSICAL_OFFSET) + 8 * (i + _AHEAD)) - base_offset
+            prefetch(ahead)
+            prefetch(ahead + 64)
+            prefetch(ahead + 128)
+        offset = load_i64(word(columns, PHYSICAL_OFFSET) + 8 * i)
+        size = load_i32(word(columns, SIZE) + 4 * i)
         if size <= 0 or size > out_length or offset < base_offset or offset - base_offset > out_length - size:
             return FAULT_OUTSIDE
         at = out + (offset - base_offset)
-        if load_u8(columns[HAS_RAW] + i):
-            begin = load_i32(columns[RAW_OFFSETS] + 4 * i)
-            if load_i32(columns[RAW_OFFSETS] + 4 * (i + 1)) - begin != size:
+        if load_u8(word(columns, HAS_RAW) + i):
+            if view_size(word(columns, RAW), i) != size:
                 return FAULT_RAW_SIZE
-            copy_bytes(at, columns[RAW] + begin, size)
+            copy_bytes(at, view_source(word(columns, RAW), word(columns, RAW_BUFFERS), i, size), size)
             continue
-        if not load_u8(columns[COMPLETE] + i):
+        if not load_u8(word(columns, COMPLETE) + i):
             return FAULT_INCOMPLETE
-        magic = load_i32(columns[MAGIC] + 4 * i) & 0xFFFFFFFF
+        magic = load_i32(word(columns, MAGIC) + 4 * i) & 0xFFFFFFFF
         if magic != MAGIC_V1 and magic != MAGIC_V2:
             return FAULT_MAGIC
         length_bytes = 1 if magic == MAGIC_V1 else 2
-        sys_flag = load_i32(columns[SYS_FLAG] + 4 * i)
-        body = load_i32(columns[BODY_OFFSETS] + 4 * i)
-        body_size = load_i32(columns[BODY_OFFSETS] + 4 * (i + 1)) - body
-        topic = load_i32(columns[TOPIC_OFFSETS] + 4 * i)
-        topic_size = load_i32(columns[TOPIC_OFFSETS] + 4 * (i + 1)) - topic
-        first = load_i32(columns[PAIR_OFFSETS] + 4 * i)
-        last = load_i32(columns[PAIR_OFFSETS] + 4 * (i + 1))
+        sys_flag = load_i32(word(columns, SYS_FLAG) + 4 * i)
+        body_size = view_size(word(columns, BODY), i)
+        topic = load_i32(word(columns, TOPIC_OFFSETS) + 4 * i)
+        topic_size = load_i32(word(columns, TOPIC_OFFSETS) + 4 * (i + 1)) - topic
+        first = load_i32(word(columns, PAIR_OFFSETS) + 4 * i)
+        last = load_i32(word(columns, PAIR_OFFSETS) + 4 * (i + 1))
         block_size = 0
         if last > first:
-            block_size = 2 * (last - first) - (0 if load_u8(columns[TERMINATED] + i) else 1)
+            block_size = 2 * (last - first) - (0 if load_u8(word(columns, TERMINATED) + i) else 1)
             for column in (NAME_OFFSETS, VALUE_OFFSETS):
-                block_size += load_i32(columns[column] + 4 * last) - load_i32(columns[column] + 4 * first)
+                block_size += load_i32(word(columns, column) + 4 * last) - load_i32(
+                    word(columns, column) + 4 * first
+                )
         expected = BODY_AT + body_size + length_bytes + topic_size + 2 + block_size
         if sys_flag & BORN_HOST_IPV6:
             expected += IPV6_EXTRA_BYTES
@@ -244,24 +291,25 @@ def encode_rows(
         if expected != size or block_size > 0x7FFF or topic_size > (0x7F if length_bytes == 1 else 0x7FFF):
             return FAULT_LENGTHS
         if (
-            load_i64(columns[BORN_TIMESTAMP] + 8 * i) % 1000 != 0
-            or load_i64(columns[STORE_TIMESTAMP] + 8 * i) % 1000 != 0
+            load_i64(word(columns, BORN_TIMESTAMP) + 8 * i) % 1000 != 0
+            or load_i64(word(columns, STORE_TIMESTAMP) + 8 * i) % 1000 != 0
         ):
             return FAULT_TIMESTAMP
 
-        extra = encode_header(at, i, columns, born, store)
+        extra = encode_header(at, i, columns)
         if extra < 0:
             return FAULT_HOST
         target = at + extra + BODY_AT
         store_be_i32(target - 4, body_size)
-        copy_bytes(target, columns[BODY] + body, body_size)
+        body = view_source(word(columns, BODY), word(columns, BODY_BUFFERS), i, body_size)
+        copy_bytes(target, body, body_size)
         target += body_size
         if length_bytes == 1:
             store_u8(target, topic_size)
         else:
             store_be_i16(target, topic_size)
         target += length_bytes
-        copy_bytes(target, columns[TOPIC] + topic, topic_size)
+        copy_bytes(target, word(columns, TOPIC) + topic, topic_size)
         target += topic_size
         store_be_i16(target, block_size)
         encode_properties(target + 2, block_size, first, last, columns)

@@ -60,7 +60,6 @@ _CRC_DIGITS = 10
 Ints32 = npt.NDArray[np.int32]
 Ints64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-Table = npt.NDArray[np.uint32]
 
 
 @inlined
@@ -115,7 +114,7 @@ def body_position(at: int) -> int:
 
 
 @inlined
-def crc_fault(at: int, size: int, crc_function: int, crc_table: Table) -> int:
+def crc_fault(at: int, size: int, crc_function: int, crc_table: int) -> int:
     """MESSAGE, or which CRC of the well-formed frame at address ``at`` is wrong.
 
     The body's is checked where there is a body (CommitLog#checkMessageAndReturnSize), the one over

@@ -30,7 +30,6 @@ from storage_engine.rocketmq.frame_kernels import (
     Bytes,
     Ints32,
     Ints64,
-    Table,
     body_position,
     classify,
     crc_fault,
@@ -47,6 +46,11 @@ from storage_engine.rocketmq.native import (
     load_be_i64,
     load_be_u32,
     load_i8,
+    load_i32,
+    load_i64,
+    prefetch,
+    store_i32,
+    store_i64,
 )
 
 KIND_MESSAGE: Final = 0
@@ -64,13 +68,21 @@ RUN_CLOSED: Final = 3
 RUN_ORIGIN: Final = 4
 RUN_FAULT: Final = 5
 ROWS: Final = 6
-BODY_BYTES: Final = 7
-TOPIC_BYTES: Final = 8
-PROPERTY_BYTES: Final = 9
-BORN_IPV6_ROWS: Final = 10
-STORE_IPV6_ROWS: Final = 11
-QUEUES: Final = 12
-STATE_SIZE: Final = 13
+TOPIC_BYTES: Final = 7
+PROPERTY_BYTES: Final = 8
+BORN_IPV6_ROWS: Final = 9
+STORE_IPV6_ROWS: Final = 10
+QUEUES: Final = 11
+STATE_SIZE: Final = 12
+
+# The table of the queues met: a hash table of their numbers plus one, then by number the positions of
+# their topics, the topics' lengths, the queue ids.
+MOST_QUEUES: Final = 1 << 16
+QUEUE_SLOTS: Final = 4 * MOST_QUEUES
+QUEUE_TOPIC_AT_AT: Final = 4 * QUEUE_SLOTS
+QUEUE_TOPIC_LENGTHS_AT: Final = QUEUE_TOPIC_AT_AT + 8 * MOST_QUEUES
+QUEUE_IDS_AT: Final = QUEUE_TOPIC_LENGTHS_AT + 4 * MOST_QUEUES
+QUEUE_TABLE_BYTES: Final = QUEUE_IDS_AT + 4 * MOST_QUEUES
 
 
 @inlined
@@ -80,35 +92,36 @@ def queue_code(
     topic_length: int,
     queue_id: int,
     seed: np.uint64,
-    state: Ints64,
-    slots: Ints32,
-    queue_topic_at: Ints64,
-    queue_topic_length: Ints32,
-    queue_ids: Ints32,
+    queues: int,
+    queue_table: int,
 ) -> int:
-    """Number of the queue (topic, queue id) in order of first appearance; -1 when the table is full."""
-    mask = np.uint64(len(slots) - 1)
+    """Number of the queue (topic, queue id) in order of first appearance; -1 when the table is full.
+
+    :param queues: how many there are; also the number of a queue that wasn't met before.
+    :param queue_table: address of QUEUE_TABLE_BYTES.
+    """
+    ids = queue_table + QUEUE_IDS_AT
+    topics_at = queue_table + QUEUE_TOPIC_AT_AT
+    topic_lengths = queue_table + QUEUE_TOPIC_LENGTHS_AT
     hashed = hash_bytes(address + topic_at, topic_length, seed ^ np.uint64(queue_id & 0xFFFFFFFF))
-    slot = hashed & mask
+    slot = int64(hashed) & (QUEUE_SLOTS - 1)
     while True:
-        code = int64(slots[slot]) - 1
+        code = load_i32(queue_table + 4 * slot) - 1
         if code < 0:
-            code = int64(state[QUEUES])
-            if code >= len(queue_ids):
+            if queues >= MOST_QUEUES:
                 return -1
-            state[QUEUES] = code + 1
-            slots[slot] = code + 1
-            queue_topic_at[code] = topic_at
-            queue_topic_length[code] = topic_length
-            queue_ids[code] = queue_id
-            return code
+            store_i32(queue_table + 4 * slot, queues + 1)
+            store_i64(topics_at + 8 * queues, topic_at)
+            store_i32(topic_lengths + 4 * queues, topic_length)
+            store_i32(ids + 4 * queues, queue_id)
+            return queues
         if (
-            queue_ids[code] == queue_id
-            and queue_topic_length[code] == topic_length
-            and same_bytes(address + queue_topic_at[code], address + topic_at, topic_length)
+            load_i32(ids + 4 * code) == queue_id
+            and load_i32(topic_lengths + 4 * code) == topic_length
+            and same_bytes(address + load_i64(topics_at + 8 * code), address + topic_at, topic_length)
         ):
             return code
-        slot = (slot + np.uint64(1)) & mask
+        slot = (slot + 1) & (QUEUE_SLOTS - 1)
 
 
 @kernel
@@ -118,7 +131,7 @@ def scan(
     base_offset: int,
     limit: int,
     crc_function: int,
-    crc_table: Table,
+    crc_table: int,
     check_crc: bool,
     seed: np.uint64,
     state: Ints64,
@@ -128,10 +141,7 @@ def scan(
     faults: Bytes,
     origins: Ints64,
     codes: Ints32,
-    slots: Ints32,
-    queue_topic_at: Ints64,
-    queue_topic_length: Ints32,
-    queue_ids: Ints32,
+    queue_table: int,
 ) -> None:
     """Walk on from ``state``, until ``limit`` bytes are covered, the arrays are full, or the end.
 
@@ -144,11 +154,11 @@ def scan(
     position = state[POSITION]
     run_start = state[RUN_START]
     rows = 0
-    body_bytes = 0
     topic_bytes = 0
     property_bytes = 0
     born_ipv6_rows = 0
     store_ipv6_rows = 0
+    queues = state[QUEUES]
     while rows < capacity:
         pending = position - run_start
         if pending >= RUN_PIECE_BYTES or (pending > 0 and (state[RUN_CLOSED] or position >= length)):
@@ -188,6 +198,9 @@ def scan(
             continue
         at = address + position
         size = load_be_i32(at)
+        # Checking this one takes longer than fetching the next one's header.
+        prefetch(at + size)
+        prefetch(at + size + 64)
         if rows > 0 and position + size - chunk_start > limit:
             break
         if check_crc:
@@ -214,14 +227,12 @@ def scan(
             topic_length,
             load_be_i32(at + QUEUE_ID_AT),
             seed,
-            state,
-            slots,
-            queue_topic_at,
-            queue_topic_length,
-            queue_ids,
+            queues,
+            queue_table,
         )
         if code < 0:
             break
+        queues = max(queues, code + 1)
         positions[rows] = position
         sizes[rows] = size
         kinds[rows] = KIND_MESSAGE
@@ -229,7 +240,6 @@ def scan(
         origins[rows] = position
         codes[rows] = code
         rows += 1
-        body_bytes += body_length
         topic_bytes += topic_length
         property_bytes += size - (topic_at + topic_length + 2)
         sys_flag = load_be_i32(at + SYS_FLAG_AT)
@@ -242,7 +252,7 @@ def scan(
     state[POSITION] = position
     state[RUN_START] = run_start
     state[ROWS] = rows
-    state[BODY_BYTES] = body_bytes
+    state[QUEUES] = queues
     state[TOPIC_BYTES] = topic_bytes
     state[PROPERTY_BYTES] = property_bytes
     state[BORN_IPV6_ROWS] = born_ipv6_rows
@@ -256,7 +266,7 @@ def walk_to_end(
     base_offset: int,
     start: int,
     crc_function: int,
-    crc_table: Table,
+    crc_table: int,
     check_crc: bool,
 ) -> int:
     """Where the frames that follow each other from ``start`` end; ``length`` behind a blank frame."""

@@ -32,8 +32,8 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("unique_key", pa.string()),
     pa.field("properties", pa.map_(pa.string(), pa.string())),
     pa.field("properties_terminated", pa.bool_()),
-    pa.field("body", pa.binary()),
-    pa.field("raw", pa.binary()),
+    pa.field("body", pa.binary_view()),
+    pa.field("raw", pa.binary_view()),
 ]
 
 SCHEMA = pa.schema(_FIELDS)
@@ -45,7 +45,8 @@ MessageDecoder#string2messageProperties makes of the block: pairs without a name
 dropped, of one name's values the last counts; null when the block is empty or no UTF-8.
 ``properties_terminated``: the last pair is followed by a separator. ``body`` as stored, possibly
 compressed (``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw``: the exact bytes,
-where the typed columns would not re-encode to them.
+where the typed columns would not re-encode to them. ``body`` and ``raw`` are no copies: what is decoded
+holds on to the segment, and has to be cast to pa.binary() to be sorted.
 """
 
 KINDS = pa.array(["message", "blank", "undecodable"], pa.string())

@@ -117,6 +117,7 @@ load_be_u32: Callable[[int], int] = _load(32, types.int64, big_endian=True, sign
 load_be_i64: Callable[[int], int] = _load(64, types.int64, big_endian=True, signed=True)
 load_le_u64: Callable[[int], np.uint64] = _load(64, types.uint64, big_endian=False, signed=False)
 load_i32: Callable[[int], int] = _load(32, types.int64, big_endian=None, signed=True)
+load_u32: Callable[[int], int] = _load(32, types.int64, big_endian=None, signed=False)
 load_i64: Callable[[int], int] = _load(64, types.int64, big_endian=None, signed=True)
 store_u8: Callable[[int, int], None] = _store(8, big_endian=True)
 store_i32: Callable[[int, int], None] = _store(32, big_endian=None)
@@ -124,6 +125,22 @@ store_i64: Callable[[int, int], None] = _store(64, big_endian=None)
 store_be_i16: Callable[[int, int], None] = _store(16, big_endian=True)
 store_be_i32: Callable[[int, int], None] = _store(32, big_endian=True)
 store_be_i64: Callable[[int, int], None] = _store(64, big_endian=True)
+
+
+@inlined
+def word(table: int, index: int) -> int:
+    """Element of a table of 64-bit integers at an address.
+
+    Kernels hand tables on to inlined functions by address: an array would be counted as one reference
+    more and one less, by atomic operations, at every call.
+    """
+    return load_i64(table + 8 * index)
+
+
+@inlined
+def set_word(table: int, index: int, value: int) -> None:
+    """Write an element of a table of 64-bit integers at an address."""
+    store_i64(table + 8 * index, value)
 
 
 @_intrinsic
@@ -154,20 +171,45 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-@_intrinsic
-def stream_32(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy exactly 32 bytes past the caches; ``target`` must be a multiple of 32.
+def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
+    """A word with a bit for each of 64 bytes, the lowest for the first: whether ``compare`` holds."""
 
-    Spares reading what is overwritten. Quick only where whole cache lines are written one after the
-    other, with no other stores in between.
-    """
+    def typer(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.VectorType(ir.IntType(8), 64)
+            value = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
+            mask = builder.bitcast(compare(builder, value), ir.IntType(64))
+            return mask if _LITTLE_ENDIAN else builder.bitreverse(mask)
+
+        return types.uint64(types.int64), generate
+
+    return intrinsic(typer)
+
+
+def _splat(value: Any, byte: int) -> Any:
+    return ir.Constant(value.type, [byte] * 64)
+
+
+separators_64: Callable[[int], np.uint64] = _mask_of_64(
+    # Bytes 1 and 2, the others wrap around.
+    lambda builder, value: builder.icmp_unsigned("<", builder.sub(value, _splat(value, 1)), _splat(value, 2))
+)
+"""Which of 64 bytes separate names, values and properties."""
+
+not_ascii_64: Callable[[int], np.uint64] = _mask_of_64(
+    lambda builder, value: builder.icmp_signed("<", value, _splat(value, 0))
+)
+"""Which of 64 bytes are 0x80 or above."""
+
+
+@_intrinsic
+def copy_32(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy exactly 32 bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector_pointer = ir.VectorType(ir.IntType(8), 32).as_pointer()
         value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
-        store = builder.store(value, builder.inttoptr(args[0], vector_pointer), align=32)
-        one = ir.Constant(ir.IntType(32), 1)
-        store.set_metadata("nontemporal", builder.module.add_metadata([one]))
+        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate

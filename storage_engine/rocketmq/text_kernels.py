@@ -6,6 +6,7 @@ import numpy as np
 
 from storage_engine.rocketmq.native import (
     copy_16,
+    copy_32,
     inlined,
     load_be_i64,
     load_be_u32,
@@ -24,6 +25,16 @@ def copy_words(target: int, source: int, size: int) -> None:
     while done < size:
         copy_16(target + done, source + done)
         done += 16
+
+
+@inlined
+def copy_long_words(target: int, source: int, size: int) -> None:
+    """Copy a text, 32 bytes a step: up to 31 bytes behind both ranges are read and overwritten."""
+    copy_32(target, source)
+    done = 32
+    while done < size:
+        copy_32(target + done, source + done)
+        done += 32
 
 
 @inlined

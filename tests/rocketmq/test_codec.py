@@ -28,6 +28,9 @@ RELAXED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
+COPIED = pa.schema([f.with_type(pa.binary()) if pa.types.is_binary_view(f.type) else f for f in CODEC.schema])
+"""Bodies and raw bytes as copies: Arrow can't sort views yet."""
+
 
 def segments(root: Path) -> dict[str, bytes]:
     paths = [path for path in root.rglob("0*") if path.parent.name in ("commitlog", "cl1", "cl2")]
@@ -40,7 +43,8 @@ def decode(data: bytes, base_offset: int = 0, chunk_bytes: int | None = None) ->
         table.validate(full=True)
         tables.append(table)
         damages.extend(found)
-    return pa.concat_tables(tables) if tables else CODEC.schema.empty_table(), damages
+    rows = pa.concat_tables(tables) if tables else CODEC.schema.empty_table()
+    return rows.cast(COPIED), damages
 
 
 def encode(rows: pa.Table, size: int, base_offset: int = 0) -> bytes:
