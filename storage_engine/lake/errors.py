@@ -79,8 +79,8 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
     """The error to raise for a library's failure; keeps the reason and the file it names."""
     return LakeUnavailableError(
         f"lake {location}: can't {doing}: {_reason(error)}. The store was not changed. Check that the "
-        "lake is mounted or reachable, its credentials valid, and that it is writable and has space, then run "
-        "again: what is proven already is kept."
+        "lake is mounted or reachable, its credentials valid, and that it is writable and has space, then "
+        "run again: what is proven already is kept."
     )
 
 
