@@ -10,7 +10,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError
@@ -27,6 +27,9 @@ from storage_engine.lake.tables import (
     SEGMENTS,
     SEGMENTS_PROPERTIES,
     check_messages_schema,
+    check_version,
+    evolve,
+    first_messages_schema,
     messages_properties,
     messages_schema,
     partition_by_store,
@@ -38,6 +41,7 @@ CHANGE_LOCK = threading.Lock()
 
 _BROKER = "rocketmq"
 
+_UPGRADE_ATTEMPTS = 20
 
 NO_CATALOG_TABLES = (OperationalError, ProgrammingError)
 """How SQLite and PostgreSQL, each in its way, say that a SQL catalog lacks its own tables, or has them."""
@@ -93,7 +97,29 @@ def open_lake(config: LakeConfig, *, create: bool) -> Lake:
             with CHANGE_LOCK:
                 _create(lake, sqlite_file)
     _check(lake)
+    if create:
+        upgrade(lake)
     return lake
+
+
+def upgrade(lake: Lake) -> None:
+    """Give a lake that an older version made the columns of this one.
+
+    :raises LakeUnavailableError: the lake can't be written, or isn't ours.
+    """
+    schema = messages_schema(codec_for(_BROKER).schema)
+    for load, expected in ((lake.messages, schema), (lake.segments, segments_schema())):
+        for _ in range(_UPGRADE_ATTEMPTS):
+            with lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
+                if not evolve(load(), expected):
+                    break
+        else:
+            raise LakeUnavailableError(
+                f"lake {lake.location}: {_UPGRADE_ATTEMPTS} attempts to add columns to "
+                f"{load().location()} were overtaken by other writers. Nothing was changed. Run again "
+                "when fewer write at once."
+            )
+    check_messages_schema(lake.messages().location(), schema, lake.messages().schema())
 
 
 def _load_catalog(config: LakeConfig) -> Catalog:
@@ -147,10 +173,9 @@ def _create(lake: Lake, sqlite_file: Path | None) -> None:
         fsync_path(sqlite_file.parent)
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace_if_not_exists(namespace)
-    messages = messages_schema(codec_for(_BROKER).schema)
     segments = segments_schema()
     for name, schema, properties in (
-        (MESSAGES, messages, messages_properties()),
+        (MESSAGES, first_messages_schema(codec_for(_BROKER).schema), messages_properties()),
         (SEGMENTS, segments, SEGMENTS_PROPERTIES),
     ):
         catalog.create_table_if_not_exists(
@@ -173,6 +198,7 @@ def _check(lake: Lake) -> None:
             ) from error
         raise
     for table in tables:
+        check_version(table)
         retries = table.properties.get(COMMIT_RETRIES_PROPERTY)
         if retries != "0":
             raise LakeUnavailableError(

@@ -1,53 +1,82 @@
 """Making proven segments count: data files into ``messages``, in one snapshot, then their receipts.
 
-Whatever is retried, killed or run twice, each segment is in each table once. Before every attempt the
-table is loaded anew and asked what it holds already; an attempt is bound to the snapshot it looked at, so
-of two at the same time one is refused by the catalog and looks again. An outcome that is not known is
-found out by reading the table.
+Whatever is retried, killed or run twice, each segment is in each table once. Before every attempt both
+tables are loaded anew and asked what is missing; an attempt is bound to the snapshot it looked at, so of two
+at the same time one is refused by the catalog and looks again. That holds for a request that timed out and
+lands later, too: once anything else was committed it is refused, and until then the table does not have it.
+An outcome that is not known is found out by reading the table.
+
+A receipt is appended only for a data file that the table has at that moment. Where a segment's receipt holds
+no longer, since its file was lost or its rows were rewritten or dropped, the new file takes the place of what
+is left of the old, and the new receipt supersedes the one that is there.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.table import Table
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    UnauthorizedError,
+    ValidationException,
+)
+from pyiceberg.table import Table, Transaction
 
 from storage_engine.durable import unlink
 from storage_engine.exceptions import (
     CommitStateUnknownError,
     LakeConflictError,
     LakeUnavailableError,
-    ProofError,
     StorageEngineError,
 )
-from storage_engine.lake.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, upgrade
+from storage_engine.lake.chain import check_links
+from storage_engine.lake.commit_lock import committing
+from storage_engine.lake.data_commit import Missing, missing_data, prepare_data
 from storage_engine.lake.durable_io import local_path, recorded_outputs
-from storage_engine.lake.errors import LAKE_FAILURES, lake_errors, lake_unavailable, parquet_errors
-from storage_engine.lake.filters import segment_rows
-from storage_engine.lake.jobs import ProvenSegment, file_name, slot_prefix, split_data_file_name
+from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable
+from storage_engine.lake.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.receipts import CHAIN_START, check_chain, receipts_in, row_hash
+from storage_engine.lake.receipt_commit import prepare_receipts
+from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_in
 from storage_engine.lake.staging import publish, sweep
-from storage_engine.model.receipt import Receipt
-
-T = TypeVar("T")
+from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 _MAX_ATTEMPTS = 30
+
+_MAX_REPEATS = 3
+"""Of two that archive one segment, the later may replace the other's file before its receipt is there."""
+
+_REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
+"""Answers by which a catalog server says that it did nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What has to be committed next.
+
+    :param what: says the same for the same work, so that two readings of the tables can be compared.
+    """
+
+    table: Table
+    what: tuple[str, ...]
+    prepare: Callable[[], Transaction]
 
 
 def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receipt, ...]:
     """Commit proven segments; when this returns, they are in the lake durably.
 
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
-        committed before it is the older one.
+        committed before, and whose receipt still holds, it is the older one.
     :raises LakeConflictError: other bytes are archived under the same store, lineage, log and base
         offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
@@ -57,77 +86,168 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
     if not proven:
         return ()
     _check_against_each_other(proven)
+    upgrade(lake)
+    segments = list({segment.identity: segment for segment in proven}.values())
     # Ask both tables before any file gets its final name.
-    _without_receipt(lake.segments(), proven)
-    _without_data(lake.messages(), proven)
-    publish(proven)
+    unsettled, _ = _look(lake, lake.segments(), lake.messages(), segments)
+    publish(unsettled)
     with CHANGE_LOCK:
-        _commit_until_present(lake, lake.messages, lambda table: _without_data(table, proven), _append_data)
-        _commit_until_present(
-            lake, lake.segments, lambda table: _without_receipt(table, proven), _append_receipts
-        )
-    sweep(proven)
-    return _receipts_of(lake.segments(), proven)
+        commit_steps(lake, lambda: _next_step(lake, segments))
+    sweep(segments)
+    _, settled = _look(lake, lake.segments(), lake.messages(), segments)
+    return tuple(settled[segment.identity] for segment in proven)
 
 
-def _commit_until_present(
-    lake: Lake,
-    load: Callable[[], Table],
-    missing: Callable[[Table], Sequence[ProvenSegment]],
-    append: Callable[[Table, Sequence[ProvenSegment]], None],
-) -> None:
-    """Append what is missing until a freshly loaded table misses nothing."""
+def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequence[Receipt]]) -> None:
+    """Append receipts of segments whose rows are in the lake already.
+
+    :param missing: says of a freshly loaded ``segments`` table which rows it lacks.
+    :raises StorageEngineError: as :func:`commit_segments` does.
+    """
+
+    def next_step() -> _Step | None:
+        table = lake.segments()
+        head = check_links(table, store_id)
+        rows = missing(table)
+        if not rows:
+            return None
+        what = tuple(row.sha256 for row in rows)
+        return _Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
+
+    with CHANGE_LOCK:
+        commit_steps(lake, next_step)
+
+
+def _look(
+    lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment]
+) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
+    """Which segments have no receipt that holds, and the receipts of the others.
+
+    :param segments: loaded before ``messages``: a receipt comes after its data.
+    """
+    settled: dict[SegmentIdentity, Receipt] = {}
+    others: list[Receipt] = []
+    for store_id, of_store in _by_store(proven).items():
+        check_links(segments, store_id)
+        span = _span(of_store)
+        rows = receipts_in(segments, store_id, base_offsets=span)
+        by_slot = {slot_prefix(row.identity): row for row in rows}
+        live = {file.location: file for file in live_data_files(messages, store_id, span)} if rows else {}
+        for segment in of_store:
+            row = by_slot.get(slot_prefix(segment.identity))
+            if row is None:
+                continue
+            if row.sha256 != segment.sha256:
+                raise _conflict(segment, row.sha256)
+            if row.files != (_file_of(segment),):
+                others.append(row)
+            elif not live_fault(row, live):
+                settled[row.identity] = row
+    # Whoever archived a segment anew may have found its file damaged: its length proves nothing.
+    broken = broken_receipts(lake, others, read_files=True)
+    settled |= {row.identity: row for row in others if row.identity not in broken}
+    return [segment for segment in proven if segment.identity not in settled], settled
+
+
+def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> _Step | None:
+    """Data first; receipts only when the table has all of it.
+
+    What is missing is asked of the very tables that the commit is then bound to.
+    """
+    table, messages = lake.segments(), lake.messages()
+    unsettled, _ = _look(lake, table, messages, proven)
+    if not unsettled:
+        return None
+    missing: list[Missing] = []
+    for store_id, of_store in _by_store(unsettled).items():
+        missing += missing_data(messages, store_id, of_store, _span(of_store))
+    for item in missing:
+        if item.other_sha256 is not None:
+            raise _conflict(item.segment, item.other_sha256)
+    if missing:
+        what = ("data", *(item.segment.data_file for item in missing))
+        return _Step(messages, what, lambda: prepare_data(messages, missing))
+    heads = {store_id: check_links(table, store_id) for store_id in _by_store(unsettled)}
+    rows = [
+        segment.receipt() for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
+    ]
+    what = ("receipts", *(segment.data_file for segment in unsettled))
+    return _Step(table, what, lambda: prepare_receipts(table, heads, rows))
+
+
+def commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
+    """Commit one step after the other until freshly loaded tables miss nothing."""
+    with committing(lake):
+        _commit_steps(lake, next_step)
+
+
+def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     unknown: Exception | None = None
+    committed: Counter[tuple[str, ...]] = Counter()
     for attempt in range(_MAX_ATTEMPTS):
         if attempt:
-            time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1.0)))
-        try:
-            table = load()
-            todo = missing(table)
-        except LakeUnavailableError as error:
-            if unknown is None:
-                raise
-            raise _state_unknown(lake, unknown) from error
-        if not todo:
+            time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1.0)) if unknown or attempt > 2 else 0)
+        with _unknown_if_unreadable(lake, unknown):
+            step = next_step()
+        if step is None:
             return
+        if committed[step.what] == _MAX_REPEATS:
+            raise LakeUnavailableError(
+                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and each "
+                "time what it had added was not to be found: another program undoes it. The store was not "
+                "changed. Find out who writes to the table."
+            )
         with recorded_outputs() as created:
             try:
-                append(table, todo)
+                change = step.prepare()
+            except BaseException as error:
+                _remove(created, step.table)
+                if isinstance(error, LAKE_FAILURES):
+                    raise lake_unavailable(step.table.location(), "commit", error) from error
+                raise
+            try:
+                change.commit_transaction()
+                committed[step.what] += 1
             except StorageEngineError:
                 raise
-            except CommitFailedException as error:
+            except (CommitFailedException, ValidationException) as error:
                 # Somebody else committed in between; it may have been an earlier attempt of ours.
                 if _is_settled(lake, error):
-                    _remove(created, table)
+                    _remove(created, step.table)
             except Exception as error:
                 unknown = error
-                if _is_settled(lake, error) and _state_is(load, missing, todo, unknown, lake):
-                    _remove(created, table)
+                if _is_settled(lake, error) and _is_still(step, next_step, lake, error):
+                    _remove(created, step.table)
                     if isinstance(error, LAKE_FAILURES):
-                        raise lake_unavailable(table.location(), "commit", error) from error
+                        raise lake_unavailable(step.table.location(), "commit", error) from error
                     raise
     if unknown is not None:
         raise _state_unknown(lake, unknown)
     raise LakeUnavailableError(
         f"lake {lake.location}: {_MAX_ATTEMPTS} attempts to commit were overtaken by other writers. "
-        "Nothing of this commit is in the table. Run again when fewer write at once."
+        "What is committed by now is found when it is run again; do that when fewer write at once."
     )
 
 
-def _state_is(
-    load: Callable[[], Table],
-    missing: Callable[[Table], Sequence[ProvenSegment]],
-    todo: Sequence[ProvenSegment],
-    cause: Exception,
-    lake: Lake,
-) -> bool:
-    """Whether the table, read again, still misses exactly what an attempt wanted to add."""
+@contextmanager
+def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[None]:
     try:
-        return list(missing(load())) == list(todo)
+        yield
+    except LakeUnavailableError as error:
+        if unknown is None:
+            raise
+        raise _state_unknown(lake, unknown) from error
+
+
+def _is_still(step: _Step, next_step: Callable[[], _Step | None], lake: Lake, cause: Exception) -> bool:
+    """Whether the tables, read again, still miss exactly what an attempt wanted to add."""
+    try:
+        again = next_step()
     except LakeUnavailableError as error:
         if _was_not_sent(cause):
             raise lake_unavailable(lake.location, "commit", cause) from error
         raise _state_unknown(lake, cause) from error
+    return again is not None and again.what == step.what
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
@@ -139,12 +259,15 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
     catalog = lake.catalog
     if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
         return True
-    return _was_not_sent(error)
+    return _was_not_sent(error) or isinstance(error, _REFUSED)
 
 
 def _was_not_sent(error: Exception) -> bool:
-    """Whether a commit failed at writing a file, which comes before the catalog is asked."""
-    return isinstance(error, OSError) and bool(error.errno) and not isinstance(error, ConnectionError)
+    """Whether a commit failed at writing a file, which comes before the catalog is asked.
+
+    A file has a name; a connection that broke has none.
+    """
+    return isinstance(error, OSError) and bool(error.errno) and error.filename is not None
 
 
 def _state_unknown(lake: Lake, cause: Exception) -> CommitStateUnknownError:
@@ -173,92 +296,20 @@ def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
             raise _conflict(segment, other.sha256)
 
 
-def _without_receipt(table: Table, proven: Sequence[ProvenSegment]) -> list[ProvenSegment]:
-    missing = []
-    for store_id, segments in _by_store(proven).items():
-        known = {(r.lineage, r.log, r.base_offset): r.sha256 for r in receipts_in(table, store_id)}
-        for segment in segments:
-            sha256 = known.get((segment.lineage, segment.log, segment.base_offset))
-            if sha256 is None:
-                missing.append(segment)
-            elif sha256 != segment.sha256:
-                raise _conflict(segment, sha256)
-    return missing
-
-
-def _without_data(table: Table, proven: Sequence[ProvenSegment]) -> list[ProvenSegment]:
-    missing = []
-    for store_id, segments in _by_store(proven).items():
-        offsets = [segment.base_offset for segment in segments]
-        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
-        content_by_slot = dict(split_data_file_name(file_name(file.location)) for file in files)
-        # Rows that another engine rewrote are in files whose names say nothing of segments.
-        rewritten = "" in content_by_slot
-        for segment in segments:
-            content = content_by_slot.get(slot_prefix(segment.identity))
-            if content is None:
-                if not (rewritten and _has_rows(table, segment)):
-                    missing.append(segment)
-            elif content != segment.sha256[: len(content)]:
-                raise _conflict(segment, content)
-    return missing
-
-
-def _has_rows(table: Table, segment: ProvenSegment) -> bool:
-    where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
-    with lake_errors(table.location(), "look for rows of a segment"):
-        return (
-            table.scan(row_filter=where, limit=1, selected_fields=("physical_offset",)).to_arrow().num_rows
-            > 0
-        )
-
-
-def _append_data(table: Table, segments: Sequence[ProvenSegment]) -> None:
-    files = []
-    for segment in segments:
-        with parquet_errors(segment.data_file):
-            data_file = parquet_file_to_data_file(table.io, table.metadata, segment.data_file)
-        if (data_file.file_size_in_bytes, data_file.record_count) != (
-            segment.data_file_bytes,
-            segment.row_count,
-        ):
-            raise ProofError(
-                f"{segment.data_file}: expected {segment.data_file_bytes} bytes and {segment.row_count} rows "
-                f"as proven, found {data_file.file_size_in_bytes} and {data_file.record_count}. Nothing was "
-                "committed. Do all hosts see the same warehouse? Run archive again."
-            )
-        files.append(data_file)
-    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-        for data_file in files:
-            append.append_data_file(data_file)
-
-
-def _append_receipts(table: Table, segments: Sequence[ProvenSegment]) -> None:
-    rows = []
-    for store_id, of_store in _by_store(segments).items():
-        previous = check_chain(receipts_in(table, store_id))
-        for segment in sorted(of_store, key=lambda s: (s.lineage, s.log, s.base_offset)):
-            row = asdict(segment.receipt(previous, CHAIN_START))
-            previous = row["row_hash"] = row_hash(row)
-            rows.append(row)
-    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-
-
-def _receipts_of(table: Table, proven: Sequence[ProvenSegment]) -> tuple[Receipt, ...]:
-    by_identity = {
-        receipt.identity: receipt
-        for store_id in _by_store(proven)
-        for receipt in receipts_in(table, store_id)
-    }
-    return tuple(by_identity[segment.identity] for segment in proven)
-
-
 def _by_store(proven: Sequence[ProvenSegment]) -> dict[str, list[ProvenSegment]]:
-    """Group by store; the same segment given twice counts once."""
-    by_store: dict[str, dict[str, ProvenSegment]] = {}
+    by_store: dict[str, list[ProvenSegment]] = {}
     for segment in proven:
-        by_store.setdefault(segment.store_id, {}).setdefault(slot_prefix(segment.identity), segment)
-    return {store_id: list(segments.values()) for store_id, segments in by_store.items()}
+        by_store.setdefault(segment.store_id, []).append(segment)
+    return by_store
+
+
+def _span(segments: Sequence[ProvenSegment]) -> tuple[int, int]:
+    offsets = [segment.base_offset for segment in segments]
+    return min(offsets), max(offsets)
+
+
+def _file_of(segment: ProvenSegment) -> StoredFile:
+    return StoredFile(segment.data_file, segment.data_file_bytes, segment.data_file_sha256)
 
 
 def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError:

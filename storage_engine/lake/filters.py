@@ -14,6 +14,14 @@ def all_equal(values: Mapping[str, str | int]) -> BooleanExpression:
     return And(*terms) if len(terms) > 1 else terms[0]
 
 
+def between(column: str, first: int, last: int) -> BooleanExpression:
+    """Rows whose column lies within these two, inclusive."""
+    return And(
+        GreaterThanOrEqual(column, first),  # type: ignore[call-arg,arg-type]
+        LessThanOrEqual(column, last),  # type: ignore[call-arg,arg-type]
+    )
+
+
 def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> BooleanExpression:
     """A store's rows in ``messages``.
 
@@ -22,12 +30,7 @@ def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> Bo
     store = all_equal({"store_id": store_id})
     if base_offsets is None:
         return store
-    first, last = base_offsets
-    return And(
-        store,
-        GreaterThanOrEqual("segment_base_offset", first),  # type: ignore[call-arg,arg-type]
-        LessThanOrEqual("segment_base_offset", last),  # type: ignore[call-arg,arg-type]
-    )
+    return And(store, between("segment_base_offset", *base_offsets))
 
 
 def segment_rows(store_id: str, lineage: int, log: str, base_offset: int) -> BooleanExpression:

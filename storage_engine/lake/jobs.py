@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+import uuid
+from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts
 
-_DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})\.parquet")
+_DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class SegmentJob:
     :param facts: the file as it was when it was chosen; a file that differs is refused.
     :param messages_location: the ``messages`` table's location, so that a task needs no catalog.
     :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
+    :param attempt: part of the data file's name, where one by that name was in the table and was lost or
+        rewritten: another engine's snapshot expiry may still delete it.
     """
 
     store_id: str
@@ -32,19 +35,19 @@ class SegmentJob:
     lake: LakeConfig
     messages_location: str
     accept_damage: bool = False
+    attempt: str = ""
 
     @property
     def path(self) -> str:
         return self.facts.path
 
     def data_file(self, sha256: str) -> str:
-        """Location of the segment's data file: one name for one identity.
+        """Location of the segment's data file: one name for one identity and attempt.
 
         :param sha256: of the segment's bytes, in hex.
         """
-        name = data_file_name(
-            SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256)
-        )
+        identity = SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256)
+        name = data_file_name(identity, self.attempt)
         return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
 
 
@@ -56,6 +59,7 @@ class ProvenSegment:
 
     :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
         to it when they are there already. Belongs to this attempt alone.
+    :param manifest_facts: what the manifest is to say of the data file; see ``manifest_entry``.
     """
 
     store_id: str
@@ -82,22 +86,27 @@ class ProvenSegment:
     proof_version: int
     proven_at_ms: int
     staged_file: str
+    manifest_facts: bytes = field(repr=False)
 
     @property
     def identity(self) -> SegmentIdentity:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
-    def receipt(self, previous_hash: str, row_hash: str) -> Receipt:
-        """The row that says so, as a link of its store's chain."""
-        same = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name != "staged_file"
-        }
-        return Receipt(**same, previous_hash=previous_hash, row_hash=row_hash)
+    def receipt(self) -> Receipt:
+        """The row that says so, not yet a link of its store's chain."""
+        ours = ("staged_file", "manifest_facts")
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ours}
+        return Receipt(**same, moved_to=None, sequence=-1, previous_hash="", row_hash="")
 
 
-def data_file_name(identity: SegmentIdentity) -> str:
-    """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>.parquet``"""
-    return f"{slot_prefix(identity)}{identity.sha256[:16]}.parquet"
+def new_attempt() -> str:
+    """Eight digits that no other attempt at any segment has."""
+    return uuid.uuid4().hex[:8]
+
+
+def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
+    """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>[-<attempt>].parquet``"""
+    return f"{slot_prefix(identity)}{identity.sha256[:16]}{attempt and '-'}{attempt}.parquet"
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:
@@ -112,6 +121,12 @@ def split_data_file_name(name: str) -> tuple[str, str]:
     """
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[1], match[2]) if match else ("", "")
+
+
+def attempt_of(name: str) -> str:
+    """The attempt in a data file's name; "" when it has none, or another program named the file."""
+    match = _DATA_FILE_NAME.fullmatch(name)
+    return (match[3] or "") if match else ""
 
 
 def file_name(location: str) -> str:

@@ -1,21 +1,39 @@
-"""Which data files the ``messages`` table refers to at this moment."""
+"""Which data files the ``messages`` table refers to at this moment, and the rows of some of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyiceberg.table import Table
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
 
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import store_rows
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file in a snapshot. ``has_deletes``: some of its rows count as deleted (merge-on-read)."""
+    """A data file in a snapshot.
 
-    location: str
-    has_deletes: bool
+    :param entry: what the table says of it.
+    :param delete_files: locations of the files that say which of its rows count as deleted (merge-on-read).
+    """
+
+    entry: DataFile
+    delete_files: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        return self.entry.file_path
+
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self.delete_files)
 
 
 def live_data_files(
@@ -25,8 +43,28 @@ def live_data_files(
 
     :param base_offsets: only files that can hold a segment whose base offset lies within these two,
         inclusive.
-    :raises LakeUnavailableError: when the manifests can't be read.
+    :raises LakeUnavailableError: when the manifests can't be read, or say what can't be told by them.
     """
     with metadata_errors(table.location(), "read the table's manifests"):
-        tasks = table.scan(row_filter=store_rows(store_id, base_offsets)).plan_files()
-        return tuple(LiveFile(task.file.file_path, bool(task.delete_files)) for task in tasks)
+        try:
+            tasks = list(table.scan(row_filter=store_rows(store_id, base_offsets)).plan_files())
+        except ValueError as error:
+            if "equality delete" not in str(error):
+                raise
+            raise LakeUnavailableError(
+                f"lake table {table.location()}: another engine deleted rows by equality delete files, so "
+                "which rows are left can't be told. Nothing was changed. Let that engine rewrite the data "
+                "files (in Spark: rewrite_data_files), or roll the table back, and then run storage-engine "
+                "verify --level bytes."
+            ) from error
+        return tuple(
+            LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks
+        )
+
+
+def read_files(
+    table: Table, where: BooleanExpression, columns: tuple[str, ...], tasks: Iterable[FileScanTask]
+) -> pa.Table:
+    """Rows of chosen files only, without those that count as deleted."""
+    schema = table.schema().select(*columns)
+    return ArrowScan(table.metadata, table.io, schema, where).to_table(tasks)

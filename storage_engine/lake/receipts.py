@@ -1,25 +1,29 @@
-"""Reading the ``segments`` table: receipts, the chain that links them, and whether they still hold."""
+"""Reading the ``segments`` table: receipts, and whether they still hold.
+
+A segment that was proven again, because its data file was lost or its rows were rewritten, has several
+rows; the last one counts. The chain that links all rows is :mod:`storage_engine.lake.chain`'s.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import CHAIN_START as CHAIN_START
+from storage_engine.lake.chain import check_chain as check_chain
+from storage_engine.lake.chain import receipt_name, row_fault
+from storage_engine.lake.chain import row_hash as row_hash
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
-from storage_engine.lake.filters import all_equal
-from storage_engine.lake.live_files import live_data_files
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-
-CHAIN_START = "0" * 64
-"""``previous_hash`` of a store's first row."""
+from storage_engine.lake.filters import all_equal, between
+from storage_engine.lake.live_files import LiveFile, live_data_files
+from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +40,30 @@ class StoreSummary:
 
 
 def receipts(
-    lake: Lake, store_id: str, *, lineage: int | None = None, log: str | None = None
+    lake: Lake,
+    store_id: str,
+    *,
+    lineage: int | None = None,
+    log: str | None = None,
+    base_offsets: tuple[int, int] | None = None,
 ) -> tuple[Receipt, ...]:
-    """A store's receipts, by log, lineage and offset.
+    """A store's receipts that count, one a segment, by log, lineage and offset.
 
     :param lineage: only this one; None: all.
     :param log: only this one; None: all.
+    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
     :raises LakeUnavailableError: when the table can't be read.
     """
-    return receipts_in(lake.segments(), store_id, lineage=lineage, log=log)
+    return receipts_in(lake.segments(), store_id, lineage=lineage, log=log, base_offsets=base_offsets)
 
 
 def receipts_in(
-    table: Table, store_id: str, *, lineage: int | None = None, log: str | None = None
+    table: Table,
+    store_id: str,
+    *,
+    lineage: int | None = None,
+    log: str | None = None,
+    base_offsets: tuple[int, int] | None = None,
 ) -> tuple[Receipt, ...]:
     """The same from a ``segments`` table that is loaded already: its state is the one that counts."""
     where: dict[str, str | int] = {"store_id": store_id}
@@ -56,7 +71,22 @@ def receipts_in(
         where["lineage"] = lineage
     if log is not None:
         where["log"] = log
-    return _read(table, all_equal(where))
+    span = AlwaysTrue() if base_offsets is None else between("base_offset", *base_offsets)
+    return current(_read(table, And(all_equal(where), span)))
+
+
+def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
+    """Every row of a store, superseded ones too, in the order in which they were committed.
+
+    :raises LakeUnavailableError: when the table can't be read.
+    """
+    return _read(lake.segments(), all_equal({"store_id": store_id}))
+
+
+def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Of several rows for one segment the last, by log, lineage and offset."""
+    last = {row.identity: row for row in sorted(rows, key=lambda row: row.sequence)}
+    return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
 
 
 def find_receipt(lake: Lake, store_id: str, lineage: int, log: str, base_offset: int) -> Receipt | None:
@@ -66,7 +96,7 @@ def find_receipt(lake: Lake, store_id: str, lineage: int, log: str, base_offset:
     """
     where = all_equal({"store_id": store_id, "lineage": lineage, "log": log, "base_offset": base_offset})
     found = _read(lake.segments(), where)
-    return found[0] if found else None
+    return found[-1] if found else None
 
 
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
@@ -75,76 +105,49 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     :raises LakeUnavailableError: when the table can't be read.
     """
     table = lake.segments()
+    identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
-        columns = ("store_id", "broker", "store_root", "lineage", "size_bytes", "proven_at_ms")
-        rows = table.scan(selected_fields=columns).to_arrow().to_pylist()
+        columns = (*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence")
+        rows = table.scan(selected_fields=columns).to_arrow().sort_by("sequence").to_pylist()
+    last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in last.values():
         by_store.setdefault(row["store_id"], []).append(row)
     return tuple(_summary(by_store[store_id]) for store_id in sorted(by_store))
 
 
-def row_hash(receipt: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, over the canonical JSON of all other fields."""
-    content = {name: value for name, value in receipt.items() if name != "row_hash"}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_chain(rows: Iterable[Receipt]) -> str:
-    """Follow one store's rows from the first to the last, in the order in which they were committed.
-
-    :param rows: all rows of the store, in any order.
-    :return: ``row_hash`` of the last one; :data:`CHAIN_START` when there are none.
-    :raises ReceiptError: when a row was changed, removed, or added by somebody else.
-    """
-    following: dict[str, Receipt] = {}
-    remaining = 0
-    for row in rows:
-        if row.row_hash != row_hash(asdict(row)):
-            raise ReceiptError(
-                f"receipt of {_name(row)}: its fields hash to {row_hash(asdict(row))}, the row says "
-                f"{row.row_hash}: it was changed after it was written. {_WHAT_NOW}"
-            )
-        if row.previous_hash in following:
-            raise ReceiptError(
-                f"receipts of {_name(following[row.previous_hash])} and {_name(row)} both follow "
-                f"{row.previous_hash}: one was added from elsewhere. {_WHAT_NOW}"
-            )
-        following[row.previous_hash] = row
-        remaining += 1
-    last = CHAIN_START
-    while last in following:
-        last = following[last].row_hash
-        remaining -= 1
-    if remaining:
-        raise ReceiptError(
-            f"receipts of store {next(iter(following.values())).store_id}: the chain ends at {last} with "
-            f"{remaining} rows left that don't follow it: a row before them was removed or replaced. "
-            f"{_WHAT_NOW}"
-        )
-    return last
-
-
-def broken_receipts(lake: Lake, rows: Sequence[Receipt]) -> dict[SegmentIdentity, str]:
+def broken_receipts(
+    lake: Lake,
+    rows: Sequence[Receipt],
+    *,
+    read_files: bool = False,
+    progress: Callable[[], None] | None = None,
+) -> dict[SegmentIdentity, str]:
     """Which of these receipts don't hold at this moment, and why. One that isn't named here holds.
 
-    A receipt holds when its row is as it was written, by a proof this version knows, and its data file
-    is in the current snapshot of ``messages`` and has the recorded length.
+    A receipt holds when its row is as it was written, by a proof this version knows, and its files are in
+    the current snapshot of ``messages``, with no rows deleted, and have the recorded length.
 
+    :param read_files: read the files too: they must have the recorded SHA-256.
+    :param progress: called after each receipt whose files were read.
     :raises LakeUnavailableError: when that can't be found out.
     """
     if not rows:
         return {}
     table = lake.messages()
-    live: dict[str, frozenset[str]] = {}
+    live: dict[str, dict[str, LiveFile]] = {}
+    for store_id in {row.store_id for row in rows}:
+        offsets = [row.base_offset for row in rows if row.store_id == store_id]
+        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
+        live[store_id] = {file.location: file for file in files}
     broken: dict[SegmentIdentity, str] = {}
     for row in rows:
-        if row.store_id not in live:
-            files = live_data_files(table, row.store_id)
-            live[row.store_id] = frozenset(file.location for file in files if not file.has_deletes)
-        if fault := _fault(table, row, live[row.store_id]):
+        fault = row_fault(row) or live_fault(row, live[row.store_id])
+        fault = fault or next(filter(None, (_file_fault(table, file, read_files) for file in row.files)), "")
+        if fault:
             broken[row.identity] = fault
+        if read_files and progress is not None:
+            progress()
     return broken
 
 
@@ -155,39 +158,72 @@ def check_receipt(lake: Lake, receipt: Receipt) -> None:
     :raises LakeUnavailableError: when that can't be found out.
     """
     for fault in broken_receipts(lake, [receipt]).values():
-        raise ReceiptError(
-            f"receipt of {_name(receipt)}: {fault}. Nothing was deleted. Run verify on the lake; archive "
-            "the segment again while it is still on the broker's disk."
+        raise ReceiptError(f"receipt of {receipt_name(receipt)}: {fault}. Nothing was deleted.")
+
+
+def live_fault(row: Receipt, live: dict[str, LiveFile]) -> str:
+    """Why the table no longer has a receipt's rows in the files that prove them; "" when it has.
+
+    :param live: by location, the data files that can hold the segment.
+    """
+    named = {file.location for file in row.files}
+    data = [live[location] for location in named if location in live]
+    if not data or (row.moved_to is None and len(data) != len(named)):
+        return (
+            f"data file {row.data_file} is not in the table as it was written: another engine has put its "
+            f"rows into other files, or dropped them. {_PROVE_AGAIN}"
         )
+    deletes = {location for file in data for location in file.delete_files}
+    if gone := named - {file.location for file in data} - deletes:
+        return (
+            f"{min(gone)}, one of the files that its rows were moved to, is not in the table as it was when "
+            f"they were proven there. {_PROVE_AGAIN}"
+        )
+    if new := deletes - named:
+        return f"the table counts rows of {data[0].location} as deleted, by {min(new)}. {_PROVE_AGAIN}"
+    return ""
 
 
-_WHAT_NOW = "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now."
+_ARCHIVE_AGAIN = (
+    "Archive the segment again while it is still on the broker's disk, which puts a new data file in its "
+    "place; or bring the file back from a backup of the warehouse"
+)
+_PROVE_AGAIN = (
+    "Run storage-engine verify --level bytes, which proves the rows where they are now; if they are not the "
+    "segment, archive it again while it is still on the broker's disk, or roll the table back"
+)
 
 
 def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
+    """Rows in the order of the chain."""
     with metadata_errors(table.location(), "read receipts"):
         rows = table.scan(row_filter=where).to_arrow().to_pylist()
-    names = Receipt.__dataclass_fields__
-    found = [Receipt(**{name: row[name] for name in names}) for row in rows]
-    return tuple(sorted(found, key=lambda r: (r.log, r.lineage, r.base_offset)))
+    return tuple(sorted(map(_receipt, rows), key=lambda r: r.sequence))
 
 
-def _fault(table: Table, row: Receipt, live: frozenset[str]) -> str | None:
-    if row.row_hash != row_hash(asdict(row)):
-        return "its row was changed after it was written"
-    if row.proof_version > PROOF_VERSION:
-        return f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}"
-    if row.data_file not in live:
-        return f"data file {row.data_file} is not in the table as it was written (rewritten, or rows deleted)"
+def _receipt(row: dict[str, Any]) -> Receipt:
+    # A table that an older version made may lack columns that have no value in its rows.
+    return Receipt(**{name: row.get(name) for name in Receipt.__dataclass_fields__})
+
+
+def _file_fault(table: Table, file: StoredFile, read: bool) -> str:
     try:
-        found = len(table.io.new_input(row.data_file))
+        found = len(table.io.new_input(file.location))
+        if found != file.size_bytes:
+            return (
+                f"data file {file.location} has {found} bytes, expected {file.size_bytes}. {_ARCHIVE_AGAIN}"
+            )
+        if not read:
+            return ""
+        with open_data_file(table.io, file.location) as stored:
+            sha256 = sha256_of_file(stored)
     except FileNotFoundError:
-        return f"data file {row.data_file} is missing"
+        return f"data file {file.location} is missing. {_ARCHIVE_AGAIN}"
     except LAKE_FAILURES as error:
-        raise lake_unavailable(row.data_file, "check a data file", error) from error
-    if found != row.data_file_bytes:
-        return f"data file {row.data_file} has {found} bytes, expected {row.data_file_bytes}"
-    return None
+        raise lake_unavailable(file.location, "check a data file", error) from error
+    if sha256 != file.sha256:
+        return f"data file {file.location} has SHA-256 {sha256}, expected {file.sha256}. {_ARCHIVE_AGAIN}"
+    return ""
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
@@ -201,7 +237,3 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         size_bytes=sum(row["size_bytes"] for row in rows),
         newest_proof_ms=newest["proven_at_ms"],
     )
-
-
-def _name(receipt: Receipt) -> str:
-    return f"store {receipt.store_id} lineage {receipt.lineage} {receipt.log}/{receipt.base_offset:020d}"

@@ -1,7 +1,11 @@
-"""The lake's two Iceberg tables: their columns, field ids, partitions and properties.
+"""The lake's two Iceberg tables: their columns, field ids, partitions and properties, and how they change.
 
 Data files carry Iceberg's field ids, so other engines read them without a name mapping. The ids are the
 ones that a catalog gives when it creates the table; :func:`check_messages_schema` makes sure of it.
+
+A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version adds columns
+that may be empty, so that whatever knows an older or a younger one can read and write the table; a major
+version is anything else, and who doesn't know it must not touch the table.
 """
 
 from __future__ import annotations
@@ -16,17 +20,22 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
-from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.model.receipt import Receipt
 
 MESSAGES = "messages"
 SEGMENTS = "segments"
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "1.0"
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
+
+LATER_COLUMNS: tuple[str, ...] = ()
+"""Columns of ``messages`` that version 1.0 did not have, in the order in which they came. A new table gets
+the columns of 1.0 first and then these, so that each has the same field id in every lake."""
 
 COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
 
@@ -58,6 +67,8 @@ _COMMON_PROPERTIES = {
     # A built-in retry commits the same files again without looking whether they are there by now.
     COMMIT_RETRIES_PROPERTY: "0",
     SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
+    # Else each commit leaves a manifest that every later one has to open.
+    "commit.manifest-merge.enabled": "true",
     "write.parquet.compression-codec": "zstd",
     # Each commit writes the whole table metadata; without a bound old versions outgrow small lakes.
     "write.metadata.delete-after-commit.enabled": "true",
@@ -79,21 +90,38 @@ def messages_properties() -> dict[str, str]:
     return {**_COMMON_PROPERTIES, "write.metadata.metrics.default": "none", **bounds}
 
 
-@cache
 def messages_arrow_schema(codec_schema: pa.Schema) -> pa.Schema:
     """Columns of a data file: identity, then the codec's, each with its Iceberg field id.
 
     Ids are given as a catalog does when it creates a table: all columns first, then what is nested in
-    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids).
+    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`LATER_COLUMNS`.
     """
+    return _with_field_ids(codec_schema, LATER_COLUMNS)
+
+
+@cache
+def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
     ids = itertools.count(1)
-    columns = [_with_id(field, next(ids)) for field in (*IDENTITY_COLUMNS, *codec_schema)]
-    return pa.schema([_with_nested_ids(column, ids) for column in columns])
+    every = [*IDENTITY_COLUMNS, *codec_schema]
+    first = [_with_id(field, next(ids)) for field in every if field.name not in later]
+    columns = {field.name: _with_nested_ids(field, ids) for field in first}
+    for name in later:
+        field = _with_id(codec_schema.field(name), next(ids))
+        columns[name] = _with_nested_ids(field, ids)
+    return pa.schema([columns[field.name] for field in every])
 
 
 def messages_schema(codec_schema: pa.Schema) -> Schema:
     """The Iceberg schema of ``messages`` for a codec's columns."""
     return pyarrow_to_schema(messages_arrow_schema(codec_schema))
+
+
+def first_messages_schema(codec_schema: pa.Schema) -> Schema:
+    """The same as version 1.0 had it."""
+    later = [name for name in LATER_COLUMNS if name in codec_schema.names]
+    return messages_schema(codec_schema).select(
+        *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in later)
+    )
 
 
 def segments_schema() -> Schema:
@@ -112,17 +140,62 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
 def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
     """Make sure that the table's columns have the ids and types that data files are written with.
 
-    :raises LakeUnavailableError: when they haven't; further columns are fine.
+    :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`LATER_COLUMNS`,
+        are fine.
     """
     columns = {field.name: field for field in found.fields}
     for field in expected.fields:
         other = columns.get(field.name)
+        if other is None and field.name in LATER_COLUMNS:
+            continue
         if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
             raise LakeUnavailableError(
                 f"lake table {location}: expected column {field.field_id} {field.name} "
                 f"{field.field_type}, found {other}. The table was made by another version or program; "
                 "archive into another namespace or warehouse."
             )
+
+
+def check_version(table: Table) -> None:
+    """
+    :raises BadInputError: the table's schema has a major version that this code doesn't know.
+    """
+    found = table.properties.get(SCHEMA_VERSION_PROPERTY, "")
+    known = SCHEMA_VERSION.partition(".")[0]
+    if found.partition(".")[0] != known:
+        raise BadInputError(
+            f"lake table {table.location()}: expected schema version {known}.x, found {found or 'none'}. "
+            "Nothing was changed. Use the release of storage-engine that made it, or a later one, on every "
+            "host that opens this lake; or another lake."
+        )
+
+
+def evolve(table: Table, expected: Schema) -> bool:
+    """Add the columns that a table of an older version lacks; their ids are never used for another.
+
+    Data files stay as they are: a column that a file lacks is empty in its rows.
+
+    :return: whether something was added.
+    :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
+    :raises CommitFailedException: somebody else changes the table at this moment.
+    """
+    there = {field.name for field in table.schema().fields}
+    missing = [field for field in expected.fields if field.name not in there]
+    if not missing:
+        return False
+    for field in missing:
+        if field.required:
+            raise LakeUnavailableError(
+                f"lake table {table.location()}: expected column {field.name} {field.field_type}, found "
+                "none. The table was made by another version or program; archive into another namespace or "
+                "warehouse."
+            )
+    with table.transaction() as transaction:
+        with transaction.update_schema() as update:
+            for field in sorted(missing, key=lambda field: field.field_id):
+                update.add_column(field.name, field.field_type)
+        transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION})
+    return True
 
 
 def _receipt_fields() -> Iterator[NestedField]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 PROOF_VERSION = 1
-"""Raised when what "proven" means changes; a receipt with a higher one is not trusted by older code."""
+"""Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
+not trusted by older code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +23,32 @@ class SegmentIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """One row of the lake's ``segments`` table.
+class StoredFile:
+    """A file of the ``messages`` table as it was when the rows in it were proven."""
 
-    ``source_*`` are the file's facts when it was proven. ``previous_hash`` is the ``row_hash`` of
-    the store's previous row (64 zeros for the first): the chain shows tampering. Timestamps in
-    milliseconds since the epoch; first/last store timestamps are None when the segment has no message.
+    location: str
+    size_bytes: int
+    sha256: str
+
+
+def files_text(files: Iterable[StoredFile]) -> str:
+    """Files as JSON text. Text, because not every engine that reads the table keeps a list without a value
+    apart from an empty one."""
+    return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One row of the lake's ``segments`` table. Of several rows with one identity the last counts.
+
+    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
+    ``previous_hash`` is the ``row_hash`` of the row before (64 zeros for the first): the chain shows
+    tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
+    segment has no message.
+
+    :param moved_to: the files that another engine has put the segment's rows into, with the delete files
+        that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
+        they were written.
     """
 
     store_id: str
@@ -51,12 +74,21 @@ class Receipt:
     data_file_sha256: str
     proof_version: int
     proven_at_ms: int
+    moved_to: str | None
+    sequence: int
     previous_hash: str
     row_hash: str
 
     @property
     def identity(self) -> SegmentIdentity:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """The files that the proof rests on."""
+        if self.moved_to is not None:
+            return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
+        return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
 
     @property
     def end_offset(self) -> int:

@@ -24,11 +24,12 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import ProvenSegment
-from storage_engine.lake.receipts import check_chain, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 CommitTable = Callable[..., Any]
@@ -45,7 +46,7 @@ def _live(lake: Lake) -> list[str]:
 
 def _assert_each_is_there_once(lake: Lake, proven: Sequence[ProvenSegment]) -> None:
     assert _live(lake) == sorted(segment.data_file for segment in proven)
-    rows = receipts(lake, proven[0].store_id)
+    rows = receipt_history(lake, proven[0].store_id)
     assert sorted(row.identity.sha256 for row in rows) == sorted(segment.sha256 for segment in proven)
     check_chain(rows)
     assert sum(task.file.record_count for task in lake.messages().scan().plan_files()) == sum(
@@ -81,7 +82,7 @@ def test_a_run_killed_between_the_two_tables_goes_on_from_there(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("storage_engine.lake.commit._append_receipts", killed)
+        patched.setattr("storage_engine.lake.commit.prepare_receipts", killed)
         with pytest.raises(KeyboardInterrupt):
             commit_segments(lake, proven)
     assert len(_live(lake)) == 3
@@ -129,7 +130,7 @@ def test_other_bytes_are_refused_even_when_the_first_have_no_receipt_yet(
 ) -> None:
     proven = archive_segment(make_jobs(lake, segments[0])[0])
     with monkeypatch.context() as patched:
-        patched.setattr("storage_engine.lake.commit._append_receipts", _raise(KeyboardInterrupt()))
+        patched.setattr("storage_engine.lake.commit.prepare_receipts", _raise(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             commit_segments(lake, [proven])
     segments[0].write_bytes(segments[0].read_bytes()[:-1] + b"\x01")

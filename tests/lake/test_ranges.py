@@ -45,6 +45,8 @@ def receipt(number: int, sha256: str = "", *, size: int = SIZE, lineage: int = 0
         data_file_sha256="0" * 64,
         proof_version=1,
         proven_at_ms=3,
+        moved_to=None,
+        sequence=0,
         previous_hash="0" * 64,
         row_hash="1" * 64,
     )

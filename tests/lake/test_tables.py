@@ -35,7 +35,7 @@ def test_field_ids_are_those_that_a_catalog_gives() -> None:
 def test_every_field_of_a_receipt_is_a_column() -> None:
     assert [column.name for column in segments_schema().fields] == [field.name for field in fields(Receipt)]
     optional = {column.name for column in segments_schema().fields if not column.required}
-    assert optional == {"first_store_timestamp_ms", "last_store_timestamp_ms"}
+    assert optional == {"first_store_timestamp_ms", "last_store_timestamp_ms", "moved_to"}
 
 
 def test_tables_are_partitioned_by_store(lake: Lake) -> None:

@@ -68,6 +68,8 @@ def receipt(index: int) -> Receipt:
         data_file_sha256="b" * 64,
         proof_version=PROOF_VERSION,
         proven_at_ms=1,
+        moved_to=None,
+        sequence=0,
         previous_hash="0" * 64,
         row_hash="c" * 64,
     )

@@ -1,0 +1,92 @@
+"""The change to ``segments`` that appends receipts, and keeps the table from filling with tiny files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import IO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.table import FileScanTask, Table, Transaction
+
+from storage_engine.lake.chain import ChainHead, row_hash
+from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.filters import all_equal
+from storage_engine.lake.live_files import read_files
+from storage_engine.model.receipt import Receipt
+
+SMALL_FILES = 32
+"""So many small files of one store are merged into one by the commit that finds them."""
+
+FULL_FILE_ROWS = 10_000
+"""A file with as many receipts is not small: rewriting it would cost more than reading it."""
+
+
+def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequence[Receipt]) -> Transaction:
+    """Write the files and manifests of a commit that is still to be sent to the catalog.
+
+    A store's small files go in the same snapshot, with their rows in the new file as they were: the chain
+    is the same, whoever reads the table sees each row once, and a killed commit changed nothing.
+
+    :param table: as loaded; ``heads`` are what its chains end with.
+    :param heads: by store.
+    :param rows: to append, in this order for each store; they become links of its chain here.
+    :raises OSError: as PyIceberg does when a file can't be written.
+    """
+    merged: list[DataFile] = []
+    added: list[DataFile] = []
+    for store_id, of_store in groupby(
+        sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
+    ):
+        new = _as_table(table, _chained(heads[store_id], list(of_store)))
+        small = _small_files(table, store_id)
+        if len(small) >= SMALL_FILES:
+            old = read_files(table, all_equal({"store_id": store_id}), tuple(new.column_names), small)
+            if old.num_rows == sum(task.file.record_count for task in small):
+                merged += [task.file for task in small]
+                new = pa.concat_tables([old.cast(new.schema), new]).sort_by("sequence")
+        added.append(_write(table, store_id, new))
+    transaction = table.transaction()
+    snapshot = transaction.update_snapshot()
+    with snapshot.overwrite() if merged else snapshot.merge_append() as change:
+        for file in merged:
+            change.delete_data_file(file)
+        for file in added:
+            change.append_data_file(file)
+    return transaction
+
+
+def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]]:
+    chained = []
+    for row in rows:
+        fields = asdict(row)
+        fields["sequence"], fields["previous_hash"] = head.sequence + 1, head.row_hash
+        fields["row_hash"] = row_hash(fields)
+        head = ChainHead(head.sequence + 1, fields["row_hash"])
+        chained.append(fields)
+    return chained
+
+
+def _as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
+    # With field ids, which make the files readable to other engines without a name mapping.
+    schema = schema_to_pyarrow(table.schema(), file_format=FileFormat.PARQUET)
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _small_files(table: Table, store_id: str) -> list[FileScanTask]:
+    with metadata_errors(table.location(), "read the table's manifests"):
+        tasks = table.scan(row_filter=all_equal({"store_id": store_id})).plan_files()
+        return [task for task in tasks if task.file.record_count < FULL_FILE_ROWS and not task.delete_files]
+
+
+def _write(table: Table, store_id: str, rows: pa.Table) -> DataFile:
+    first = rows["sequence"][0].as_py()
+    location = f"{table.location()}/data/store_id={store_id}/{first:020d}-{uuid.uuid4()}.parquet"
+    with table.io.new_output(location).create() as sink:
+        pq.write_table(rows, cast(IO[bytes], sink), compression="zstd", store_schema=False)
+    return parquet_file_to_data_file(table.io, table.metadata, location)
