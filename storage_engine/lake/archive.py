@@ -25,7 +25,7 @@ from storage_engine.exceptions import ProofError, StoreNotFoundError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.data_file import data_file_stats, segment_bytes, write_data_file
+from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.jobs import ProvenSegment, SegmentJob
@@ -37,6 +37,9 @@ from storage_engine.model.store import FileFacts, Segment
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
 _THREADS = 2
+
+_BLOCK_BYTES = 1 << 20
+"""Read and hashed at a time, so that the hash finds it in the processor's caches."""
 
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
@@ -114,8 +117,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
     codec = codec_for(job.broker)
-    data = _read_source(job)
-    sha256 = hashlib.sha256(data).hexdigest()
+    data, sha256 = _read_source(job)
     data_file = job.data_file(sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
     with lake_errors(data_file, "look for a data file"):
@@ -125,7 +127,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         if not exists:
             with lake_errors(data_file, "write a data file"), _new_file(file_io, staged) as sink:
                 write_data_file(job, codec, data, sink)
-        proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
+        with _syncing(staged, data_file):
+            proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
         _check_facts(job, "while it was archived")
     except BaseException:
         if staged != data_file and (path := local_path(staged)) is not None:
@@ -148,9 +151,10 @@ def _prove(
         open_data_file(file_io, staged) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file):
+        counter = RowCounter()
+        for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file, counter):
             _compare(job, data_file, data, offset, found)
-        stats = data_file_stats(parquet)
+        stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
     return ProvenSegment(
         store_id=job.store_id,
@@ -182,10 +186,10 @@ def _prove(
 
 def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, found: memoryview) -> None:
     start = offset - job.base_offset
-    expected = np.frombuffer(data[start : start + len(found)], dtype=np.uint8)
-    actual = np.frombuffer(found, dtype=np.uint8)
-    if np.array_equal(expected, actual):
+    source = data[start : start + len(found)]
+    if pa.py_buffer(source).equals(pa.py_buffer(found)):
         return
+    expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(found, dtype=np.uint8)
     at = int(np.flatnonzero(expected != actual)[0])
     raise ProofError(
         f"{data_file}: expected the bytes of {job.path}; at physical offset {offset + at} the file has "
@@ -194,21 +198,23 @@ def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, fou
     )
 
 
-def _read_source(job: SegmentJob) -> memoryview:
-    """The whole file; its facts have to be the job's before it is read, and after the proof."""
+def _read_source(job: SegmentJob) -> tuple[memoryview, str]:
+    """The whole file and its SHA-256; its facts must be the job's before it is read, and after the proof."""
     _check_facts(job, "since it was chosen")
     data = np.empty(job.facts.size_bytes, dtype=np.uint8).data
+    digest = hashlib.sha256()
     done = 0
     with _source_errors(job), Path(job.path).open("rb", buffering=0) as file:
         inode = os.fstat(file.fileno()).st_ino
-        while done < len(data) and (count := file.readinto(data[done:])):
+        while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
+            digest.update(data[done : done + count])
             done += count
     if (done, inode) != (len(data), job.facts.inode):
         raise ProofError(
             f"{job.path}: expected {len(data)} bytes of inode {job.facts.inode}, read {done} of inode "
             f"{inode}: the file was replaced or truncated meanwhile. Nothing was committed or deleted."
         )
-    return data
+    return data, digest.hexdigest()
 
 
 def _check_facts(job: SegmentJob, when: str) -> None:
@@ -236,7 +242,7 @@ def _source_errors(job: SegmentJob) -> Iterator[None]:
 
 @contextmanager
 def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.NativeFile]:
-    """A file to write; on this machine its bytes are on disk when the block ends well."""
+    """A file to write; on an object store it is durable when the block ends well."""
     path = local_path(location)
     if path is None:
         with file_io.new_output(location).create(overwrite=True) as stream:
@@ -246,4 +252,17 @@ def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.Nati
     # Not through the FileIO: Arrow's own file writes without going through Python.
     with pa.OSFile(str(path), "wb") as file:
         yield file
-    fsync_path(path)
+
+
+@contextmanager
+def _syncing(location: str, data_file: str) -> Iterator[None]:
+    """Bring a local file to disk while the block reads it back; it is there when the block ends well."""
+    path = local_path(location)
+    if path is None:
+        yield
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="fsync") as pool:
+        synced = pool.submit(fsync_path, path)
+        yield
+        with lake_errors(data_file, "write a data file"):
+            synced.result()

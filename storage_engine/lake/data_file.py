@@ -98,7 +98,7 @@ def write_rows(job: SegmentJob, codec_schema: pa.Schema, chunks: Iterable[pa.Tab
 
     :param sink: open binary file, which is left open, or a path.
     """
-    schema = messages_arrow_schema(codec_schema)
+    schema = _file_schema(codec_schema)
     with pq.ParquetWriter(sink, schema, **_writer_options(schema)) as writer:
         for rows in chunks:
             _write_chunk(writer, job, rows, schema)
@@ -112,86 +112,122 @@ def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, sche
         writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
-def data_file_stats(parquet: pq.ParquetFile) -> DataFileStats:
-    """Count a data file's rows, from the file itself."""
-    message_count = damaged_bytes = 0
-    firsts: list[int] = []
-    lasts: list[int] = []
-    for group in range(parquet.num_row_groups):
-        rows = parquet.read_row_group(group, columns=["kind", "size", "store_timestamp"], use_threads=False)
+class RowCounter:
+    """Counts a data file's rows as they are read back."""
+
+    def __init__(self) -> None:
+        self._rows = self._messages = self._damaged_bytes = 0
+        self._first_us: list[int] = []
+        self._last_us: list[int] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """
+        :param rows: with at least the columns ``kind``, ``size`` and ``store_timestamp``.
+        """
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
-        message_count += is_message.to_numpy().sum().item()
-        damaged_bytes += (
-            pc.sum(rows["size"].filter(pc.equal(rows["kind"], pa.scalar("undecodable")))).as_py() or 0
+        messages = is_message.to_numpy().sum().item()
+        stored = rows["store_timestamp"]
+        self._rows += rows.num_rows
+        self._messages += messages
+        if messages != rows.num_rows:
+            is_damage = pc.equal(rows["kind"], pa.scalar("undecodable"))
+            self._damaged_bytes += pc.sum(rows["size"].filter(is_damage)).as_py() or 0
+            stored = stored.filter(is_message)
+        extremes = pc.min_max(stored.cast(pa.int64()))
+        if extremes["min"].is_valid:
+            self._first_us.append(extremes["min"].as_py())
+            self._last_us.append(extremes["max"].as_py())
+
+    def stats(self) -> DataFileStats:
+        """What has been counted."""
+        first, last = min(self._first_us, default=None), max(self._last_us, default=None)
+        return DataFileStats(
+            row_count=self._rows,
+            message_count=self._messages,
+            damaged_bytes=self._damaged_bytes,
+            first_store_timestamp_ms=None if first is None else first // 1000,
+            last_store_timestamp_ms=None if last is None else last // 1000,
         )
-        stored_us = rows["store_timestamp"].filter(is_message).cast(pa.int64())
-        first_us, last_us = pc.min(stored_us).as_py(), pc.max(stored_us).as_py()
-        if first_us is not None and last_us is not None:
-            firsts.append(first_us // 1000)
-            lasts.append(last_us // 1000)
-    return DataFileStats(
-        row_count=parquet.metadata.num_rows,
-        message_count=message_count,
-        damaged_bytes=damaged_bytes,
-        first_store_timestamp_ms=min(firsts, default=None),
-        last_store_timestamp_ms=max(lasts, default=None),
-    )
 
 
 def segment_bytes(
-    parquet: pq.ParquetFile, codec: SegmentCodec, base_offset: int, size_bytes: int, name: str
+    parquet: pq.ParquetFile,
+    codec: SegmentCodec,
+    base_offset: int,
+    size_bytes: int,
+    name: str,
+    counter: RowCounter | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield a segment's bytes from its data file, in order, as (physical offset, bytes).
 
-    The bytes are valid until the next one is asked for.
+    The bytes are valid until the next one is asked for. The file is read once, from its begin to its end.
 
     :param name: of the data file, for messages.
+    :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
+        made of are read.
     :raises ProofError: when the rows don't cover [base_offset, base_offset + size_bytes) exactly once.
     """
-    windows = plan_windows(parquet, base_offset, size_bytes, name)
+    columns = list(codec.encoded_columns if counter is None else codec.schema.names)
+    windows = plan_windows(parquet.metadata, base_offset, size_bytes, name)
     buffer = np.empty(max((w.end_offset - w.start_offset for w in windows), default=0), dtype=np.uint8).data
     for window in windows:
         out = buffer[: window.end_offset - window.start_offset]
+        starts: list[np.ndarray[Any, Any]] = []
+        ends: list[np.ndarray[Any, Any]] = []
         for group in range(window.first_row_group, window.end_row_group):
-            rows = parquet.read_row_group(group, columns=codec.schema.names, use_threads=False)
+            rows = parquet.read_row_group(group, columns=columns, use_threads=False)
+            starts.append(rows["physical_offset"].to_numpy())
+            ends.append(starts[-1] + rows["size"].to_numpy())
             codec.encode(rows, out, window.start_offset)
+            if counter is not None:
+                counter.add(rows)
+            # Or two row groups would be in memory while the next is read.
+            del rows
+        check_tiled(
+            np.concatenate(starts), np.concatenate(ends), window.start_offset, window.end_offset, name
+        )
         yield window.start_offset, out
 
 
-def plan_windows(parquet: pq.ParquetFile, base_offset: int, size_bytes: int, name: str) -> tuple[Window, ...]:
-    """Cut a data file into windows, by where its rows lie, and make sure that they cover the segment.
+def plan_windows(
+    metadata: pq.FileMetaData, base_offset: int, size_bytes: int, name: str
+) -> tuple[Window, ...]:
+    """Cut a data file into windows, by what its footer says of where its rows lie.
 
-    :raises ProofError: when a byte of the segment is covered by no row, or by two.
+    Whether the rows lie there has to be checked when they are read.
+
+    :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
     """
-    windows: list[Window] = []
-    start = base_offset
-    first = 0
-    starts: list[np.ndarray[Any, Any]] = []
-    ends: list[np.ndarray[Any, Any]] = []
-    covered = 0
-    for group in range(parquet.num_row_groups):
-        rows = parquet.read_row_group(group, columns=["physical_offset", "size"], use_threads=False)
-        offsets = rows["physical_offset"].to_numpy()
-        sizes = rows["size"].to_numpy().astype(np.int64)
-        starts.append(offsets)
-        ends.append(offsets + sizes)
-        covered += int(sizes.sum())
-        end = max((int(e.max()) for e in ends if len(e)), default=start)
-        if end - start != covered:
-            continue
-        check_tiled(np.concatenate(starts), np.concatenate(ends), start, end, name)
-        windows.append(Window(first, group + 1, start, end))
-        start, first, covered = end, group + 1, 0
-        starts, ends = [], []
-    if covered:
-        end = max(int(e.max()) for e in ends if len(e))
-        check_tiled(np.concatenate(starts), np.concatenate(ends), start, end, name)
-    if start != base_offset + size_bytes:
+    end_offset = base_offset + size_bytes
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    if not groups and size_bytes:
         raise ProofError(
-            f"{name}: expected rows for the bytes [{base_offset}, {base_offset + size_bytes}), found them up "
-            f"to {start} only. The data file is not the segment."
+            f"{name}: expected rows for the bytes [{base_offset}, {end_offset}), found none. The data file "
+            "is not the segment."
         )
-    return tuple(windows)
+    column = metadata.schema.names.index("physical_offset") if groups else 0
+    statistics = [group.column(column).statistics for group in groups]
+    # Without statistics a row group may have rows from anywhere.
+    anywhere = (base_offset, end_offset - 1)
+    bounds = np.array(
+        [(s.min, s.max) if s is not None and s.has_min_max else anywhere for s in statistics], np.int64
+    ).reshape(-1, 2)
+    strange = bounds[(bounds < base_offset) | (bounds >= end_offset)]
+    if len(strange):
+        raise ProofError(
+            f"{name}: expected rows in the bytes [{base_offset}, {end_offset}), found one at physical offset "
+            f"{strange[0]}. The data file is not the segment."
+        )
+    lowest_from = np.minimum.accumulate(bounds[::-1, 0])[::-1]
+    highest_to = np.maximum.accumulate(bounds[:, 1])
+    cuts = (np.flatnonzero(lowest_from[1:] > highest_to[:-1]) + 1).tolist()
+    offsets = [base_offset, *lowest_from[cuts].tolist(), end_offset]
+    numbers = [0, *cuts, len(groups)]
+    return tuple(
+        Window(first, last, start, end)
+        for (first, last), (start, end) in zip(pairwise(numbers), pairwise(offsets), strict=True)
+        if last > first
+    )
 
 
 def check_tiled(
@@ -218,13 +254,26 @@ def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _with_identity(job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    # Dictionaries of one value: the writer has nothing to hash.
+    zeros = np.zeros(rows.num_rows, np.int32)
     identity = [
-        pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        pa.DictionaryArray.from_arrays(zeros, pa.array([value], field.type))
         for field, value in zip(
             IDENTITY_COLUMNS, (job.store_id, job.lineage, job.log, job.base_offset), strict=True
         )
     ]
     return pa.Table.from_arrays([*identity, *rows.columns], schema=schema)
+
+
+def _file_schema(codec_schema: pa.Schema) -> pa.Schema:
+    """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values."""
+    names = IDENTITY_COLUMNS.names
+    return pa.schema(
+        [
+            field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in names else field
+            for field in messages_arrow_schema(codec_schema)
+        ]
+    )
 
 
 def _writer_options(schema: pa.Schema) -> dict[str, Any]:

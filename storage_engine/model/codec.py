@@ -32,6 +32,11 @@ class SegmentCodec(Protocol):
         """Columns of a row, without the identity columns that the lake adds."""
         ...
 
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The columns that :meth:`encode` reads."""
+        ...
+
     def decode(
         self, data: memoryview, base_offset: int, *, chunk_bytes: int = ...
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:

@@ -32,6 +32,12 @@ class RocketMQCodec:
     def schema(self) -> pa.Schema:
         return SCHEMA
 
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        from storage_engine.rocketmq.encode import ENCODED_COLUMNS
+
+        return ENCODED_COLUMNS
+
     def decode(
         self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int | None = None
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:

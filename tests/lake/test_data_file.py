@@ -17,9 +17,9 @@ from storage_engine.lake import data_file
 from storage_engine.lake.archive import SegmentJob
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.data_file import (
+    RowCounter,
     Window,
     check_tiled,
-    data_file_stats,
     plan_windows,
     segment_bytes,
     write_data_file,
@@ -40,13 +40,24 @@ def _parquet(row_groups: list[list[tuple[int, int]]]) -> pq.ParquetFile:
     return pq.ParquetFile(io.BytesIO(sink.getvalue()))
 
 
-def test_a_window_ends_where_its_rows_have_covered_everything_up_to_their_end() -> None:
+class _Raw:
+    """Of a codec, that its rows are made of these columns; whether they are tiled is not its business."""
+
+    encoded_columns = ("physical_offset", "size")
+
+    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
+        return 0
+
+
+def test_a_window_ends_where_all_later_rows_lie_behind_it() -> None:
     parquet = _parquet([[(120, 10), (100, 10)], [(110, 10)], [(130, 5)]])
-    assert plan_windows(parquet, 100, 35, "x") == (Window(0, 2, 100, 130), Window(2, 3, 130, 135))
+    assert plan_windows(parquet.metadata, 100, 35, "x") == (Window(0, 2, 100, 130), Window(2, 3, 130, 135))
 
 
 def test_row_groups_in_reverse_order_are_one_window() -> None:
-    assert plan_windows(_parquet([[(110, 10)], [(100, 10)]]), 100, 20, "x") == (Window(0, 2, 100, 120),)
+    assert plan_windows(_parquet([[(110, 10)], [(100, 10)]]).metadata, 100, 20, "x") == (
+        Window(0, 2, 100, 120),
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,18 +66,30 @@ def test_row_groups_in_reverse_order_are_one_window() -> None:
         ([[(100, 10), (111, 9)]], "begins at physical offset 110, found 111"),
         ([[(100, 10), (109, 11)]], "begins at physical offset 110, found 109"),
         ([[(100, 10)], [(100, 10)]], "begins at physical offset"),
-        ([[(100, 10)]], "found them up to 110 only"),
-        ([[(100, 30)]], "found them up to 130 only"),
-        ([[(90, 30)]], "begins at physical offset"),
-        ([], "found them up to 100 only"),
+        ([[(100, 10)], [(109, 11)]], "begins at physical offset 110, found 109"),
+        ([[(100, 10)]], "begins at physical offset 110, found 120"),
+        ([[(100, 30)]], "begins at physical offset 130, found 120"),
+        ([[(90, 30)]], "found one at physical offset 90"),
+        ([[(100, 10)], [(115, 5)]], "begins at physical offset 110, found 115"),
+        ([], "found none"),
     ],
-    ids=["gap", "overlap", "twice", "short", "long", "before", "empty"],
+    ids=[
+        "gap",
+        "overlap",
+        "twice",
+        "groups",
+        "short",
+        "long",
+        "before",
+        "between groups",
+        "empty",
+    ],
 )
 def test_rows_that_do_not_cover_the_segment_exactly_once_are_refused(
     row_groups: list[list[tuple[int, int]]], expected: str
 ) -> None:
     with pytest.raises(ProofError, match=expected):
-        plan_windows(_parquet(row_groups), 100, 20, "x")
+        list(segment_bytes(_parquet(row_groups), _Raw(), 100, 20, "x"))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.randoms())
@@ -98,7 +121,7 @@ def written(
 def test_a_segment_comes_back_window_by_window(written: tuple[bytes, pq.ParquetFile]) -> None:
     data, parquet = written
     base = 1 << 20
-    windows = plan_windows(parquet, base, len(data), "x")
+    windows = plan_windows(parquet.metadata, base, len(data), "x")
     assert len(windows) >= 4
     assert parquet.num_row_groups >= 4 * len(windows) - 4
     chunks = [(offset, bytes(chunk)) for offset, chunk in segment_bytes(parquet, CODEC, base, len(data), "x")]
@@ -141,9 +164,13 @@ def test_row_groups_have_statistics_and_a_page_index_to_skip_by(
 def test_statistics_are_counted_from_the_file(
     written: tuple[bytes, pq.ParquetFile], ground_truth: Callable[[str, str], Any]
 ) -> None:
-    _, parquet = written
+    data, parquet = written
     frames = [f for f in ground_truth("clean-stop", "commitlog") if f["file"].endswith(f"{1 << 20:020d}")]
     messages = [frame["storeTimestamp"] for frame in frames if frame["kind"] == "message"]
-    stats = data_file_stats(parquet)
+    counter = RowCounter()
+    for _ in segment_bytes(parquet, CODEC, 1 << 20, len(data), "x", counter):
+        pass
+    stats = counter.stats()
+    assert stats.row_count == parquet.metadata.num_rows
     assert (stats.message_count, stats.damaged_bytes) == (len(messages), 0)
     assert (stats.first_store_timestamp_ms, stats.last_store_timestamp_ms) == (min(messages), max(messages))
