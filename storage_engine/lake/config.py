@@ -13,6 +13,9 @@ from urllib.parse import unquote
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
+DESCRIPTION = "lake.json"
+"""File in a lake's directory that says where catalog and warehouse are, when they are not below it."""
+
 DURABLE_FILE_IO = "storage_engine.lake.durable_io.DurableFileIO"
 
 S3_DEFAULTS = {
@@ -50,11 +53,15 @@ class LakeConfig:
 
     @classmethod
     def local(cls, directory: str | os.PathLike[str]) -> LakeConfig:
-        """The embedded default: a SQLite catalog and a warehouse below one directory.
+        """The lake of a directory: what its ``lake.json`` says, or else the embedded default, a SQLite
+        catalog and a warehouse below it.
 
-        :raises BadInputError: when the path has a character that can't stand in a file URI.
+        :raises BadInputError: ``lake.json`` is no lake's configuration, or others may read its secrets; or
+            the path has a character that can't stand in a file URI.
         """
         root = Path(directory).resolve()
+        if (described := root / DESCRIPTION).is_file():
+            return _described(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
             raise BadInputError(
                 f"{root}: a lake's path can't contain {' '.join(unusable)}: it becomes part of a URI. "
@@ -116,3 +123,22 @@ class LakeConfig:
             # Not quoted: it may hold credentials.
             raise BadInputError(f"lake configuration: expected JSON, found something else: {error}") from None
         return from_jsonable(cls, data, "lake")
+
+
+def _described(path: Path) -> LakeConfig:
+    """A lake by the JSON object of its catalog's properties."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path}: expected a JSON object of catalog properties: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInputError(
+            f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}"
+        )
+    config = LakeConfig("storage_engine", {str(key): str(value) for key, value in found.items()})
+    if config.secrets and path.stat().st_mode & 0o077:
+        raise BadInputError(
+            f"{path}: expected a file that only its owner can read, as it holds credentials; found mode "
+            f"{path.stat().st_mode & 0o777:o}. Run chmod 600 on it."
+        )
+    return config

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,26 @@ def test_no_region_is_asked_for_where_an_endpoint_is_named() -> None:
     assert LakeConfig("x", {"s3.endpoint": "http://store"}).file_io_properties["s3.region"] == "us-east-1"
     other = LakeConfig("x", {"s3.endpoint": "http://store", "s3.region": "eu-west-1"})
     assert other.file_io_properties["s3.region"] == "eu-west-1"
+
+
+def test_a_directory_may_say_that_its_lake_is_elsewhere(tmp_path: Path) -> None:
+    described = tmp_path / "lake.json"
+    described.write_text(json.dumps(PROPERTIES))
+    described.chmod(0o600)
+    assert LakeConfig.local(tmp_path) == LakeConfig("storage_engine", PROPERTIES)
+
+
+def test_credentials_that_others_may_read_are_refused(tmp_path: Path) -> None:
+    described = tmp_path / "lake.json"
+    described.write_text(json.dumps(PROPERTIES))
+    described.chmod(0o644)
+    with pytest.raises(BadInputError, match="only its owner can read") as caught:
+        LakeConfig.local(tmp_path)
+    assert "object-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_description_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lake.json").write_text(content)
+    with pytest.raises(BadInputError, match="expected a JSON object"):
+        LakeConfig.local(tmp_path)
