@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.receipts import broken_receipts, check_chain, list_stores, receipts_in, row_hash
+from storage_engine.lake.chain import check_chain, row_fault
+from storage_engine.lake.receipts import broken_receipts, list_stores, receipt_history, receipts_in
 from storage_engine.lake.table_entries import (
     Entry,
     StoreEntries,
@@ -19,7 +20,7 @@ from storage_engine.lake.table_entries import (
     list_entries,
     unreceipted_files,
 )
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Check, Finding
 
@@ -80,16 +81,19 @@ def _state(
 ) -> StoreState:
     findings = []
     chained = True
+    every = receipt_history(lake, store_id)
     try:
-        check_chain(rows)
+        check_chain(every)
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
-    findings += _vanished(rows, [check for check in remembered if check.store_id == store_id])
+    findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
     broken = broken_receipts(lake, rows)
     checked = check_entries(table, rows, entries, _receipted_since(lake, store_id, rows, entries))
     moved = frozenset(
-        row.identity for row in rows if row.identity in broken and _sound(row) and not _live(row, checked)
+        row.identity
+        for row in rows
+        if row.identity in broken and not row_fault(row) and not _live(row, checked)
     )
     return StoreState(
         store_id=store_id,
@@ -100,10 +104,6 @@ def _state(
         chained=chained,
         findings=(*findings, *checked.findings),
     )
-
-
-def _sound(row: Receipt) -> bool:
-    return row.row_hash == row_hash(asdict(row)) and row.proof_version <= PROOF_VERSION
 
 
 def _live(row: Receipt, entries: StoreEntries) -> bool:

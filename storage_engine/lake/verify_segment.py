@@ -22,7 +22,7 @@ from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.lake.staging import sha256_of
 from storage_engine.lake.table_entries import Entry, statistics_fault
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.receipt import Receipt, StoredFile
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, VerifyLevel, receipt_name
 
@@ -63,18 +63,18 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param entry: the table's entry of its data file; None when the table doesn't have it as written.
+    :param entry: the table's entry of its data file; None when the rows are in other files by now.
     :param moved: why the receipt does not hold as it is, since its rows are in other files; "" when it does.
     :param local: the broker's file; compared at STORE.
     """
     findings: list[Finding] = []
     fault, done, compare = moved, True, level is VerifyLevel.STORE and local is not None
     try:
-        if entry is not None:
-            fault = _file_fault(table, receipt)
-            if not fault and (wrong := statistics_fault(table, entry)):
+        if not moved:
+            fault = next(filter(None, (_file_fault(table, file) for file in receipt.files)), "")
+            if not fault and entry is not None and (wrong := statistics_fault(table, entry)):
                 findings.append(_statistics(receipt, wrong))
-        if fault and entry is not None:
+        if fault and not moved:
             level = VerifyLevel.FILES
             if compare and local is not None:
                 local = _hashed(local)
@@ -95,22 +95,20 @@ def look_at(
     return SegmentLook(receipt, level, fault, tuple(findings), done, local)
 
 
-def _file_fault(table: Table, receipt: Receipt) -> str:
+def _file_fault(table: Table, stored: StoredFile) -> str:
     try:
         with (
-            lake_errors(receipt.data_file, "read a data file"),
-            open_data_file(table.io, receipt.data_file) as file,
+            lake_errors(stored.location, "read a data file"),
+            open_data_file(table.io, stored.location) as file,
         ):
             found = sha256_of_file(file)
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return f"data file {receipt.data_file} is missing"
+            return f"data file {stored.location} is missing"
         raise
-    if found == receipt.data_file_sha256:
+    if found == stored.sha256:
         return ""
-    return (
-        f"data file {receipt.data_file} has SHA-256 {found[:16]}…, expected {receipt.data_file_sha256[:16]}…"
-    )
+    return f"data file {stored.location} has SHA-256 {found[:16]}…, expected {stored.sha256[:16]}…"
 
 
 def _bytes_fault(
