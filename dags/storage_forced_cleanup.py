@@ -1,17 +1,18 @@
 """Cleanup by hand: the oldest segments go whatever their age, each only with proof that it is in the lake.
 
 Start it with "Trigger": a dry run (the default) shows the plan in the report and deletes nothing.
-Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true.
+Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true. Stores whose connections name
+different queues have a DAG a queue.
 """
 
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storage_engine.hooks.storage_engine import configured_stores
+from storage_engine.hooks.storage_engine import stores_by_queue
 from storage_engine.operators.task_groups import requested_cleanup
 
-STORES = list(configured_stores())
+QUEUES = stores_by_queue()
 
 REQUEST = """{{ {
     "manual": True,
@@ -21,38 +22,43 @@ REQUEST = """{{ {
     "reason": params.reason,
 } | tojson }}"""
 
-with DAG(
-    dag_id="storage_forced_cleanup",
-    description="Delete the oldest segments of one store now, with proof, for a stated reason",
-    schedule=None,
-    catchup=False,
-    max_active_runs=1,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
-    tags=["storage-engine"],
-    doc_md=__doc__,
-    params={
-        "store": Param(STORES[0], type="string", enum=STORES, title="Store", description="Its connection."),
-        "segments": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Number of segments",
-            description="Delete at most so many; empty: as many as the broker deletes in one pass.",
-        ),
-        "target_used_percent": Param(
-            None,
-            type=["null", "integer"],
-            minimum=0,
-            maximum=100,
-            title="Target level (%)",
-            description="Stop once the fullest disk would be at or below this level; empty: none.",
-        ),
-        "reason": Param(
-            type="string", minLength=3, title="Reason", description="Why; it goes into the report."
-        ),
-        "dry_run": Param(
-            True, type="boolean", title="Dry run", description="Only plan and report; delete nothing."
-        ),
-    },
-):
-    requested_cleanup("{{ params.store }}", request=REQUEST, plan_only="{{ params.dry_run }}")
+for queue, stores in QUEUES.items():
+    with DAG(
+        dag_id=f"storage_forced_cleanup_{queue}" if queue and len(QUEUES) > 1 else "storage_forced_cleanup",
+        description="Delete the oldest segments of one store now, with proof, for a stated reason",
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+        tags=["storage-engine"],
+        doc_md=__doc__,
+        params={
+            "store": Param(
+                stores[0], type="string", enum=list(stores), title="Store", description="Its connection."
+            ),
+            "segments": Param(
+                None,
+                type=["null", "integer"],
+                minimum=1,
+                title="Number of segments",
+                description="Delete at most so many; empty: as many as the broker deletes in one pass.",
+            ),
+            "target_used_percent": Param(
+                None,
+                type=["null", "integer"],
+                minimum=0,
+                maximum=100,
+                title="Target level (%)",
+                description="Stop once the fullest disk would be at or below this level; empty: none.",
+            ),
+            "reason": Param(
+                type="string", minLength=3, title="Reason", description="Why; it goes into the report."
+            ),
+            "dry_run": Param(
+                True, type="boolean", title="Dry run", description="Only plan and report; delete nothing."
+            ),
+        },
+    ):
+        requested_cleanup(
+            "{{ params.store }}", request=REQUEST, plan_only="{{ params.dry_run }}", queue=queue
+        )

@@ -80,6 +80,11 @@ def _connection_type() -> dict[str, Any]:
                 "credentials.",
                 "schema": {"type": ["object", "null"], "default": None},
             },
+            "second_lake": _text(
+                "Second lake",
+                "Takes over while the lake can't be reached: a directory, or a JSON object of PyIceberg "
+                "catalog properties; empty: as the [storage_engine] second_lake option says.",
+            ),
             "journal_url": _text(
                 "Journal URL",
                 "SQLAlchemy URL without its password, which goes into Journal password; empty: as the "
@@ -89,11 +94,40 @@ def _connection_type() -> dict[str, Any]:
             "archive": _choice(
                 "Archive", ["required", "off"], "required: nothing goes without proof that it is in the lake."
             ),
+            "archive_when": _choice(
+                "Archive when",
+                ["expiry", "seal"],
+                "seal: archive in the background once a segment is sealed, so that no deletion waits for the "
+                "lake; expiry: by the run that deletes it.",
+            ),
+            "archive_budget_bytes": _number(
+                "Archive budget (bytes)", "With seal: how much one run archives; empty: 16 GiB."
+            ),
+            "archive_lag_alarm_bytes": _number(
+                "Archive lag alarm (bytes)",
+                "Alarm when more than this is sealed and not proven in a lake; empty: never.",
+            ),
+            "archive_lag_alarm_seconds": _number(
+                "Archive lag alarm (seconds)",
+                "Alarm when a sealed segment is older than this without a proof; empty: never.",
+            ),
             "lag_policy": _choice(
                 "Lag policy",
                 ["warn", "block", "ignore"],
                 "What happens to segments that a consumer group has not read: warn deletes and reports "
                 "them, block keeps them.",
+            ),
+            "lag_max_age_minutes": _number(
+                "Consumer lag's maximum age (minutes)",
+                "Lag that was taken longer ago is unknown when segments are deleted; empty: 60.",
+            ),
+            "queue": _text(
+                "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
+            ),
+            "store_host": _text(
+                "Store host",
+                "Host name or machine id of the only host that may look at the store; * where every host "
+                "mounts the same disk; empty: the host on which it was first seen.",
             ),
             "spark_conn_id": _text("Spark connection", "Connection that Spark jobs are submitted with."),
         },
@@ -105,6 +139,14 @@ def _text(label: str, description: str, *, required: bool = False) -> dict[str, 
         "label": label,
         "description": description,
         "schema": {"type": "string", "minLength": 1} if required else {"type": ["string", "null"]},
+    }
+
+
+def _number(label: str, description: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": ["integer", "null"], "minimum": 1, "default": None},
     }
 
 
@@ -149,6 +191,13 @@ _CONFIG_SECTION = {
             "Directory of the embedded lake, or a JSON object of PyIceberg catalog properties, for "
             "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME.\n",
             '{"type": "rest", "uri": "http://catalog:8181"}',
+            "",
+            sensitive=True,
+        ),
+        "second_lake": _option(
+            "As ``lake``: where segments are archived while the lake can't be reached, for connections that "
+            "name none. Empty: nowhere.\n",
+            "/mnt/other/lake",
             "",
             sensitive=True,
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy import create_engine, text
@@ -16,6 +15,8 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.host import check_host
+from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -25,7 +26,11 @@ def check_store(store: ManagedStore) -> str:
     :return: what was found, in a few sentences.
     :raises StorageEngineError: what can't be used, and why.
     """
-    return " ".join((_check_files(store), _check_journal(store.journal_url), _check_lake(store.lake)))
+    check_host(store.root, store.host, None)
+    lakes = [
+        _check_lake(name, lake) for name, lake in zip(("Lake", "Second lake"), store.lakes, strict=False)
+    ]
+    return " ".join((_check_files(store), _check_journal(store.journal_url), *lakes))
 
 
 def _check_files(store: ManagedStore) -> str:
@@ -47,7 +52,7 @@ def _check_journal(url: str) -> str:
         parsed = make_url(url)
     except ArgumentError as error:
         raise BadInputError("journal URL: expected a SQLAlchemy URL, found something else.") from error
-    if _is_missing_file(url):
+    if missing_sqlite_file(url):
         return "Journal: none yet, the first run creates it."
     engine = create_engine(parsed)
     try:
@@ -61,24 +66,16 @@ def _check_journal(url: str) -> str:
     return "Journal: reachable."
 
 
-def _check_lake(config: LakeConfig) -> str:
-    if _is_missing_file(config.properties.get("uri", "")):
-        return "Lake: none yet, the first archive creates it."
+def _check_lake(name: str, config: LakeConfig) -> str:
+    if missing_sqlite_file(config.properties.get("uri", "")):
+        return f"{name}: none yet, the first archive creates it."
     try:
         open_lake(config, create=False)
     except LakeUnavailableError as error:
         if any(isinstance(cause, NoSuchTableError) for cause in _causes(error)):
-            return "Lake: its tables are missing yet, the first archive creates them."
+            return f"{name}: its tables are missing yet, the first archive creates them."
         raise
-    return "Lake: reachable."
-
-
-def _is_missing_file(url: str) -> bool:
-    """Whether a URL names a SQLite file that is not there yet."""
-    if not url.startswith("sqlite"):
-        return False
-    database = make_url(url).database
-    return database not in (None, "", ":memory:") and not Path(str(database)).exists()
+    return f"{name}: reachable."
 
 
 def _causes(error: StorageEngineError) -> Iterator[BaseException]:

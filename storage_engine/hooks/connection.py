@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, Policy
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_SPARK_CONNECTION = "spark_default"
@@ -26,12 +26,14 @@ class Defaults:
 
     :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
     :param lake: a directory, or a JSON object of catalog properties.
+    :param second_lake: likewise; empty: there is none.
     """
 
     home: str
     journal_url: str = ""
     lake: str = ""
     report_dir: str = ""
+    second_lake: str = ""
 
 
 def managed_store(
@@ -57,8 +59,20 @@ def managed_store(
         policy=Policy(
             archive=ArchiveMode(read.choice("archive", [mode.value for mode in ArchiveMode])),
             lag_policy=LagPolicy(read.choice("lag_policy", ["warn", "block", "ignore"])),
+            archive_when=ArchiveWhen(read.choice("archive_when", [when.value for when in ArchiveWhen])),
+            archive_budget_bytes=read.number("archive_budget_bytes") or Policy().archive_budget_bytes,
+            archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),
+            archive_lag_alarm_seconds=read.number("archive_lag_alarm_seconds"),
+            lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
         ),
+        second_lake=_second_lake(read, defaults),
+        host=read.text("store_host") or None,
     )
+
+
+def store_queue(extra: Mapping[str, Any]) -> str | None:
+    """The Airflow queue whose workers see the store's disk; None: any worker does."""
+    return str(extra.get("queue") or "").strip() or None
 
 
 def spark_connection(extra: Mapping[str, Any]) -> str:
@@ -75,17 +89,28 @@ def _lake(read: _Fields, defaults: Defaults, directory: Path) -> LakeConfig:
     if properties:
         return LakeConfig(name=name, properties=properties)
     if not place and defaults.lake.lstrip().startswith("{"):
-        return LakeConfig(name=name, properties=_catalog_properties(defaults.lake))
+        return LakeConfig(name=name, properties=_catalog_properties(defaults.lake, "lake"))
     return LakeConfig.local(place or defaults.lake or str(directory / "lake"))
 
 
-def _catalog_properties(text: str) -> dict[str, str]:
-    """The ``[storage_engine] lake`` option as catalog properties. Never quotes it: it may hold secrets."""
+def _second_lake(read: _Fields, defaults: Defaults) -> LakeConfig | None:
+    named = read.extra.get("second_lake")
+    value = named or defaults.second_lake
+    if not value:
+        return None
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        return LakeConfig.local(value.strip())
+    properties = read.mapping("second_lake") if named else _catalog_properties(value, "second_lake")
+    return LakeConfig(name=read.text("lake_catalog") or _CATALOG_NAME, properties=properties)
+
+
+def _catalog_properties(text: str, option: str) -> dict[str, str]:
+    """An option of ``[storage_engine]`` as catalog properties. Never quotes it: it may hold secrets."""
     try:
         properties = json.loads(text)
     except ValueError as error:
         raise BadInputError(
-            f"[storage_engine] lake: expected a directory or a JSON object of catalog properties: {error}"
+            f"[storage_engine] {option}: expected a directory or a JSON object of catalog properties: {error}"
         ) from None
     return {str(key): str(value) for key, value in properties.items()}
 
@@ -127,6 +152,19 @@ class _Fields:
         if value not in allowed:
             raise self.error(name, f"one of {', '.join(allowed)}", value)
         return value
+
+    def number(self, name: str) -> int | None:
+        """A whole number above 0; None where the field is empty."""
+        value = self.extra.get(name)
+        if value is None or value == "":
+            return None
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1:
+            raise self.error(name, "a whole number above 0", value)
+        return number
 
     def mapping(self, name: str) -> dict[str, str]:
         """An object of texts; the form stores it as JSON text or as an object, so both are read."""

@@ -6,12 +6,18 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from airflow.providers.common.compat.sdk import BaseHook, Connection, conf, mask_secret
+from airflow.providers.common.compat.sdk import (
+    AirflowNotFoundException,
+    BaseHook,
+    Connection,
+    conf,
+    mask_secret,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.hooks.connection import Defaults, managed_store, spark_connection
+from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_CONNECTION = "storage_engine_default"
@@ -57,6 +63,11 @@ class StorageEngineHook(BaseHook):
         """The connection that this store's Spark jobs are submitted with."""
         return spark_connection(self.connection.extra_dejson)
 
+    @cached_property
+    def queue(self) -> str | None:
+        """The Airflow queue whose workers see the store's disk; None: the connection names none."""
+        return store_queue(self.connection.extra_dejson)
+
     def test_connection(self) -> tuple[bool, str]:
         """Look at store, journal and lake without changing any; for the form's Test button.
 
@@ -79,6 +90,23 @@ def configured_stores() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def queue_of(storage_engine_conn_id: str) -> str | None:
+    """The queue that a store's connection names, for DAG files: a connection that isn't there names none."""
+    try:
+        return StorageEngineHook(storage_engine_conn_id).queue
+    except AirflowNotFoundException:
+        return None
+
+
+def stores_by_queue() -> dict[str | None, tuple[str, ...]]:
+    """The configured stores, by the queue that their tasks have to run on."""
+    found: dict[str | None, tuple[str, ...]] = {}
+    for store in configured_stores():
+        queue = queue_of(store)
+        found[queue] = (*found.get(queue, ()), store)
+    return found
+
+
 def airflow_home() -> Path:
     """Where this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
@@ -93,17 +121,19 @@ def _defaults() -> Defaults:
         journal_url=option("journal_url"),
         lake=option("lake"),
         report_dir=option("report_dir"),
+        second_lake=option("second_lake"),
     )
 
 
 def _mask_secrets(store: ManagedStore) -> None:
     """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
-    mask_secret(dict(store.lake.properties))
-    for key, value in store.lake.properties.items():
-        # A REST catalog's "credential" is an id and a secret; Airflow's list of names lacks it.
-        if key.endswith("credential"):
-            mask_secret(value)
-    for url in (store.journal_url, store.lake.properties.get("uri", "")):
+    for lake in store.lakes:
+        mask_secret(dict(lake.properties))
+        for key, value in lake.properties.items():
+            # A REST catalog's "credential" is an id and a secret; Airflow's list of names lacks it.
+            if key.endswith("credential"):
+                mask_secret(value)
+    for url in (store.journal_url, *(lake.properties.get("uri", "") for lake in store.lakes)):
         try:
             password = make_url(url).password
         except ArgumentError:

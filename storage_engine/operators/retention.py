@@ -7,7 +7,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, AirflowFailException, SkipMixin
+from airflow.providers.common.compat.sdk import (
+    XCOM_RETURN_KEY,
+    AirflowFailException,
+    AirflowSkipException,
+    SkipMixin,
+)
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
@@ -151,6 +156,33 @@ class StorageEngineValidateOperator(StoreOperator):
             "checks": len(result.checks),
             "ranges": [f"[{r.start_offset}, {r.end_offset}) {r.where.value}" for r in result.ranges],
         }
+
+
+class StorageEngineArchiveLagOperator(StoreOperator):
+    """Measures what is sealed and not proven in a lake, and fails where the policy's thresholds are exceeded.
+
+    It is what a notifier hangs on, as ``on_failure_callback``: what it does is done whether it fails or
+    not. Its XCom is the lag with the exceeded thresholds as ``alarms``.
+    """
+
+    ui_color = "#f5efd9"
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.steps import record_archive_lag
+
+        lag = record_archive_lag(self.store, run_key(context))
+        if lag is None:
+            raise AirflowSkipException(f"{self.storage_engine_conn_id}: the policy is archive: off")
+        for note in lag.notes:
+            self.log.warning("%s", note)
+        alarms = lag.alarms(self.store.policy)
+        result: Result = {**to_jsonable(lag), "alarms": list(alarms)}
+        self.log.info("sealed and not proven: %d segments, %d bytes", lag.segments, lag.size_bytes)
+        if alarms:
+            # Failing ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
+            raise AirflowFailException("; ".join(alarms))
+        return result
 
 
 class StorageEngineReportOperator(StoreOperator):

@@ -6,7 +6,7 @@ import os
 import shutil
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from storage_engine.lake.jobs import SegmentJob
     from storage_engine.model.receipt import Receipt
     from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.steps import ArchiveResult as ArchiveDone
 
 
 class StoreSparkOperator(SparkSubmitOperator):
@@ -120,14 +121,22 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
 
     The whole table stays beside the run's reports as Parquet; the groups at risk go into the journal,
     where the release looks for them under ``lag_policy`` block.
+
+    :param spark_above_positions: Spark is started for more groups' positions in queues than these; fewer
+        are computed in this task, in less time than Spark takes to start.
     """
 
     entry_point = "consumer_lag.py"
+
+    def __init__(self, *, spark_above_positions: int = 50_000, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spark_above_positions = spark_above_positions
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from storage_engine.retention.report_files import run_directory
         from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult
+        from storage_engine.spark.small_lag import lag_without_spark
 
         store, key = self.store, run_key(context)
         asked = lag_question(store, key)
@@ -144,7 +153,9 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             plan_base_offsets=asked.base_offsets,
             now_ms=asked.decided_at_ms,
         )
-        result: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
+        result = lag_without_spark(request, self.spark_above_positions)
+        if result is None:
+            result = self.submit(context, request, ConsumerLagResult)
         record_lag(store, key, result.summary, result.at_risk)
         for lag in result.at_risk:
             self.log.warning(
@@ -158,34 +169,75 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         return summary
 
 
-class StorageEngineArchiveOperator(StoreSparkOperator):
-    """Archives what the plan lets go and the lake has no proof of yet: copy, proof, one commit.
+class _ArchivingOperator(StoreSparkOperator):
+    """Archives segments with Spark: copy, proof, one commit. Without any, no Spark is started."""
+
+    entry_point = "archive_segments.py"
+
+    def _on_spark(self, context: Context) -> Callable[[Sequence[SegmentJob]], tuple[Receipt, ...]]:
+        from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
+
+        def submit(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+            result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
+            return result.receipts
+
+        return submit
+
+    def _tell(self, done: ArchiveDone) -> dict[str, Any]:
+        """Log what was archived; returns it in short."""
+        for notice in done.notices:
+            self.log.warning("%s", notice)
+        for receipt in done.receipts:
+            self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
+        return {
+            "archived_offsets": [receipt.base_offset for receipt in done.receipts],
+            "messages": sum(receipt.message_count for receipt in done.receipts),
+            "lake_bytes": sum(receipt.data_file_bytes for receipt in done.receipts),
+            "lake": done.lake or None,
+        }
+
+
+class StorageEngineArchiveOperator(_ArchivingOperator):
+    """Archives what the plan lets go and no lake has a proof of yet.
 
     Without anything to archive no Spark is started. Where archiving fails, a person's waiver of the plan
     does instead: then this task succeeds, and the release goes by the waiver.
     """
 
-    entry_point = "archive_segments.py"
-
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from storage_engine.retention.steps import archive_planned
-        from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
-        def on_spark(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-            result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
-            return result.receipts
-
-        done = archive_planned(self.store, run_key(context), on_spark)
-        for receipt in done.receipts:
-            self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
+        done = archive_planned(self.store, run_key(context), self._on_spark(context))
+        told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
             self.log.warning("not archived (%s); %s waived receipts for this plan: %s", done.error, who, why)
         elif not done.receipts:
             self.log.info("everything that goes is in the lake already, or need not be")
-        return {
-            "archived_offsets": [receipt.base_offset for receipt in done.receipts],
-            "messages": sum(receipt.message_count for receipt in done.receipts),
-            "lake_bytes": sum(receipt.data_file_bytes for receipt in done.receipts),
-            "waived_by": done.waiver.person if done.waiver else None,
-        }
+        return {**told, "waived_by": done.waiver.person if done.waiver else None}
+
+
+class StorageEngineArchiveSealedOperator(_ArchivingOperator):
+    """Archives sealed segments ahead of their deletion, oldest first, where ``archive_when`` is seal.
+
+    One run archives at most the policy's ``archive_budget_bytes``. Skipped where segments are archived
+    only when they expire, or not at all.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        from storage_engine.model.policy import ArchiveMode, ArchiveWhen
+        from storage_engine.retention.steps import archive_sealed
+
+        policy = self.store.policy
+        if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
+            raise AirflowSkipException(
+                f"{self.storage_engine_conn_id}: archive is {policy.archive.value}, archive_when is "
+                f"{policy.archive_when.value}"
+            )
+        done = archive_sealed(
+            self.store,
+            run_key(context),
+            self._on_spark(context),
+            budget_bytes=policy.archive_budget_bytes,
+        )
+        return self._tell(done)

@@ -7,7 +7,9 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, chain
 
+from storage_engine.hooks.storage_engine import queue_of
 from storage_engine.operators.retention import (
+    StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
     StorageEngineFlushCheckpointOperator,
     StorageEnginePlanOperator,
@@ -15,7 +17,11 @@ from storage_engine.operators.retention import (
     StorageEngineReportOperator,
     StorageEngineValidateOperator,
 )
-from storage_engine.operators.spark_job import StorageEngineArchiveOperator, StorageEngineConsumerLagOperator
+from storage_engine.operators.spark_job import (
+    StorageEngineArchiveOperator,
+    StorageEngineArchiveSealedOperator,
+    StorageEngineConsumerLagOperator,
+)
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 
 
@@ -25,35 +31,51 @@ def sensed_cleanup(storage_engine_conn_id: str, *, sense_for: timedelta) -> None
     :param storage_engine_conn_id: connection of the store.
     :param sense_for: how long to wait for a cause. After that the plan still says why all stays.
     """
+    store = _of_store(storage_engine_conn_id, queue_of(storage_engine_conn_id))
     sense = StorageEngineCleanupSensor(
         task_id="sense",
-        storage_engine_conn_id=storage_engine_conn_id,
+        **store,
         timeout=sense_for,
         soft_fail=True,
     )
     plan = StorageEnginePlanOperator(
         task_id="plan",
-        storage_engine_conn_id=storage_engine_conn_id,
+        **store,
         trigger_rule=TriggerRule.NONE_FAILED,
     )
     chain(sense, plan)
-    _after_plan(plan, storage_engine_conn_id)
+    report = _after_plan(plan, store)
+    # Beside the rest from the start, so that it fills the time of waiting for a cause, and nothing that
+    # deletes ever waits for it.
+    chain(
+        StorageEngineArchiveSealedOperator(task_id="archive_sealed", **store),
+        StorageEngineArchiveLagOperator(task_id="archive_lag", trigger_rule=TriggerRule.ALL_DONE, **store),
+        report,
+    )
 
 
-def requested_cleanup(storage_engine_conn_id: str, *, request: str, plan_only: str) -> None:
+def requested_cleanup(
+    storage_engine_conn_id: str, *, request: str, plan_only: str, queue: str | None = None
+) -> None:
     """Clean up because a person asks for it.
 
     :param request: fields of a PlanRequest as JSON text (templated).
     :param plan_only: whether to stop after the plan (templated).
+    :param queue: of the workers that see the store's disk; None: Airflow's default.
     """
-    plan = StorageEnginePlanOperator(
-        task_id="plan", storage_engine_conn_id=storage_engine_conn_id, request=request, plan_only=plan_only
-    )
-    _after_plan(plan, storage_engine_conn_id)
+    store = _of_store(storage_engine_conn_id, queue)
+    plan = StorageEnginePlanOperator(task_id="plan", request=request, plan_only=plan_only, **store)
+    _after_plan(plan, store)
 
 
-def _after_plan(plan: StorageEnginePlanOperator, storage_engine_conn_id: str) -> None:
+def _of_store(storage_engine_conn_id: str, queue: str | None) -> dict[str, Any]:
+    """What every task of a store is made with."""
     store: dict[str, Any] = {"storage_engine_conn_id": storage_engine_conn_id}
+    return store if queue is None else {**store, "queue": queue}
+
+
+def _after_plan(plan: StorageEnginePlanOperator, store: dict[str, Any]) -> StorageEngineReportOperator:
+    report = StorageEngineReportOperator(task_id="report", trigger_rule=TriggerRule.ALL_DONE, **store)
     chain(
         plan,
         StorageEngineConsumerLagOperator(task_id="consumer_lag", **store),
@@ -62,5 +84,6 @@ def _after_plan(plan: StorageEnginePlanOperator, storage_engine_conn_id: str) ->
         StorageEngineCleanDependentsOperator(task_id="clean_dependents", **store),
         StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **store),
         StorageEngineValidateOperator(task_id="validate", **store),
-        StorageEngineReportOperator(task_id="report", trigger_rule=TriggerRule.ALL_DONE, **store),
+        report,
     )
+    return report

@@ -21,7 +21,7 @@ from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngin
 from storage_engine.model.plan import Cause
 from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.watching import watch
+from storage_engine.retention.watching import check_watcher, watch
 
 DEFAULT_POLL_SECONDS = 10.0
 """As often as the broker itself looks."""
@@ -74,6 +74,7 @@ class _CauseTrigger(BaseEventTrigger):
     async def _store(self) -> ManagedStore:
         hook = StorageEngineHook(self.storage_engine_conn_id)
         store: ManagedStore = await sync_to_async(hook.get_conn)()
+        await asyncio.to_thread(check_watcher, store)
         return store
 
     def _payload(self, seen: Watch, cause: Cause) -> dict[str, Any]:

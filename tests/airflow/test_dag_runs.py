@@ -92,6 +92,7 @@ def test_retention_archives_proves_and_deletes_what_has_expired(store_connection
     old = age(store.root, 3)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
+    assert tasks.pop("archive_sealed") == "skipped"
     assert set(tasks.values()) == {"success"}
     assert not any(path.exists() for path in old)
     assert len(list((store.root / "commitlog").iterdir())) == 5
@@ -122,6 +123,7 @@ def test_with_nothing_expired_the_rest_is_skipped_and_the_report_says_why(
     assert state == "success"
     assert (tasks["sense"], tasks["plan"], tasks["report"]) == ("success",) * 3
     assert {name for name, found in tasks.items() if found == "skipped"} == {
+        "archive_sealed",
         "consumer_lag",
         "archive",
         "release",
@@ -176,7 +178,8 @@ def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: A
     old = age(store.root, 2)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
-    assert set(tasks.values()) == {"success"}
+    skipped = {name for name, found in tasks.items() if found == "skipped"}
+    assert skipped == {"archive_sealed", "archive_lag"}
     assert not any(path.exists() for path in old)
     assert not (store.directory / "lake").exists()
     assert {row["proof"] for row in report(store.reports)["segments"] if row["planned"]} == {"archive-off"}
@@ -225,3 +228,45 @@ def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any
     assert {segment["reason"] for segment in written["segments"] if segment["fate"] == "deleted"} == {
         "forced"
     }
+
+
+def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_spark(
+    store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20}
+    store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
+    age(store.root, 0)
+    state, tasks = run("storage_retention.py")
+    assert state == "success", tasks
+    assert (tasks["archive_sealed"], tasks["archive_lag"], tasks["release"]) == (
+        "success",
+        "success",
+        "skipped",
+    )
+    assert archived(store.directory) == [0, 1 << 20, 2 << 20]
+    written = report(store.reports)
+    assert (written["archived_ahead"], written["archive_lag"]["segments"], written["alarms"]) == (3, 4, [])
+
+    # No Spark can be started from here on.
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
+    conf = {"reason": "a test", "segments": 3, "dry_run": False}
+    state, tasks = run("storage_forced_cleanup.py", conf)
+    assert state == "success", tasks
+    assert set(tasks.values()) == {"success"}
+    assert min(path.name for path in (store.root / "commitlog").iterdir()) == f"{3 << 20:020d}"
+    assert {row["proof"] for row in report(store.reports)["segments"] if row["planned"]} == {"proven"}
+
+
+def test_an_archive_lag_above_its_threshold_is_a_failed_task_and_nothing_else_waits(
+    store_connection: Any, run: Any
+) -> None:
+    store = store_connection(STORE, extra={"archive_lag_alarm_bytes": 2 << 20}, deleteWhen=ALL_HOURS)
+    old = age(store.root, 1)
+    state, tasks = run("storage_retention.py")
+    assert (state, tasks.pop("archive_lag"), tasks.pop("report")) == ("failed", "failed", "failed")
+    assert tasks.pop("archive_sealed") == "skipped"
+    assert set(tasks.values()) == {"success"}
+    assert not any(path.exists() for path in old)
+    written = report(store.reports)
+    assert [alarm[:27] for alarm in written["alarms"]] == ["archive lag: expected at mo"]
+    assert "WARNING archive lag" in next((store.reports / STORE).glob("*/report.txt")).read_text()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -44,10 +46,36 @@ def test_each_configured_store_has_the_whole_cycle(load_dag: Any, monkeypatch: p
     dag = load_dag("storage_retention.py")
     for store in ("one", "other"):
         assert chain_of(dag, f"{store}.sense") == [f"{store}.{step}" for step in ("sense", *STEPS)]
+        beside = [f"{store}.{step}" for step in ("archive_sealed", "archive_lag", "report")]
+        assert chain_of(dag, f"{store}.archive_sealed") == beside
         assert {
             task.storage_engine_conn_id for task in dag.tasks if task.task_id.startswith(f"{store}.")
         } == {store}
-    assert len(dag.tasks) == 2 * (1 + len(STEPS))
+    assert len(dag.tasks) == 2 * (3 + len(STEPS))
+
+
+def test_no_deletion_waits_for_what_is_archived_ahead(load_dag: Any) -> None:
+    dag = load_dag("storage_retention.py")
+    group = "storage_engine_default"
+    assert dag.get_task(f"{group}.archive_sealed").upstream_task_ids == set()
+    upstream = dag.get_task(f"{group}.validate").get_flat_relative_ids(upstream=True)
+    assert upstream.isdisjoint({f"{group}.archive_sealed", f"{group}.archive_lag"})
+
+
+def test_tasks_run_on_the_queue_that_the_connection_names(
+    load_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "one,other,third")
+    for store, queue in (("one", "host-a"), ("other", "host-a"), ("third", "")):
+        definition = {"conn_type": "storage_engine", "extra": {"root": "/s", "queue": queue}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{store.upper()}", json.dumps(definition))
+    found = {(task.task_id.partition(".")[0], task.queue) for task in load_dag("storage_retention.py").tasks}
+    assert found == {("one", "host-a"), ("other", "host-a"), ("third", "default")}
+    by_hand = DagBag(str(DAGS / "storage_forced_cleanup.py"), load_op_links=False).dags
+    assert {dag_id: {task.queue for task in dag.tasks} for dag_id, dag in by_hand.items()} == {
+        "storage_forced_cleanup_host-a": {"host-a"},
+        "storage_forced_cleanup": {"default"},
+    }
 
 
 def test_retention_is_scheduled_one_run_at_a_time_without_catching_up(load_dag: Any) -> None:
