@@ -89,12 +89,20 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
     upgrade(lake)
     segments = list({segment.identity: segment for segment in proven}.values())
     # Ask both tables before any file gets its final name.
-    unsettled, _ = _look(lake, lake.segments(), lake.messages(), segments)
-    publish(unsettled)
-    with CHANGE_LOCK:
-        commit_steps(lake, lambda: _next_step(lake, segments))
-    sweep(segments)
     _, settled = _look(lake, lake.segments(), lake.messages(), segments)
+    # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
+    publish(s for s in segments if s.identity not in settled or settled[s.identity].files == (_file_of(s),))
+    for attempt in range(_MAX_ATTEMPTS):
+        with CHANGE_LOCK:
+            commit_steps(lake, lambda: _next_step(lake, segments))
+        unsettled, settled = _look(lake, lake.segments(), lake.messages(), segments)
+        if not unsettled:
+            break
+        # Who archives the same at the same time has put its file in the place of ours since we asked.
+        time.sleep(_pause_seconds(attempt))
+    else:
+        raise _overtaken(lake)
+    sweep(segments)
     return tuple(settled[segment.identity] for segment in proven)
 
 
@@ -186,7 +194,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     committed: Counter[tuple[str, ...]] = Counter()
     for attempt in range(_MAX_ATTEMPTS):
         if attempt:
-            time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1.0)) if unknown or attempt > 2 else 0)
+            time.sleep(_pause_seconds(attempt) if unknown or attempt > 2 else 0)
         with _unknown_if_unreadable(lake, unknown):
             step = next_step()
         if step is None:
@@ -223,7 +231,15 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
                     raise
     if unknown is not None:
         raise _state_unknown(lake, unknown)
-    raise LakeUnavailableError(
+    raise _overtaken(lake)
+
+
+def _pause_seconds(attempt: int) -> float:
+    return random.uniform(0, min(0.02 * 2**attempt, 1.0))
+
+
+def _overtaken(lake: Lake) -> LakeUnavailableError:
+    return LakeUnavailableError(
         f"lake {lake.location}: {_MAX_ATTEMPTS} attempts to commit were overtaken by other writers. "
         "What is committed by now is found when it is run again; do that when fewer write at once."
     )

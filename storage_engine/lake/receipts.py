@@ -203,7 +203,8 @@ def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
 
 def _receipt(row: dict[str, Any]) -> Receipt:
     # A table that an older version made may lack columns that have no value in its rows.
-    return Receipt(**{name: row.get(name) for name in Receipt.__dataclass_fields__})
+    fields: dict[str, Any] = {name: row.get(name) for name in Receipt.__dataclass_fields__}
+    return Receipt(**fields)
 
 
 def _file_fault(table: Table, file: StoredFile, read: bool) -> str:

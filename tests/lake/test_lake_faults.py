@@ -1,0 +1,188 @@
+"""What other engines, disks and people do to the tables, and how it is found out and put right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import BadInputError, ProofError, ReceiptError
+from storage_engine.lake import receipt_commit, tables
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import ChainHead, check_chain, check_links
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.reproof import reprove
+from storage_engine.lake.restore import restore
+from storage_engine.model.receipt import Receipt
+
+MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+
+
+@pytest.fixture
+def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
+    return archive_all(lake, make_jobs(lake, *segments[:2]))
+
+
+def _path(receipt: Receipt) -> Path:
+    path = local_path(receipt.data_file)
+    assert path is not None
+    return path
+
+
+def _rewrite(table: Table, where: str) -> None:
+    """As a compaction does: the same rows, in files with other names."""
+    rows = table.scan(row_filter=where).to_arrow()
+    table.overwrite(rows.cast(table.schema().as_arrow()), overwrite_filter=where)
+
+
+def _assert_restores(lake: Lake, segments: list[Path], to: Path) -> None:
+    for restored in restore(lake, "store-1", to):
+        assert (
+            Path(restored.path).read_bytes() == (segments[0].parent / Path(restored.path).name).read_bytes()
+        )
+
+
+@pytest.mark.parametrize("fault", ["lost", "damaged"])
+def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
+    fault: str,
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    archived: tuple[Receipt, ...],
+    tmp_path: Path,
+) -> None:
+    path = _path(archived[0])
+    if fault == "lost":
+        path.unlink()
+    else:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        assert broken_receipts(lake, archived) == {}
+    broken = broken_receipts(lake, archived, read_files=True)
+    assert list(broken) == [archived[0].identity]
+    assert "Archive the segment again" in broken[archived[0].identity]
+    archive_all(lake, make_jobs(lake, segments[0]))
+    rows = receipts(lake, "store-1")
+    assert [row.identity for row in rows] == [row.identity for row in archived]
+    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert len(list(lake.messages().scan().plan_files())) == 2
+    check_chain(receipt_history(lake, "store-1"))
+    _assert_restores(lake, segments, tmp_path / "restored")
+
+
+def test_rows_that_another_engine_rewrote_are_proven_again_where_they_are(
+    lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    _rewrite(lake.messages(), "store_id = 'store-1'")
+    broken = broken_receipts(lake, archived)
+    assert len(broken) == 2
+    assert "verify --level bytes" in broken[archived[0].identity]
+    proven = [reprove(lake, row) for row in archived]
+    assert broken_receipts(lake, proven, read_files=True) == {}
+    assert list(receipts(lake, "store-1")) == proven
+    assert [reprove(lake, row) for row in proven] == proven
+    history = receipt_history(lake, "store-1")
+    assert [row.sequence for row in history] == [0, 1, 2, 3]
+    check_chain(history)
+    _rewrite(lake.messages(), "store_id = 'store-1'")
+    assert len(broken_receipts(lake, proven)) == 2
+    _assert_restores(lake, segments, tmp_path / "restored")
+
+
+def test_rows_that_were_dropped_are_noticed_and_archiving_again_brings_them_back(
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    archived: tuple[Receipt, ...],
+    tmp_path: Path,
+) -> None:
+    lake.messages().delete("segment_base_offset = 0 and physical_offset > 500000")
+    assert list(broken_receipts(lake, archived)) == [archived[0].identity]
+    with pytest.raises(ProofError):
+        reprove(lake, archived[0])
+    (again,) = archive_all(lake, make_jobs(lake, segments[0]))
+    assert again.data_file != archived[0].data_file
+    rows = receipts(lake, "store-1")
+    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert lake.messages().scan().to_arrow().num_rows == sum(row.row_count for row in rows)
+    check_chain(receipt_history(lake, "store-1"))
+    _assert_restores(lake, segments, tmp_path / "restored")
+
+
+def test_receipts_survive_the_expiry_of_snapshots(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, archived: tuple[Receipt, ...]
+) -> None:
+    archive_all(lake, make_jobs(lake, segments[2]))
+    for table in (lake.messages(), lake.segments()):
+        table.maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
+    assert len(lake.segments().metadata.snapshots) == 1
+    rows = receipts(lake, "store-1")
+    assert len(rows) == 3
+    assert broken_receipts(lake, rows, read_files=True) == {}
+    check_chain(receipt_history(lake, "store-1"))
+
+
+def test_small_files_of_receipts_are_merged_and_the_chain_goes_on(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipt_commit, "SMALL_FILES", 3)
+    for lineage in range(4):
+        archive_all(lake, make_jobs(lake, segments[0], lineage=lineage))
+    history = receipt_history(lake, "store-1")
+    assert [row.sequence for row in history] == [0, 1, 2, 3]
+    check_chain(history)
+    assert len(list(lake.segments().scan().plan_files())) == 1
+    assert broken_receipts(lake, history) == {}
+
+
+def test_removed_last_rows_are_found_by_who_knows_how_long_the_chain_was(
+    lake: Lake, archived: tuple[Receipt, ...]
+) -> None:
+    known = ChainHead.of(archived)
+    assert check_links(lake.segments(), "store-1", known) == known
+    lake.segments().delete(f"sequence = {known.sequence}")
+    assert check_links(lake.segments(), "store-1").sequence == known.sequence - 1
+    with pytest.raises(ReceiptError, match="the last rows were removed"):
+        check_links(lake.segments(), "store-1", known)
+
+
+@pytest.mark.parametrize("change", ["remove", "insert", "reorder"])
+def test_links_alone_show_what_was_done_to_the_rows(
+    change: str, lake: Lake, archived: tuple[Receipt, ...]
+) -> None:
+    table = lake.segments()
+    rows = table.scan().to_arrow().sort_by("sequence").to_pylist()
+    if change == "remove":
+        rows = rows[1:]
+    elif change == "insert":
+        rows.append(rows[1])
+    else:
+        rows[0]["sequence"], rows[1]["sequence"] = 1, 0
+    table.overwrite(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    with pytest.raises(ReceiptError, match="prove nothing now"):
+        check_links(lake.segments(), "store-1")
+
+
+def test_a_newer_major_schema_version_is_refused(lake: Lake) -> None:
+    with lake.segments().transaction() as transaction:
+        transaction.set_properties({tables.SCHEMA_VERSION_PROPERTY: "2.0"})
+    with pytest.raises(BadInputError, match=r"expected schema version 1\.x, found 2\.0.*or a later one"):
+        open_lake(lake.config, create=True)
+
+
+def test_a_receipt_that_another_superseded_is_not_proven_again(
+    lake: Lake, archived: tuple[Receipt, ...]
+) -> None:
+    _rewrite(lake.messages(), "store_id = 'store-1'")
+    reprove(lake, archived[0])
+    _rewrite(lake.messages(), "store_id = 'store-1'")
+    with pytest.raises(ReceiptError, match="Run verify again"):
+        reprove(lake, replace(archived[0]))
