@@ -373,7 +373,14 @@ class Journal:
                 connection.execute(insert(waivers).values(**to_jsonable(found)))
             return found
 
-        return self._database.write(write)
+        try:
+            return self._database.write(write)
+        except IntegrityError:
+            # Somebody else waived it at the same time.
+            found = self.find_waiver(plan_digest)
+            if found is None:
+                raise
+            return found
 
     def find_waiver(self, plan_digest: str) -> Waiver | None:
         return self._database.read(lambda connection: _waiver(connection, plan_digest))
