@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
-from pyiceberg.table import Table
 
 from storage_engine.durable import fsync_path, make_dirs, unlink
 from storage_engine.exceptions import ProofError, StoreNotFoundError
@@ -32,21 +30,10 @@ from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
-from storage_engine.lake.jobs import (
-    ProvenSegment,
-    SegmentJob,
-    attempt_of,
-    file_name,
-    new_attempt,
-    slot_prefix,
-    split_data_file_name,
-)
-from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.manifest_entry import packed_facts
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.receipt import PROOF_VERSION, Receipt
 from storage_engine.model.store import FileFacts, Segment
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
@@ -76,10 +63,7 @@ def segment_jobs(
 
     :raises LakeUnavailableError: when the lake can't be read.
     """
-    segments = list(segments)
-    messages = lake.messages()
-    attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
-    location = messages.location().rstrip("/")
+    location = lake.messages().location().rstrip("/")
     return tuple(
         SegmentJob(
             store_id=store_id,
@@ -92,29 +76,9 @@ def segment_jobs(
             lake=lake.config,
             messages_location=location,
             accept_damage=accept_damage,
-            attempt=attempts.get((segment.log, segment.base_offset), ""),
         )
         for segment in segments
     )
-
-
-def _attempts(
-    lake: Lake, messages: Table, segments: Sequence[Segment], store_id: str, lineage: int
-) -> dict[tuple[str, int], str]:
-    """Parts of data file names, by log and base offset: of the file that the table has, else a new one where
-    the table had one once."""
-    offsets = [segment.base_offset for segment in segments]
-    span = (min(offsets), max(offsets))
-    live = live_data_files(messages, store_id, span)
-    by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
-    attempts = {}
-    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span):
-        attempts[row.log, row.base_offset] = new_attempt()
-    for segment in segments:
-        identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
-        if (name := by_slot.get(slot_prefix(identity))) is not None:
-            attempts[segment.log, segment.base_offset] = attempt_of(name)
-    return attempts
 
 
 def archive_all(
@@ -149,8 +113,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     """Write one segment into the lake and prove it there.
 
     The file with the proven bytes is staged beside its final name; if a file has that name already, it
-    is proven instead, and nothing is written. On an object store, where a later file of one name replaces
-    the earlier, it is written under a final name that no other attempt has.
+    is proven instead, and nothing is written.
 
     :raises StoreNotFoundError: the segment file can't be seen from this host.
     :raises ProofError: the file changed, or what was read back from the lake is not the file.
@@ -161,12 +124,9 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     data, sha256 = _read_source(job)
     data_file = job.data_file(sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
-    is_local = local_path(data_file) is not None
     with lake_errors(data_file, "look for a data file"):
-        exists = (is_local or job.attempt != "") and file_io.new_input(data_file).exists()
-    if not exists and not is_local:
-        data_file = replace(job, attempt=new_attempt()).data_file(sha256)
-    staged = staged_location(data_file) if is_local and not exists else data_file
+        exists = file_io.new_input(data_file).exists()
+    staged = data_file if exists else staged_location(data_file)
     try:
         if not exists:
             with lake_errors(data_file, "write a data file"), _new_file(file_io, staged) as sink:
@@ -174,13 +134,6 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
         _check_facts(job, "while it was archived")
-    except ProofError:
-        if exists:
-            # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
-            return archive_segment(replace(job, attempt=new_attempt()))
-        if staged != data_file and (path := local_path(staged)) is not None:
-            unlink(path)
-        raise
     except BaseException:
         if staged != data_file and (path := local_path(staged)) is not None:
             unlink(path)
@@ -207,7 +160,6 @@ def _prove(
             _compare(job, data_file, data, offset, found)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
-        manifest_facts = packed_facts(parquet.metadata, codec.schema)
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,
@@ -233,7 +185,6 @@ def _prove(
         proof_version=PROOF_VERSION,
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,
-        manifest_facts=manifest_facts,
     )
 
 
@@ -286,8 +237,7 @@ def _source_memory(size_bytes: int) -> memoryview:
 def _check_facts(job: SegmentJob, when: str) -> None:
     with _source_errors(job):
         found = FileFacts.of(job.path)
-    # A disk mounted on several hosts is another device on each.
-    if replace(found, device=job.facts.device) != job.facts:
+    if found != job.facts:
         raise ProofError(
             f"{job.path}: expected {job.facts}, found {found}: the file changed {when}. Nothing was "
             "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed "
