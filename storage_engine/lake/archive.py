@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.jobs import ProvenSegment, SegmentJob
+from storage_engine.lake.manifest_entry import packed_facts
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
@@ -160,6 +162,7 @@ def _prove(
             _compare(job, data_file, data, offset, found)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
+        manifest_facts = packed_facts(parquet.metadata, codec.schema)
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,
@@ -185,6 +188,7 @@ def _prove(
         proof_version=PROOF_VERSION,
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,
+        manifest_facts=manifest_facts,
     )
 
 
@@ -237,7 +241,8 @@ def _source_memory(size_bytes: int) -> memoryview:
 def _check_facts(job: SegmentJob, when: str) -> None:
     with _source_errors(job):
         found = FileFacts.of(job.path)
-    if found != job.facts:
+    # A disk mounted on several hosts is another device on each.
+    if replace(found, device=job.facts.device) != job.facts:
         raise ProofError(
             f"{job.path}: expected {job.facts}, found {found}: the file changed {when}. Nothing was "
             "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed "
