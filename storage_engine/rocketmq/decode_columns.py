@@ -95,7 +95,7 @@ KNOWN_NAMES: Final = 8
 ENDS: Final = 9
 
 # What is known of the names of the row before: five words a name.
-MOST_KNOWN_NAMES: Final = 24
+MOST_KNOWN_NAMES: Final = 128
 KNOWN_SIZE: Final = 0
 KNOWN_HEAD: Final = 1
 KNOWN_TAIL: Final = 2

@@ -211,13 +211,12 @@ def decode_properties(
             separator = 0
         cursor += 64
     text = not_ascii == np.uint64(0) or is_utf8(block, size)
-    if maybe_duplicate:
-        known_end = 0
-    set_word(ends, KNOWN_NAMES, known_end // KNOWN_WORDS)
     if text:
         if maybe_duplicate:
             kept = drop_duplicate_names(first_pair, pairs, columns, seed, name_table, i)
-            exact &= kept == pairs
+            if kept != pairs:
+                exact = False
+                known_end = 0
             pairs = kept
             name_end = load_i32(word(columns, NAME_OFFSETS) + 4 * pairs)
             value_end = load_i32(word(columns, VALUE_OFFSETS) + 4 * pairs)
@@ -228,6 +227,9 @@ def decode_properties(
         keys = 0
         tags = 0
         unique_key = 0
+        if maybe_duplicate:
+            known_end = 0
+    set_word(ends, KNOWN_NAMES, known_end // KNOWN_WORDS)
     store_i32(word(columns, PAIR_OFFSETS) + 4 * (i + 1), word(ends, PAIRS_END))
     store_u8(word(columns, HAS_PROPERTIES) + i, int64(text and size > 0))
     store_u8(word(columns, TERMINATED) + i, int64(terminated))

@@ -20,8 +20,9 @@ _HIGH_BITS = 0x8080808080808080
 
 @inlined
 def copy_words(target: int, source: int, size: int) -> None:
-    """Copy a short text, 16 bytes a step: up to 15 bytes behind both ranges are read and overwritten."""
-    done = 0
+    """Copy a short text, 16 bytes a step: up to 16 bytes behind both ranges are read and overwritten."""
+    copy_16(target, source)
+    done = 16
     while done < size:
         copy_16(target + done, source + done)
         done += 16
@@ -29,7 +30,7 @@ def copy_words(target: int, source: int, size: int) -> None:
 
 @inlined
 def copy_long_words(target: int, source: int, size: int) -> None:
-    """Copy a text, 32 bytes a step: up to 31 bytes behind both ranges are read and overwritten."""
+    """Copy a text, 32 bytes a step: up to 32 bytes behind both ranges are read and overwritten."""
     copy_32(target, source)
     done = 32
     while done < size:
