@@ -76,8 +76,8 @@ def _connection_type() -> dict[str, Any]:
             "lake_catalog": _text("Lake catalog", "Name of the Iceberg catalog, when properties are given."),
             "lake_properties": {
                 "label": "Lake catalog properties",
-                "description": "JSON object of PyIceberg catalog properties: type, uri, warehouse, "
-                "credentials.",
+                "description": "JSON object of PyIceberg catalog properties: type, uri, warehouse; "
+                "airflow.s3-conn-id and airflow.catalog-conn-id name the connections with the credentials.",
                 "schema": {"type": ["object", "null"], "default": None},
             },
             "second_lake": _text(

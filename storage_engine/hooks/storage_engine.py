@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
+from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_CONNECTION = "storage_engine_default"
@@ -54,6 +56,12 @@ class StorageEngineHook(BaseHook):
     def managed_store(self) -> ManagedStore:
         store = managed_store(
             self.storage_engine_conn_id, self.connection.extra_dejson, self.connection.password, _defaults()
+        )
+        second = store.second_lake
+        store = replace(
+            store,
+            lake=with_credentials(store.lake, self.get_connection),
+            second_lake=second and with_credentials(second, self.get_connection),
         )
         _mask_secrets(store)
         return store
@@ -128,15 +136,11 @@ def _defaults() -> Defaults:
 def _mask_secrets(store: ManagedStore) -> None:
     """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
     for lake in store.lakes:
-        mask_secret(dict(lake.properties))
-        for key, value in lake.properties.items():
-            # A REST catalog's "credential" is an id and a secret; Airflow's list of names lacks it.
-            if key.endswith("credential"):
-                mask_secret(value)
-    for url in (store.journal_url, *(lake.properties.get("uri", "") for lake in store.lakes)):
-        try:
-            password = make_url(url).password
-        except ArgumentError:
-            continue
-        if password:
-            mask_secret(str(password))
+        for secret in sorted(lake.secrets):
+            mask_secret(secret)
+    try:
+        password = make_url(store.journal_url).password
+    except ArgumentError:
+        return
+    if password:
+        mask_secret(str(password))

@@ -34,7 +34,7 @@ class ManagedStore:
     name: str
     root: str
     lake: LakeConfig
-    journal_url: str
+    journal_url: str = field(repr=False)
     report_dir: str
     broker: str = "rocketmq"
     broker_conf: str | None = None
@@ -81,5 +81,6 @@ class ManagedStore:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise BadInputError(f"store settings: expected JSON, found {text[:80]!r} ({error})") from error
+            # Not quoted: they may hold credentials.
+            raise BadInputError(f"store settings: expected JSON, found something else ({error})") from None
         return from_jsonable(cls, data, "store settings")
