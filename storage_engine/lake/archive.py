@@ -31,7 +31,7 @@ from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
-from storage_engine.lake.jobs import ProvenSegment, SegmentJob
+from storage_engine.lake.jobs import ProvenSegment, SegmentJob, new_attempt
 from storage_engine.lake.manifest_entry import packed_facts
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
@@ -115,7 +115,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     """Write one segment into the lake and prove it there.
 
     The file with the proven bytes is staged beside its final name; if a file has that name already, it
-    is proven instead, and nothing is written.
+    is proven instead, and nothing is written. On an object store, where a later file of one name replaces
+    the earlier, it is written under a final name that no other attempt has.
 
     :raises StoreNotFoundError: the segment file can't be seen from this host.
     :raises ProofError: the file changed, or what was read back from the lake is not the file.
@@ -126,9 +127,12 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     data, sha256 = _read_source(job)
     data_file = job.data_file(sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
+    is_local = local_path(data_file) is not None
     with lake_errors(data_file, "look for a data file"):
-        exists = file_io.new_input(data_file).exists()
-    staged = data_file if exists else staged_location(data_file)
+        exists = (is_local or job.attempt != "") and file_io.new_input(data_file).exists()
+    if not exists and not is_local:
+        data_file = replace(job, attempt=new_attempt()).data_file(sha256)
+    staged = staged_location(data_file) if is_local and not exists else data_file
     try:
         if not exists:
             with lake_errors(data_file, "write a data file"), _new_file(file_io, staged) as sink:

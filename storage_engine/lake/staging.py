@@ -1,8 +1,9 @@
 """Data files before they count: written under a name of this attempt's own, then published by a hard link.
 
 A hard link never overwrites, so of two attempts at one segment the first to publish wins and the other
-finds the file there. Object stores have no links: there a file is written under its final name at once
-(it appears as a whole when its upload ends), and nothing here applies.
+finds the file there. Object stores have no links, and what is written later under a name replaces what
+was there: each attempt writes under a final name that no other has (see ``archive_segment``), the first to
+commit wins, nothing refers to the other's file, and nothing here applies.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def staged_location(data_file: str) -> str:
-    """A name beside the final one that no other attempt uses; the final one itself on an object store."""
-    if local_path(data_file) is None:
-        return data_file
+    """A name beside the final one that no other attempt uses."""
     return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
 
 

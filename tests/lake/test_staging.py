@@ -36,6 +36,7 @@ def _proven(data_file: str, content: bytes, staged_file: str | None = None) -> P
         proof_version=1,
         proven_at_ms=0,
         staged_file=staged_file or staged_location(data_file),
+        manifest_facts=b"",
     )
 
 
@@ -51,8 +52,7 @@ def test_two_attempts_never_share_a_staged_file() -> None:
 
 
 def test_an_object_store_has_no_staged_files() -> None:
-    assert staged_location("s3://bucket/x.parquet") == "s3://bucket/x.parquet"
-    published = _proven("s3://bucket/x.parquet", b"")
+    published = _proven("s3://bucket/x.parquet", b"", "s3://bucket/x.parquet")
     publish([published])
     discard([published])
     sweep([published])
