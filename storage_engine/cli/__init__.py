@@ -23,6 +23,7 @@ COMMANDS = {
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),
     "restore": ("restore", "Bring archived segments back as identical files."),
+    "gc": ("garbage", "Find files in the lake that nothing refers to."),
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "waive": ("clean", "Let one plan go without receipts."),

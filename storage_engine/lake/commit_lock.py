@@ -22,6 +22,7 @@ from storage_engine.lake.errors import lake_errors
 
 LOCK_NAME = "commit.lock"
 
+_OTHERS = {fcntl.LOCK_EX: "commits to it", fcntl.LOCK_SH: "removes files from it"}
 _COMMIT_PATIENCE_SECONDS = 600
 _REMOVE_PATIENCE_SECONDS = 30
 
@@ -61,9 +62,9 @@ def _held(lake: Lake, operation: int, patience_seconds: int) -> Iterator[None]:
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
                 raise LakeUnavailableError(
-                    f"{path}: expected that nobody else holds the lake, but for {patience_seconds} s somebody "
-                    f"{'commits to it' if operation == fcntl.LOCK_EX else 'removes files from it'}. Nothing "
-                    "was changed. Run again when that has ended."
+                    f"{path}: expected that nobody else holds the lake, but for {patience_seconds} s "
+                    f"somebody {_OTHERS[operation]}. "
+                    "Nothing was changed. Run again when that has ended."
                 )
             time.sleep(0.05)
         yield
