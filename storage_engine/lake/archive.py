@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
+from pyiceberg.table import Table
 
 from storage_engine.durable import fsync_path, make_dirs, unlink
 from storage_engine.exceptions import ProofError, StoreNotFoundError
@@ -31,11 +32,21 @@ from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
-from storage_engine.lake.jobs import ProvenSegment, SegmentJob, new_attempt
+from storage_engine.lake.jobs import (
+    ProvenSegment,
+    SegmentJob,
+    attempt_of,
+    file_name,
+    new_attempt,
+    slot_prefix,
+    split_data_file_name,
+)
+from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.manifest_entry import packed_facts
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
-from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, Segment
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
@@ -65,7 +76,10 @@ def segment_jobs(
 
     :raises LakeUnavailableError: when the lake can't be read.
     """
-    location = lake.messages().location().rstrip("/")
+    segments = list(segments)
+    messages = lake.messages()
+    attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
+    location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
             store_id=store_id,
@@ -78,9 +92,29 @@ def segment_jobs(
             lake=lake.config,
             messages_location=location,
             accept_damage=accept_damage,
+            attempt=attempts.get((segment.log, segment.base_offset), ""),
         )
         for segment in segments
     )
+
+
+def _attempts(
+    lake: Lake, messages: Table, segments: Sequence[Segment], store_id: str, lineage: int
+) -> dict[tuple[str, int], str]:
+    """Parts of data file names, by log and base offset: of the file that the table has, else a new one where
+    the table had one once."""
+    offsets = [segment.base_offset for segment in segments]
+    span = (min(offsets), max(offsets))
+    live = live_data_files(messages, store_id, span)
+    by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
+    attempts = {}
+    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span):
+        attempts[row.log, row.base_offset] = new_attempt()
+    for segment in segments:
+        identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
+        if (name := by_slot.get(slot_prefix(identity))) is not None:
+            attempts[segment.log, segment.base_offset] = attempt_of(name)
+    return attempts
 
 
 def archive_all(
@@ -140,6 +174,13 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
         _check_facts(job, "while it was archived")
+    except ProofError:
+        if exists:
+            # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
+            return archive_segment(replace(job, attempt=new_attempt()))
+        if staged != data_file and (path := local_path(staged)) is not None:
+            unlink(path)
+        raise
     except BaseException:
         if staged != data_file and (path := local_path(staged)) is not None:
             unlink(path)
