@@ -86,6 +86,12 @@ def decompress_bodies(
     return result
 
 
+# Spark and DuckDB look at these hints, and can't have them more exact.
+def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+    """:func:`decompress_bodies` as a function of SQL: a body that can't be decompressed becomes null."""
+    return decompress_bodies(bodies, sys_flags, on_error="null")
+
+
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     """Which messages have a compressed body, whatever it is compressed by."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from storage_engine.rocketmq.body import decompress_bodies_or_null
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -19,10 +20,4 @@ def register_decompress_body(spark: SparkSession, name: str = "decompress_body")
     from pyspark.sql.functions import arrow_udf
     from pyspark.sql.types import BinaryType
 
-    spark.udf.register(name, arrow_udf(_decompress, BinaryType()))
-
-
-def _decompress(body: pa.Array[Any], sys_flag: pa.Array[Any]) -> pa.Array[Any]:
-    from storage_engine.rocketmq.body import decompress_bodies
-
-    return decompress_bodies(body, sys_flag, on_error="null")
+    spark.udf.register(name, arrow_udf(decompress_bodies_or_null, BinaryType()))
