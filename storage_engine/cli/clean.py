@@ -16,6 +16,7 @@ from storage_engine.cli.options import (
     managed_store,
     person,
     policy_options,
+    second_lake_option,
     store_options,
 )
 from storage_engine.cli.output import print_json, progress
@@ -40,6 +41,7 @@ from storage_engine.wording import bytes_text, count_text
 @click.command()
 @store_options()
 @lake_option(new=True)
+@second_lake_option
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
 @click.option(
     "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
@@ -54,6 +56,7 @@ def clean(
     overrides: dict[str, str],
     time_zone: str | None,
     lake_dir: Path,
+    second_lake_dir: Path | None,
     manual: bool,
     max_segments: int | None,
     dry_run: bool,
@@ -67,7 +70,9 @@ def clean(
     The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, lag_policy, archive_policy)
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, lag_policy, archive_policy, second_lake_dir
+    )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
         seen = preview(managed, request)
@@ -132,9 +137,11 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
 def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
     def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
         with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            return archive_all(open_lake(managed.lake, create=True), jobs, advance)
+            return archive_all(open_lake(jobs[0].lake, create=True), jobs, advance)
 
     done = steps.archive_planned(managed, run_key, here)
+    for notice in done.notices:
+        say(f"archive: {notice}")
     if done.waiver is None:
         say(f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now")
     else:

@@ -1,7 +1,8 @@
-"""archive, verify, restore: what is in the lake, how it got there, and how it comes back."""
+"""archive, verify: what is in the lake, and how it got there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,34 +14,41 @@ from storage_engine.cli.options import (
     json_option,
     lake_option,
     managed_store,
-    moment_ms,
+    second_lake_option,
     size_bytes,
     store_options,
 )
 from storage_engine.cli.output import print_json, print_table, progress
 from storage_engine.cli.verify_output import print_verification
-from storage_engine.exceptions import BadInputError, RestoreError
-from storage_engine.lake import restore as restoring
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import list_stores
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.verification import verify_lake, verify_store
-from storage_engine.wording import bytes_text, time_text
+from storage_engine.wording import bytes_text
 
 
 @click.command()
 @store_options()
 @lake_option(new=True)
+@second_lake_option
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
 @click.option("--accept-damage", is_flag=True, help="Archive bytes that are no valid frame as they are.")
+@click.option(
+    "--budget",
+    "budget_bytes",
+    metavar="SIZE",
+    callback=size_bytes,
+    help="At most so much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
+)
 @json_option
 def archive(
     store: Path,
@@ -48,34 +56,42 @@ def archive(
     overrides: dict[str, str],
     time_zone: str | None,
     lake_dir: Path,
+    second_lake_dir: Path | None,
     planned: bool,
     manual: bool,
     spark_master: str | None,
     accept_damage: bool,
+    budget_bytes: int | None,
     as_json: bool,
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
     The store is only read. A segment that is archived already is left alone.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+    )
     check_store(managed)
     run_key = f"archive-{clock_ms()}"
+
+    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+        return _archive(jobs, spark_master)
+
     if planned:
         steps.make_plan(managed, run_key, PlanRequest(manual=manual))
-    jobs = steps.archive_jobs(managed, run_key, all_sealed=not planned, accept_damage=accept_damage)
-    if spark_master and jobs:
-        from storage_engine.spark.archive_segments import archive_segments
-        from storage_engine.spark.session import spark_session
-
-        with spark_session("storage-engine archive", spark_master) as session:
-            receipts = archive_segments(session, jobs)
+        done = steps.archive_planned(managed, run_key, archive_with, accept_damage=accept_damage)
     else:
-        with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            receipts = steps.archive(managed, run_key, jobs, advance)
+        done = steps.archive_sealed(
+            managed, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
+        )
+    receipts = done.receipts
     if as_json:
-        print_json({"run_key": run_key, "archived": receipts})
+        print_json(
+            {"run_key": run_key, "archived": receipts, "lake": done.lake or None, "notices": done.notices}
+        )
         return 0
+    for notice in done.notices:
+        click.echo(f"Note: {notice}", err=True)
     if not receipts:
         click.echo("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
         return 0
@@ -96,9 +112,21 @@ def archive(
     return 0
 
 
+def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:
+    if spark_master:
+        from storage_engine.spark.archive_segments import archive_segments
+        from storage_engine.spark.session import spark_session
+
+        with spark_session("storage-engine archive", spark_master) as session:
+            return archive_segments(session, jobs)
+    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+        return archive_all(open_lake(jobs[0].lake, create=True), jobs, advance)
+
+
 @click.command()
 @store_options(required=False)
 @lake_option()
+@second_lake_option
 @click.option(
     "--level",
     type=click.Choice([level.value for level in VerifyLevel]),
@@ -120,6 +148,7 @@ def verify(
     overrides: dict[str, str],
     time_zone: str | None,
     lake_dir: Path,
+    second_lake_dir: Path | None,
     level: str,
     max_bytes: int | None,
     as_json: bool,
@@ -133,9 +162,13 @@ def verify(
         raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
     shown = partial(progress, "Verifying")
     if store is not None:
-        managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
-        found = [verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, shown=shown)]
+        managed = managed_store(
+            store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+        )
+        found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, shown=shown))
     else:
+        if second_lake_dir is not None:
+            raise click.UsageError("--second-lake: expected STORE, whose segments lie in either, found none.")
         config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
         found = list(verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, shown=shown))
     if as_json:
@@ -146,88 +179,3 @@ def verify(
         if not found:
             click.echo(f"{LakeConfig.local(lake_dir).location}: no archived store.")
     return 1 if any(result.overall is Status.FAILURE for result in found) else 0
-
-
-@click.command()
-@lake_option()
-@click.option(
-    "--to", "to_dir", type=click.Path(path_type=Path), required=True, help="New directory to restore into."
-)
-@click.option("--store-id", help="Which store; needed only where the lake has several.")
-@click.option("--lineage", type=int, help="Which lineage; default: the newest.")
-@click.option("--from-offset", type=int, help="First physical offset.")
-@click.option("--to-offset", type=int, help="Physical offset behind the last.")
-@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
-@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
-@click.option(
-    "--keep-mtime",
-    is_flag=True,
-    help="Give files their old time of change; a broker then deletes them at its next window.",
-)
-@json_option
-def restore(
-    lake_dir: Path,
-    to_dir: Path,
-    store_id: str | None,
-    lineage: int | None,
-    from_offset: int | None,
-    to_offset: int | None,
-    from_time: str | None,
-    to_time: str | None,
-    keep_mtime: bool,
-    as_json: bool,
-) -> int:
-    """Bring archived segments back as the identical files, in a store directory that a broker opens.
-
-    Whole segments are restored: all that hold something of the span asked for. Existing files are never
-    overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
-    """
-    lake = open_lake(LakeConfig.local(lake_dir), create=False)
-    store_id, total_bytes = _choose_store(lake, store_id)
-    span = restoring.Span(
-        from_offset=from_offset,
-        to_offset=to_offset,
-        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
-        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
-    )
-    with progress("Restoring", total_bytes) as advance:
-        restored = restoring.restore(
-            lake, store_id, to_dir, span=span, lineage=lineage, keep_mtime=keep_mtime, progress=advance
-        )
-    if as_json:
-        print_json({"store_id": store_id, "to": str(to_dir), "restored": restored})
-        return 0
-    print_table(
-        f"Restored into {to_dir}",
-        ("file", "size#", "SHA-256", ""),
-        (
-            (
-                Path(row.path).relative_to(to_dir),
-                bytes_text(row.size_bytes),
-                row.sha256[:16],
-                "was there already" if row.existed else "",
-            )
-            for row in restored
-        ),
-    )
-    return 0
-
-
-def _choose_store(lake: Lake, store_id: str | None) -> tuple[str, int]:
-    stores = {row.store_id: row for row in list_stores(lake)}
-    if not stores:
-        raise RestoreError(f"lake {lake.location}: expected archived segments, found none.")
-    if store_id is None and len(stores) > 1:
-        listed = "; ".join(
-            f"{row.store_id} ({row.store_root}, last proven {time_text(row.newest_proof_ms)})"
-            for row in stores.values()
-        )
-        raise BadInputError(
-            f"lake {lake.location}: it has several stores; choose one with --store-id: {listed}"
-        )
-    chosen = store_id or next(iter(stores))
-    if chosen not in stores:
-        raise BadInputError(
-            f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}."
-        )
-    return chosen, stores[chosen].size_bytes

@@ -16,6 +16,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -64,6 +65,14 @@ def lake_option(*, required: bool = True, new: bool = False) -> Callable[[Comman
         callback=_lake_to_make if new else _lake_that_is_there,
         help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
     )
+
+
+second_lake_option = click.option(
+    "--second-lake",
+    "second_lake_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
+)
 
 
 def _lake_to_make(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
@@ -117,8 +126,12 @@ def managed_store(
     time_zone: str | None = None,
     lag_policy: str = LagPolicy.WARN.value,
     archive_policy: str = ArchiveMode.REQUIRED.value,
+    second_lake_dir: Path | None = None,
 ) -> ManagedStore:
-    """The store that a command line names. Without a lake, only steps that need none may be called."""
+    """The store that a command line names. Without a lake, only steps that need none may be called.
+
+    A person at a shell names what they see there, so any host will do.
+    """
     base = (lake_dir or Path()).absolute()
     if time_zone is not None:
         check_time_zone(time_zone)
@@ -132,6 +145,8 @@ def managed_store(
         journal_url=journal_of(base),
         report_dir=str(base / "reports"),
         policy=Policy(archive=ArchiveMode(archive_policy), lag_policy=LagPolicy(lag_policy)),
+        second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
+        host=ANY_HOST,
     )
 
 

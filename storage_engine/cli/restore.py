@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import json_option, lake_option, moment_ms
+from storage_engine.cli.options import json_option, lake_option, moment_ms, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress
-from storage_engine.exceptions import BadInputError, RestoreError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake import restore as restoring
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import ExportFormat, Selection, export_messages
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.receipts import list_stores
+from storage_engine.retention.proofs import none_reachable
 from storage_engine.wording import bytes_text, time_text
 
 
@@ -34,6 +35,7 @@ def _segments(
 
 @click.command()
 @lake_option()
+@second_lake_option
 @click.option(
     "--to", "to_dir", type=click.Path(path_type=Path), required=True, help="New directory to restore into."
 )
@@ -57,6 +59,7 @@ def _segments(
 @json_option
 def restore(
     lake_dir: Path,
+    second_lake_dir: Path | None,
     to_dir: Path,
     store_id: str | None,
     lineage: int | None,
@@ -73,7 +76,7 @@ def restore(
     Whole segments are restored: all that hold something of the span asked for. Existing files are never
     overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
     """
-    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    lake, second = _open_either(lake_dir, second_lake_dir)
     store_id = _choose_store(lake, store_id)
     span = restoring.Span(
         from_offset=from_offset,
@@ -82,10 +85,18 @@ def restore(
         to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
         segments=segments,
     )
-    chosen = restoring.choose(receipts(lake, store_id, lineage=lineage), span, store_id, lake.location)
+    found = restoring.archived_in(lake, second, store_id, lineage=lineage)
+    chosen = restoring.choose(found, span, store_id, lake.location)
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
         restored = restoring.restore(
-            lake, store_id, to_dir, span=span, lineage=lineage, keep_mtime=keep_mtime, progress=advance
+            lake,
+            store_id,
+            to_dir,
+            second=second,
+            span=span,
+            lineage=lineage,
+            keep_mtime=keep_mtime,
+            progress=advance,
         )
     if as_json:
         print_json({"store_id": store_id, "to": str(to_dir), "restored": restored})
@@ -104,6 +115,24 @@ def restore(
         ),
     )
     return 0
+
+
+def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
+    """Both lakes, or the one of them that can be opened, which then is all that is restored from."""
+    if second_dir is None:
+        return open_lake(LakeConfig.local(lake_dir), create=False), None
+    opened: list[Lake] = []
+    failures: list[LakeUnavailableError] = []
+    for directory in (lake_dir, second_dir):
+        try:
+            opened.append(open_lake(LakeConfig.local(directory), create=False))
+        except LakeUnavailableError as error:
+            failures.append(error)
+    if not opened:
+        raise none_reachable([str(failure) for failure in failures])
+    for failure in failures:
+        click.echo(f"Note: a lake could not be asked: {failure}", err=True)
+    return opened[0], opened[1] if len(opened) > 1 else None
 
 
 def _choose_store(lake: Lake, store_id: str | None) -> str:

@@ -11,14 +11,18 @@ from storage_engine.cli.options import (
     disk_percents,
     json_option,
     key_value_pairs,
+    lake_option,
     managed_store,
     moment_ms,
+    second_lake_option,
     store_options,
 )
 from storage_engine.cli.output import print_json
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -30,6 +34,8 @@ from storage_engine.rocketmq.store import RocketMQStore
 
 @click.command()
 @store_options()
+@lake_option(required=False)
+@second_lake_option
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
 @json_option
@@ -38,18 +44,37 @@ def inspect(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    lake_dir: Path | None,
+    second_lake_dir: Path | None,
     messages: bool,
     queues: bool,
     as_json: bool,
 ) -> int:
-    """Show what STORE is and holds: segments, queues, index, checkpoint, topics, settings in effect."""
-    opened = _open(managed_store(store, None, broker_conf, overrides, time_zone))
-    found = inspect_store(opened, clock_ms(), messages=messages, queues=queues)
+    """Show what STORE is and holds: segments, queues, index, checkpoint, topics, settings in effect.
+
+    With --lake also the archive lag: what is sealed and not proven in the lake.
+    """
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+    )
+    found = inspect_store(_open(managed), clock_ms(), messages=messages, queues=queues)
+    lag = None if lake_dir is None else _archive_lag(managed)
     if as_json:
-        print_json(found)
-    else:
-        print_inspection(found, messages=messages)
+        print_json(to_jsonable(found) if lag is None else {**to_jsonable(found), "archive_lag": lag})
+        return 0
+    print_inspection(found, messages=messages)
+    if lag is not None:
+        click.echo(f"\nArchive lag: {lag.text}")
+        for note in lag.notes:
+            click.echo(f"Note: {note}")
     return 0
+
+
+def _archive_lag(managed: ManagedStore) -> ArchiveLag:
+    # The lake's libraries, which inspect needs for nothing else.
+    from storage_engine.retention.steps.sealed import archive_lag
+
+    return archive_lag(managed)
 
 
 @click.command()

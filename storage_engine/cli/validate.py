@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
+from storage_engine.cli.options import (
+    json_option,
+    lake_option,
+    managed_store,
+    second_lake_option,
+    store_options,
+)
 from storage_engine.cli.output import print_json, print_table
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
@@ -15,6 +21,7 @@ from storage_engine.quality.validate import validate_store, validation_directory
 @click.command()
 @store_options()
 @lake_option(required=False)
+@second_lake_option
 @click.option(
     "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."
 )
@@ -31,12 +38,15 @@ def validate(
     overrides: dict[str, str],
     time_zone: str | None,
     lake_dir: Path | None,
+    second_lake_dir: Path | None,
     full: bool,
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+    )
     if output_dir is None:
         without_lake = Path("storage-engine-reports") / managed.name
         output_dir = without_lake if lake_dir is None else validation_directory(managed, None)

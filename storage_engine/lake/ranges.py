@@ -46,12 +46,14 @@ class ReleasedSpan:
     """What a run deleted, by the journal's results.
 
     :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
+    :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     """
 
     log: str
     start_offset: int
     end_offset: int
     excused: str = ""
+    unasked: str = ""
 
 
 def log_ranges(
@@ -153,6 +155,12 @@ def _judge(
         where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
     elif local:
         where, place = Where.LOCAL, "on disk"
+    elif unasked := sorted({span.unasked for span in released if span.unasked}):
+        where, place = (
+            Where.ARCHIVED,
+            "by the journal in a lake that can't be asked now: " + ", ".join(unasked),
+        )
+        faults.append((Status.WARNING, place))
     else:
         where = Where.LOST
         excuses = sorted({span.excused for span in released if span.excused})

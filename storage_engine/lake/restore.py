@@ -20,7 +20,8 @@ from pyiceberg.table import Table
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.elsewhere import in_either
+from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.restored_config import config_files, config_names
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.lake.staging import sha256_of
@@ -65,6 +66,7 @@ def restore(
     store_id: str,
     to_dir: str | os.PathLike[str],
     *,
+    second: Lake | None = None,
     span: Span | None = None,
     lineage: int | None = None,
     log: str | None = None,
@@ -76,6 +78,7 @@ def restore(
     Beside them goes the configuration that their broker needs to serve them and to leave alone what it
     did long ago; it comes last, so where it is whole, the restore is.
 
+    :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
     :param log: None: all logs.
@@ -86,17 +89,18 @@ def restore(
     :raises LakeUnavailableError: the lake can't be read.
     """
     target = Path(to_dir)
-    chosen = choose(
-        receipts(lake, store_id, lineage=lineage, log=log), span or Span(), store_id, lake.location
-    )
+    found = archived_in(lake, second, store_id, lineage=lineage, log=log)
+    chosen = choose(found, span or Span(), store_id, lake.location)
     config = {target / name for name in config_names(chosen[0].broker)}
     _check_target(target, config | {_path(target, receipt) for receipt in chosen})
-    table = lake.messages()
+    tables = [each.messages() for each in (lake, second) if each is not None]
+    first = {row.row_hash for row in receipts(lake, store_id)}
     with _target_errors(target):
         for directory in {_path(target, receipt).parent for receipt in chosen}:
             make_dirs(directory)
 
     def restore_one(receipt: Receipt) -> RestoredSegment:
+        table = tables[0] if receipt.row_hash in first else tables[-1]
         restored = _restore_segment(table, receipt, _path(target, receipt), keep_mtime)
         if progress is not None:
             progress(receipt.size_bytes)
@@ -108,9 +112,26 @@ def restore(
             restored = tuple(future.result() for future in futures)
         finally:
             pool.shutdown(cancel_futures=True)
-    for name, content in config_files(table, chosen).items():
+    for name, content in config_files(tables, chosen).items():
         _write_config(target / name, content)
     return restored
+
+
+def archived_in(
+    lake: Lake, second: Lake | None, store_id: str, *, lineage: int | None = None, log: str | None = None
+) -> tuple[Receipt, ...]:
+    """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
+
+    :raises LakeUnavailableError: one can't be read.
+    """
+    rows = receipts(lake, store_id, lineage=lineage, log=log)
+    if second is None:
+        return rows
+    others = receipts(second, store_id, lineage=lineage, log=log)
+    broken = broken_receipts(second, others)
+    holding = [row for row in others if row.identity not in broken]
+    merged, _ = in_either(rows, broken_receipts(lake, rows), holding)
+    return merged
 
 
 def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +27,12 @@ def config_names(broker: str) -> tuple[str, ...]:
     return names
 
 
-def config_files(table: Table, chosen: Sequence[Receipt]) -> Mapping[str, bytes]:
+def config_files(tables: Sequence[Table], chosen: Sequence[Receipt]) -> Mapping[str, bytes]:
     """Files by their path below the restored store's root; the same again for the same segments.
 
     Reads a few narrow columns of each segment, in batches.
 
-    :param table: ``messages``, as loaded.
+    :param tables: ``messages`` of each lake that the segments lie in, as loaded.
     :param chosen: segments without a hole in any log, by log and offset; at least one.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
@@ -46,7 +46,7 @@ def config_files(table: Table, chosen: Sequence[Receipt]) -> Mapping[str, bytes]
             store_rows(of_log[0].store_id, (of_log[0].base_offset, of_log[-1].base_offset)),
             all_equal({"lineage": of_log[0].lineage, "log": of_log[0].log}),
         )
-        for rows in message_batches(table, where, module.COLUMNS):
+        for rows in chain.from_iterable(message_batches(table, where, module.COLUMNS) for table in tables):
             fresh.append(module.queues_of(rows))
             if len(fresh) == _MERGE_BATCHES:
                 merged, fresh = module.merge_queues(pa.concat_tables([merged, *fresh])), []

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify_segment import RESTORE_ADVICE, SegmentLook, look_at
@@ -57,6 +58,7 @@ def verify(
     *,
     store_id: str | None = None,
     local: Iterable[LocalSpan] = (),
+    elsewhere: Sequence[Receipt] = (),
     released: Callable[[str], Iterable[ReleasedSpan]] = lambda _store_id: (),
     memory: Memory | None = None,
     max_bytes: int | None = None,
@@ -66,6 +68,7 @@ def verify(
 
     :param store_id: only this one; None: every store the lake has anything of.
     :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
+    :param elsewhere: receipts of that store that hold in another lake.
     :param released: what the journal says was deleted, by store.
     :param memory: what was looked at before, and where to remember what is looked at now.
     :param max_bytes: how much to read of data files and segments; None: everything.
@@ -87,7 +90,7 @@ def verify(
     if turn.unreadable:
         # A lake that went away says so here, instead of one segment at a time.
         lake.messages()
-    return tuple(turn.result(state, released(state.store_id)) for state in states)
+    return tuple(turn.result(state, released(state.store_id), elsewhere) for state in states)
 
 
 @contextmanager
@@ -189,7 +192,9 @@ class _Turn:
         self._keep(check)
         return [check]
 
-    def result(self, state: StoreState, released: Iterable[ReleasedSpan]) -> StoreVerification:
+    def result(
+        self, state: StoreState, released: Iterable[ReleasedSpan], elsewhere: Sequence[Receipt]
+    ) -> StoreVerification:
         looks = [self._looks[r.identity] for r in state.receipts if r.identity in self._looks]
         broken = dict(state.broken)
         for look in looks:
@@ -201,6 +206,7 @@ class _Turn:
             old = standing_fault(self._history, receipt)
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
+        everywhere, proves_nothing = in_either(state.receipts, broken, elsewhere)
         return StoreVerification(
             store_id=state.store_id,
             level=self._level,
@@ -208,7 +214,7 @@ class _Turn:
             checked_count=len(looks),
             checked_bytes=sum(look.receipt.size_bytes for look in looks),
             coverage=coverage(state.receipts, broken, self._history, self._level, self._reachable),
-            ranges=log_ranges(self._here.values(), state.receipts, released=released, broken=broken),
+            ranges=log_ranges(self._here.values(), everywhere, released=released, broken=proves_nothing),
             findings=(
                 *state.findings,
                 *(_broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),

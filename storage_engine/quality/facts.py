@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any
 
 import pandas as pd
 
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.local_spans import unchanged
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import list_stores
@@ -18,10 +19,11 @@ from storage_engine.model.facts import CollectFacts, FactsScope, LocalSegment, S
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
-from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake
+from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.history import released_spans, releases
 from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import reachable_lakes
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 
@@ -63,11 +65,13 @@ def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_
     :raises RunStateError: no such run.
     """
     run = _run_scope(store, run_key) if run_key is not None else None
-    store_id, released, notes = (None, (), ()) if not with_lake else _known(store)
+    lakes, unreachable = _lakes(store) if with_lake else ([], {})
+    store_id, released, notes = (None, (), ()) if not with_lake else _known(store, lakes, unreachable)
     lake = NO_LAKE
     if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
         deep = run.segments if run else None
-        lake = collect_lake(open_lake(store.lake, create=False), store_id, deep, full=full)
+        lake = reduce(laid_over, (collect_lake(each, store_id, deep, full=full) for each in lakes))
+        notes += tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
     elif with_lake and store_id is not None:
         notes += ("the store's policy is archive: off, so the lake was not asked",)
     elif not with_lake:
@@ -108,17 +112,28 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
     }
 
 
-def _known(store: ManagedStore) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
+def _lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
+    """The lakes that can be asked, and why the others can't, by location.
+
+    :raises LakeUnavailableError: none can be.
+    """
+    if store.policy.archive is ArchiveMode.OFF:
+        return [], {}
+    return reachable_lakes(store)
+
+
+def _known(
+    store: ManagedStore, lakes: Sequence[Lake], unreachable: Mapping[str, str]
+) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
-    # First: opening a journal makes one, and where there is no lake there shall be none.
-    lake = None if store.policy.archive is ArchiveMode.OFF else open_lake(store.lake, create=False)
+    # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     if record is not None:
-        return record.store_id, released_spans(journal, record.store_id), ()
-    if lake is None:
+        return record.store_id, released_spans(journal, record.store_id, tuple(unreachable)), ()
+    if store.policy.archive is ArchiveMode.OFF:
         return None, (), ("the journal doesn't know this store",)
-    named = [s for s in list_stores(lake) if s.store_root == store.real_root]
+    named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
     if not named:
         return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)

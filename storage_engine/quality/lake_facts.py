@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import LiveFile, live_data_files
@@ -97,6 +98,23 @@ class LakeFacts:
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
+
+
+def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
+    """Two lakes of one store as one: every file and row of both, and a receipt that holds in either."""
+    holding = [row for row in second.receipts if row.identity not in second.broken]
+    receipts, broken = in_either(first.receipts, first.broken, holding)
+    known = {row.identity for row in receipts}
+    more = tuple(row for row in second.receipts if row.identity not in known)
+    return LakeFacts(
+        receipts=(*receipts, *more),
+        broken={**broken, **{row.identity: second.broken[row.identity] for row in more}},
+        chain=(*first.chain, *second.chain),
+        data_files=(*first.data_files, *second.data_files),
+        rows=(*first.rows, *second.rows),
+        queues=first.queues | second.queues,
+        notes=(*first.notes, *second.notes),
+    )
 
 
 def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, full: bool) -> LakeFacts:

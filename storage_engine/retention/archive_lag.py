@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from storage_engine.model.policy import Policy
 from storage_engine.model.store import Segment
-from storage_engine.wording import bytes_text, duration_text
+from storage_engine.wording import bytes_text, count_text, duration_text, exact_bytes_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,18 @@ class ArchiveLag:
     oldest_base_offset: int | None
     oldest_age_seconds: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The lag as a sentence."""
+        if self.oldest_base_offset is None:
+            return "everything that is sealed is proven in the lake"
+        age = duration_text(self.oldest_age_seconds * 1000)
+        segments, size = count_text(self.segments, "segment"), exact_bytes_text(self.size_bytes)
+        return (
+            f"{segments} sealed and not proven, {size}; the oldest, "
+            f"{self.oldest_base_offset:020d}, was last written to {age} ago"
+        )
 
     def alarms(self, policy: Policy) -> tuple[str, ...]:
         """The policy's thresholds that are exceeded, each as a sentence."""

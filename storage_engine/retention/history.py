@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from storage_engine.lake.ranges import ReleasedSpan
@@ -70,8 +70,13 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
     return done, open_intents
 
 
-def released_spans(journal: Journal, store_id: str) -> tuple[ReleasedSpan, ...]:
-    """What all runs deleted from a store, for laying store and lake over each other."""
+def released_spans(
+    journal: Journal, store_id: str, unasked: Collection[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """What all runs deleted from a store, for laying store and lake over each other.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
     gone = (_release(event.payload) for event in results if event.subject)
     return tuple(
@@ -80,6 +85,7 @@ def released_spans(journal: Journal, store_id: str) -> tuple[ReleasedSpan, ...]:
             start_offset=release.base_offset,
             end_offset=release.end_offset,
             excused="" if release.receipt_hash else release.passage_detail,
+            unasked=release.lake if release.lake is not None and release.lake in unasked else "",
         )
         for release in gone
     )

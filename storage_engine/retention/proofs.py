@@ -19,6 +19,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 from storage_engine.retention.gate import Passage, Verdict, judge, proven_facts, same_file
 from storage_engine.retention.journal import StoreRecord, Waiver
+from storage_engine.retention.managed_store import ManagedStore
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
@@ -124,6 +125,23 @@ def read_proofs(
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
     return Proofs(tuple(asked), tuple(unreachable))
+
+
+def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
+    """The store's lakes that can be asked, and why the others can't, by location.
+
+    :raises LakeUnavailableError: none can be; has every reason.
+    """
+    lakes: list[Lake] = []
+    unreachable: dict[str, str] = {}
+    for config in store.lakes:
+        try:
+            lakes.append(open_lake(config, create=False))
+        except LakeUnavailableError as error:
+            unreachable[config.location] = str(error)
+    if not lakes:
+        raise none_reachable(list(unreachable.values()))
+    return lakes, unreachable
 
 
 def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:

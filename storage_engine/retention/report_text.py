@@ -95,10 +95,7 @@ def _archive_lag(report: Report) -> Iterator[str]:
     lag = report.archive_lag
     if lag is None:
         return
-    yield f"{count_text(lag.segments, 'segment')} sealed and not proven, {exact_bytes_text(lag.size_bytes)}"
-    if lag.oldest_base_offset is not None:
-        age = duration_text(lag.oldest_age_seconds * 1000)
-        yield f"the oldest, {lag.oldest_base_offset:020d}, was last written to {age} ago"
+    yield lag.text
     yield from lag.notes
 
 

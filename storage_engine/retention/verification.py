@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from storage_engine.exceptions import JournalUnavailableError
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.local_spans import local_spans
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.verify import Shown, unseen, verify
-from storage_engine.model.verification import StoreVerification, VerifyLevel
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import reachable_lakes
 from storage_engine.retention.verification_memory import VerificationMemory
 
 
@@ -56,26 +62,44 @@ def verify_lake(
 
 def verify_store(
     store: ManagedStore, level: VerifyLevel, *, max_bytes: int | None = None, shown: Shown = unseen
-) -> StoreVerification:
-    """Check the lake's part of ``store``, and that store and lake together still have every byte.
+) -> tuple[StoreVerification, ...]:
+    """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
+    :return: one result a lake that can be asked; what the other one proves counts in its ranges.
     :raises StoreNotFoundError: there is no such store.
-    :raises LakeUnavailableError: the lake is missing or can't be read.
+    :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be written.
     """
-    lake = open_lake(store.lake, create=False)
+    lakes, unreachable = reachable_lakes(store)
     snapshot = open_store(store).snapshot(clock_ms())
     journal = Journal(store.journal_url)
     store_id = identify(store, journal).store_id
-    (found,) = verify(
-        lake,
-        level,
-        store_id=store_id,
-        local=local_spans(snapshot, receipts(lake, store_id)),
-        released=partial(released_spans, journal),
-        memory=VerificationMemory(store.journal_url),
-        max_bytes=max_bytes,
-        shown=shown,
+    rows = [receipts(lake, store_id) for lake in lakes]
+    results: list[StoreVerification] = []
+    for i, lake in enumerate(lakes):
+        elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
+        everywhere, _ = in_either(rows[i], {}, elsewhere)
+        results += verify(
+            lake,
+            level,
+            store_id=store_id,
+            local=local_spans(snapshot, everywhere),
+            elsewhere=elsewhere,
+            released=lambda _store_id: released_spans(journal, store_id, tuple(unreachable)),
+            memory=VerificationMemory(store.journal_url),
+            max_bytes=max_bytes,
+            shown=shown,
+        )
+    missing = tuple(
+        Finding(
+            Status.WARNING, f"lake {location}", f"could not be verified: {why}", "Verify when it is back."
+        )
+        for location, why in unreachable.items()
     )
-    return found
+    return tuple(replace(result, findings=(*result.findings, *missing)) for result in results)
+
+
+def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
+    broken = broken_receipts(lake, rows)
+    return [row for row in rows if row.identity not in broken]

@@ -13,12 +13,13 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import same_file
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import Proofs, read_proofs
+from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.steps.archiving import (
     ArchiveResult,
     ArchiveWith,
@@ -116,6 +117,22 @@ def record_archive_lag(store: ManagedStore, run_key: str) -> ArchiveLag | None:
         context.journal.add_sample(context.record.store_id, levels, lag.measured_at_ms, lag)
         context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
     return lag
+
+
+def archive_lag(store: ManagedStore) -> ArchiveLag:
+    """Measure the archive lag without taking it down, or giving the store an identity if it has none.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    # First: opening a journal makes one, and where there is no lake there shall be none.
+    reachable_lakes(store)
+    snapshot = open_store(store).snapshot(clock_ms())
+    segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    if record is None:
+        return archive_lag_of(segments, clock_ms())
+    return _measure(journal, record, store, segments)
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
