@@ -1,4 +1,8 @@
-"""Archiving segments on Spark: a task a segment, wherever its executors are; one commit on the driver."""
+"""Archiving segments on Spark: read, written and proven by its executors; one commit on the driver.
+
+Small segments share a task. What a task gives back of a segment is its proof and what the manifest says of
+its data file, so that the driver opens no data file, and grows by a few KiB a segment.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.staging import discard
 from storage_engine.model.receipt import Receipt
+from storage_engine.spark.task_groups import task_groups
+from storage_engine.spark.visibility import Sight, check_sight, visible_to_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +42,7 @@ class ArchiveResult:
 class _Outcome:
     """How a task ended. An error of ours is a result: Spark would only retry it and wrap its message."""
 
-    proven: ProvenSegment | None
+    proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None
 
 
@@ -52,6 +58,7 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
     task failed is thrown away, as nothing of it has been committed.
 
     :return: one receipt a job, in order.
+    :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises StorageEngineError: the first failed task's error, as it was raised there.
     :raises SparkJobError: Spark itself failed.
     """
@@ -59,7 +66,7 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
         return ()
     lake = open_lake(jobs[0].lake, create=False)
     outcomes = _run(spark, jobs)
-    proven = [outcome.proven for outcome in outcomes if outcome.proven is not None]
+    proven = [segment for outcome in outcomes for segment in outcome.proven]
     try:
         for outcome in outcomes:
             if outcome.error is not None:
@@ -70,19 +77,30 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
 
 
 def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
+    context = spark.sparkContext
     try:
-        outcomes: list[_Outcome] = spark.sparkContext.parallelize(jobs, len(jobs)).map(_attempt).collect()
+        with visible_to_executors(spark, jobs) as sight:
+            groups = task_groups(jobs, context.defaultParallelism)
+            tasks = context.parallelize(groups, len(groups))
+            outcomes: list[_Outcome] = tasks.map(lambda group: _attempt(sight, group)).collect()
+    except StorageEngineError:
+        raise
     except Exception as error:
         reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
         raise SparkJobError(
-            f"Spark could not run {len(jobs)} archive tasks: {reason}. Nothing was committed or deleted. See "
+            f"Spark could not archive {len(jobs)} segments: {reason}. Nothing was committed or deleted. See "
             "the driver's log for the rest; running it again is safe."
         ) from error
     return outcomes
 
 
-def _attempt(job: SegmentJob) -> _Outcome:
+def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:
+    proven: list[ProvenSegment] = []
     try:
-        return _Outcome(archive_segment(job), None)
+        check_sight(sight)
+        for job in jobs:
+            proven.append(archive_segment(job))
     except StorageEngineError as error:
-        return _Outcome(None, error)
+        discard(proven)
+        return _Outcome((), error)
+    return _Outcome(tuple(proven), None)

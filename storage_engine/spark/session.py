@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,12 +72,15 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
 
 
 @contextmanager
-def spark_session(app_name: str, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
+def spark_session(
+    app_name: str, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """A Spark session, stopped at the end with its JVM, sockets and the environment as it was.
 
     In a script that ``spark-submit`` runs, master and settings are those of its command line.
 
     :param master: Spark's master URL.
+    :param settings: Spark configuration beyond ours.
     :raises SparkJobError: when Spark doesn't start, or this process has a session already, which
         stopping ours would end.
     """
@@ -91,11 +95,16 @@ def spark_session(app_name: str, master: str = LOCAL_MASTER) -> Iterator[SparkSe
     builder = SparkSession.builder.appName(app_name)
     submitted = _SUBMITTED in os.environ
     if not submitted:
-        for key, value in spark_settings(master).items():
+        for key, value in {**spark_settings(master), **(settings or {})}.items():
             builder = builder.config(key, value)
         builder = builder.master(master)
     try:
-        with _environment({} if submitted else spark_environment(master)), _sockets_closed_after_use():
+        with (
+            # A local cluster's executors would work below the installed pyspark.
+            tempfile.TemporaryDirectory(prefix="spark-work-", ignore_cleanup_errors=True) as work,
+            _environment({} if submitted else {"SPARK_WORKER_DIR": work, **spark_environment(master)}),
+            _sockets_closed_after_use(),
+        ):
             try:
                 session = builder.getOrCreate()
             except Exception as error:
@@ -168,7 +177,8 @@ def _shut_gateway(context: Any) -> None:
 
 
 def _is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
+    """Whether all of Spark runs on this machine; ``local-cluster`` does so in processes of its own."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
 def _spark_home() -> Path:

@@ -101,7 +101,7 @@ def test_an_executor_that_cannot_see_the_store_is_one_clear_error(
 ) -> None:
     jobs = _jobs(lake, segments)
     segments[0].parent.rename(segments[0].parent.with_name("elsewhere"))
-    with pytest.raises(StoreNotFoundError, match="mount the store at the same path on every executor"):
+    with pytest.raises(StoreNotFoundError, match="Mount the store at the same path on every executor"):
         archive_segments(spark, jobs)
 
 
@@ -118,12 +118,12 @@ def test_a_spark_that_fails_is_not_mistaken_for_a_refusal(
     spark: Any, lake: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage_engine.spark.archive_segments._attempt", _die)
-    with pytest.raises(SparkJobError, match="Spark could not run 3 archive tasks"):
+    with pytest.raises(SparkJobError, match="Spark could not archive 3 segments"):
         archive_segments(spark, _jobs(lake, segments))
     assert receipts(lake, "store-1") == ()
 
 
-def _die(_: SegmentJob) -> None:
+def _die(*_: object) -> None:
     os._exit(7)
 
 

@@ -26,8 +26,9 @@ def process() -> Iterator[psutil.Process]:
     assert {connection.laddr for connection in process.net_connections()} == connections
 
 
-def test_environment_names_this_python_and_this_spark() -> None:
-    environment = spark_environment()
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_environment_names_this_python_and_this_spark(master: str) -> None:
+    environment = spark_environment(master)
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert Path(environment["SPARK_HOME"]) == Path(pyspark.__file__).parent
     assert (Path(environment["SPARK_HOME"]) / "bin" / "spark-submit").exists()
@@ -35,7 +36,7 @@ def test_environment_names_this_python_and_this_spark() -> None:
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("master", ["spark://master:7077", "local-cluster[2,1,1024]", "yarn"])
+@pytest.mark.parametrize("master", ["spark://master:7077", "yarn"])
 def test_a_cluster_chooses_its_own_addresses_and_python(master: str) -> None:
     environment = spark_environment(master)
     assert "SPARK_LOCAL_IP" not in environment
