@@ -6,13 +6,14 @@ where that isn't, nobody guesses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import ChainHead, check_links
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
@@ -111,17 +112,27 @@ def read_proofs(
     *,
     create: bool = False,
     chain: bool = False,
+    read_files: bool = False,
+    looked: Callable[[], None] | None = None,
+    known: Mapping[str, ChainHead] | None = None,
 ) -> Proofs:
     """Ask each lake for the receipts of these segments, and whether they hold.
 
     :param create: make a lake that isn't there yet.
     :param chain: where a store's chain of receipts is broken, none of them holds.
+    :param read_files: read the data files too: what is only of the right length may be damaged.
+    :param looked: called after each receipt whose files were read, which may take long.
+    :param known: by lake location, a receipt that the store's chain is known to have had.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
-            asked.append(_read(open_lake(config, create=create), record, wanted, chain=chain))
+            asked.append(
+                _read(
+                    open_lake(config, create=create), record, wanted, chain, read_files, looked, known or {}
+                )
+            )
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
     return Proofs(tuple(asked), tuple(unreachable))
@@ -156,16 +167,25 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
     )
 
 
-def _read(lake: Lake, record: StoreRecord, wanted: Collection[Slot], *, chain: bool) -> LakeProofs:
-    every = receipts(lake, record.store_id)
+def _read(
+    lake: Lake,
+    record: StoreRecord,
+    wanted: Collection[Slot],
+    chain: bool,
+    read_files: bool,
+    looked: Callable[[], None] | None,
+    known: Mapping[str, ChainHead],
+) -> LakeProofs:
+    offsets = [base_offset for _, base_offset in wanted]
+    span = (min(offsets, default=0), max(offsets, default=0))
     rows: dict[Slot, list[Receipt]] = {}
-    for row in every:
-        if row.lineage == record.lineage and (row.log, row.base_offset) in wanted:
+    for row in receipts(lake, record.store_id, lineage=record.lineage, base_offsets=span):
+        if (row.log, row.base_offset) in wanted:
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]
     if chain:
         try:
-            check_chain(every)
+            check_links(lake.segments(), record.store_id, known.get(lake.location))
         except ReceiptError as error:
             return LakeProofs(lake, rows, {row.identity: str(error) for row in found})
-    return LakeProofs(lake, rows, broken_receipts(lake, found))
+    return LakeProofs(lake, rows, broken_receipts(lake, found, read_files=read_files, progress=looked))

@@ -72,7 +72,7 @@ def archive_jobs(
         segments = sealed_segments(context) if all_sealed else _planned(context, run)
         if not segments:
             return ()
-        proofs = read_proofs(store.lakes, context.record, slots(segments), create=True)
+        proofs = read_proofs(store.lakes, context.record, slots(segments), create=True, read_files=True)
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
@@ -105,6 +105,7 @@ def archive_planned(
                 segments,
                 archive_with,
                 accept_damage=accept_damage,
+                read_files=True,
             )
     except _WAIVABLE as error:
         waiver = context.journal.find_waiver(run.plan_digest or "")
@@ -122,10 +123,12 @@ def archive_somewhere(
     archive_with: ArchiveWith,
     *,
     accept_damage: bool = False,
+    read_files: bool = False,
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes it, and take down what was proven where.
 
     :param choose: which of the candidates, by what the lakes prove already.
+    :param read_files: read the data files of what is archived already: a damaged one is replaced.
     :raises LakeUnavailableError: none of the lakes can be used; has every reason.
     :raises CommitStateUnknownError: likewise, where there is one lake only.
     """
@@ -135,7 +138,13 @@ def archive_somewhere(
     proofs: Proofs | None = None
     for config in context.store.lakes:
         if proofs is None:
-            proofs = read_proofs(context.store.lakes, context.record, slots(candidates), create=True)
+            proofs = read_proofs(
+                context.store.lakes,
+                context.record,
+                slots(candidates),
+                create=True,
+                read_files=read_files,
+            )
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
@@ -230,6 +239,7 @@ def _record_proven(
                 "facts": to_jsonable(job.facts),
                 "lake": job.lake.location,
                 "receipt_hash": receipt.row_hash,
+                "receipt_sequence": receipt.sequence,
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)

@@ -21,7 +21,13 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.retention.gate import Passage, Verdict, request_again, same_file, still_eligible
-from storage_engine.retention.history import SegmentRelease, release_by_any_run, releases, segment_subject
+from storage_engine.retention.history import (
+    SegmentRelease,
+    chain_heads,
+    release_by_any_run,
+    releases,
+    segment_subject,
+)
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
@@ -107,7 +113,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             _check_clock(context, fresh)
-        proofs = _proofs(context, plan)
+        proofs = _proofs(context, plan, held.lease)
         verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
@@ -182,15 +188,24 @@ def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> 
     return tuple(others)
 
 
-def _proofs(context: Context, plan: Plan) -> Proofs:
-    """What the store's lakes prove of the plan's segments.
+def _proofs(context: Context, plan: Plan, lease: Lease) -> Proofs:
+    """What the store's lakes prove of the plan's segments, whose data files are read once more.
 
+    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
         return Proofs(())
     wanted = {(segment.log, segment.base_offset) for segment in plan.to_delete}
-    proofs = read_proofs(context.store.lakes, context.record, wanted, chain=True)
+    proofs = read_proofs(
+        context.store.lakes,
+        context.record,
+        wanted,
+        chain=True,
+        read_files=True,
+        looked=lambda: context.journal.renew(lease),
+        known=chain_heads(context.journal, context.record.store_id),
+    )
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
         raise none_reachable([reason for _, reason in proofs.unreachable])
     return proofs
