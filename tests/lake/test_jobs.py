@@ -66,8 +66,13 @@ def test_another_programs_file_has_no_slot(name: str) -> None:
 
 
 def test_a_receipt_has_every_field_that_was_proven() -> None:
-    proven = {field.name for field in fields(ProvenSegment)} - {"staged_file"}
-    assert {field.name for field in fields(Receipt)} == proven | {"previous_hash", "row_hash"}
+    proven = {field.name for field in fields(ProvenSegment)} - {"staged_file", "manifest_facts"}
+    assert {field.name for field in fields(Receipt)} == proven | {
+        "moved_to",
+        "sequence",
+        "previous_hash",
+        "row_hash",
+    }
 
 
 def test_a_codec_is_found_by_its_brokers_name() -> None:
