@@ -1,4 +1,4 @@
-"""What the tests with a real broker share: name server, ground truth, a broker on an untouched store."""
+"""What the tests with real servers share: name server, ground truth, a broker on an untouched store; S3."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.broker import Broker, name_server, running_broker
+from tests.integration.object_store import ObjectStore
+from tests.integration.object_store import object_store as running_object_store
 from tests.integration.stores import Truth, unpack
 
 
@@ -26,3 +28,9 @@ def untouched_broker(tmp_path_factory: pytest.TempPathFactory, name_server_port:
     work = tmp_path_factory.mktemp("untouched")
     with running_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with running_object_store(tmp_path_factory.mktemp("object-store")) as store:
+        yield store

@@ -1,0 +1,61 @@
+"""Java programs of the integration tests: their jars, resolved by Maven once and kept in ``target``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+JAVA_PROJECTS = Path(__file__).resolve().parents[1] / "java"
+
+
+class JavaError(Exception):
+    """Java or Maven is missing, or failed; the message ends with what it last said."""
+
+
+def java() -> str:
+    """The Java launcher: of JAVA_HOME when that is set, else the one on PATH.
+
+    :raises JavaError: when there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        raise JavaError("No Java found: set JAVA_HOME, or install a JDK (Debian: openjdk-17-jdk-headless).")
+    return found
+
+
+def class_path(project: Path) -> str:
+    """Jars that a project's ``pom.xml`` names, and what they need.
+
+    :raises JavaError: when Maven is missing or fails.
+    """
+    target = project / "target"
+    target.mkdir(exist_ok=True)
+    # One process of a parallel run resolves them, the others wait.
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _resolved(project / "pom.xml", target / "classpath.txt")
+
+
+def _resolved(pom: Path, resolved: Path) -> str:
+    if resolved.exists() and resolved.stat().st_mtime >= pom.stat().st_mtime:
+        jars = resolved.read_text().strip()
+        if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
+            return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaError("No Maven found: install it (Debian: maven).")
+    command = [maven, "--batch-mode", "--quiet", f"--file={pom}", "dependency:build-classpath"]
+    result = subprocess.run(
+        [*command, f"-Dmdep.outputFile={resolved}", "-Dmdep.includeScope=runtime"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise JavaError(f"Maven failed to resolve {pom}:\n{result.stdout[-4000:]}{result.stderr[-2000:]}")
+    return resolved.read_text().strip()

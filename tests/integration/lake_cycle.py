@@ -1,0 +1,89 @@
+"""The whole job on a lake that isn't local: archive, gate, verify, restore; and what must hold after it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.restore import restore
+from storage_engine.lake.verify import verify
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+
+_EXPIRED_HOURS = 100
+RUN = "r"
+
+
+def lake_on(properties: Mapping[str, str], work: Path) -> LakeConfig:
+    """A lake in an object store, with its catalog in a local SQLite file."""
+    work.mkdir(parents=True, exist_ok=True)
+    catalog = {"type": "sql", "uri": f"sqlite:///{work}/catalog.db?timeout=60"}
+    return LakeConfig("storage_engine", {**catalog, **properties})
+
+
+def expired_store(root: Path, work: Path, lake: LakeConfig) -> ManagedStore:
+    """A managed store whose segments are all past their reserved time."""
+    old = time.time() - _EXPIRED_HOURS * 3600
+    for segment in (root / "commitlog").iterdir():
+        os.utime(segment, (old, old))
+    return ManagedStore.local("s", str(root), work / "managed", lake=lake, time_zone="UTC")
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Name → SHA-256 of a store's segments."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((root / "commitlog").iterdir())
+        if path.is_file()
+    }
+
+
+def plan(store: ManagedStore, max_segments: int | None = None) -> None:
+    """Plan the deletion of what has expired, at most so many segments."""
+    assert steps.make_plan(store, RUN, PlanRequest(manual=True, max_segments=max_segments)).delete_offsets
+
+
+def archive(store: ManagedStore) -> None:
+    """Archive what the plan deletes."""
+    steps.archive(store, RUN, steps.archive_jobs(store, RUN))
+
+
+def finish(store: ManagedStore, before: Mapping[str, str], restored: Path) -> tuple[Receipt, ...]:
+    """Release, verify and restore, and check the outcome of each.
+
+    :param before: :func:`contents` of the store when it was whole.
+    """
+    lake = open_lake(store.lake, create=False)
+    check_exactly_once(lake)
+    released = steps.release(store, RUN)
+    assert not released.kept
+    (summary,) = list_stores(lake)
+    proven = receipts(lake, summary.store_id)
+    gone = set(before) - set(contents(Path(store.root)))
+    assert gone == {f"{receipt.base_offset:020d}" for receipt in proven}
+    (verified,) = verify(lake, VerifyLevel.BYTES)
+    assert verified.overall is Status.OK, verified
+    restore(lake, summary.store_id, restored)
+    assert contents(restored) == {name: before[name] for name in gone}
+    return proven
+
+
+def check_exactly_once(lake: Lake) -> None:
+    """Each receipted segment's rows are in the table once, in the very file that its receipt names."""
+    for summary in list_stores(lake):
+        proven = receipts(lake, summary.store_id)
+        assert len({receipt.base_offset for receipt in proven}) == len(proven)
+        live = Counter(file.location for file in live_data_files(lake.messages(), summary.store_id))
+        assert live == Counter(receipt.data_file for receipt in proven)

@@ -1,0 +1,93 @@
+"""A real PostgreSQL server on loopback, with a database for a lake's catalog."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from tests.integration.server import Server, ServerError, free_port
+
+USER = "lake"
+PASSWORD = "catalog-secret-0001"
+
+
+@dataclass
+class Postgres:
+    """The server; it can be killed and started again."""
+
+    work: Path
+    port: int = field(default_factory=free_port)
+    server: Server | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"postgresql+psycopg://{USER}:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> None:
+        """Make the server's files; they belong to an ordinary user, as root may not run it."""
+        password = self.work / "password"
+        password.write_text(PASSWORD)
+        if os.geteuid() == 0:
+            account = pwd.getpwnam("postgres")
+            for path in (self.work, password):
+                os.chown(path, account.pw_uid, account.pw_gid)
+        options = ["--auth=scram-sha-256", f"--pwfile={password}", f"--username={USER}"]
+        command = [*self._as_user(), _program("initdb"), f"--pgdata={self.work}/data", *options, "--no-sync"]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.work)
+
+    def start(self) -> None:
+        settings = [f"-cport={self.port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories="]
+        command = [*self._as_user(), _program("postgres"), "-D", f"{self.work}/data", *settings]
+        self.server = Server(command, self.work / "postgres.log")
+        self.server.wait_until(self._answers)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        if self.server is not None:
+            self.server.kill()
+            self.server = None
+
+    def _answers(self) -> bool:
+        try:
+            with psycopg.connect(self.uri.replace("+psycopg", ""), connect_timeout=2):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def _as_user(self) -> list[str]:
+        if os.geteuid() != 0:
+            return []
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+
+
+def _program(name: str) -> str:
+    """A server program, which Debian keeps off PATH."""
+    found = shutil.which(name) or next(
+        (str(path) for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None
+    )
+    if found is None:
+        raise ServerError(f"No {name} found: install PostgreSQL (Debian: postgresql).")
+    return found
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A server for the duration of the block."""
+    # Not below pytest's directories: those are closed to the user that it runs as.
+    with tempfile.TemporaryDirectory(prefix="storage-engine-postgres-") as work:
+        server = Postgres(Path(work))
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
