@@ -106,7 +106,7 @@ from storage_engine.rocketmq.text_kernels import (
     write_host,
 )
 
-_AHEAD = 4
+_AHEAD = 2
 """Frames that lie far apart are fetched while the ones before them are decoded."""
 _TAIL_LINES = 4
 
