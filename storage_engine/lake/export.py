@@ -240,7 +240,10 @@ def _with_plain_bodies(rows: pa.Table, decompress: bool) -> pa.Table:
 @cache
 def _read_schema() -> pa.Schema:
     known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec_for(_BROKER).schema)}
-    return pa.schema([known[name] for name in COLUMNS])
+    # Everybody reads plain binaries; a codec may have its bodies as views.
+    return pa.schema([known[name] for name in COLUMNS]).set(
+        COLUMNS.index("body"), pa.field("body", pa.binary())
+    )
 
 
 class _Tally:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -109,7 +110,7 @@ def _row_groups(
             count.row_groups += 1
             count.bytes += _column_bytes(parquet, group, deciding)
             rows = parquet.read_row_group(group, columns=list(deciding))
-            numbered = rows.append_column("__row", pa.array(range(rows.num_rows), pa.int64()))
+            numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
             found = numbered.filter(filter_expression)
             if mask is not None and found.num_rows:
                 found = found.filter(mask(found))

@@ -52,6 +52,11 @@ def decompress_bodies(
     :raises CorruptBodyError: a body is not what its flag says, too large, or all of them together are.
     """
     body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    if body_array.type == pa.binary_view():
+        # Arrow's kernels don't know views yet.
+        return decompress_bodies(body_array.cast(pa.binary()), flag_array, max_body_bytes, on_error).cast(
+            pa.binary_view()
+        )
     if len(body_array) != len(flag_array):
         raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
     flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -61,7 +61,7 @@ def test_every_body_is_what_java_decompresses_it_to(rows: pa.Table, ground_truth
     assert found == truth
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_rows_keep_their_order_and_nulls_stay(kind: pa.DataType) -> None:
     bodies = [PLAIN, COMPRESSED[ZSTD], None, COMPRESSED[OLD_ZLIB], b"", COMPRESSED[LZ4], None]
     flags = _flags(0, ZSTD, ZLIB, OLD_ZLIB, LZ4, LZ4, None)
