@@ -1,0 +1,120 @@
+"""A lake in a real S3 server that checks signatures: the whole job, attempts side by side, credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.archive import archive_segment, segment_jobs
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.commit import commit_segments
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.receipts import receipts
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from tests.integration.lake_cycle import (
+    archive,
+    check_exactly_once,
+    contents,
+    expired_store,
+    finish,
+    lake_on,
+    plan,
+)
+from tests.integration.object_store import BUCKET, SECRET_KEY, ObjectStore
+
+pytestmark = pytest.mark.integration
+
+StoreCopy = Callable[[str], Path]
+
+
+@pytest.fixture
+def lake(object_store: ObjectStore, tmp_path: Path) -> Lake:
+    return open_lake(lake_on(object_store.properties(), tmp_path), create=True)
+
+
+@pytest.fixture
+def jobs(lake: Lake, store_copy: StoreCopy) -> tuple[SegmentJob, ...]:
+    """Two segments to archive."""
+    root = store_copy("clean-stop")
+    segments = [
+        Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED)
+        for path in sorted((root / "commitlog").iterdir())[:2]
+    ]
+    return segment_jobs(
+        lake, segments, store_id="store-1", lineage=0, broker="rocketmq", store_root=str(root)
+    )
+
+
+def test_a_store_is_archived_released_verified_and_restored(
+    object_store: ObjectStore, store_copy: StoreCopy, tmp_path: Path
+) -> None:
+    root = store_copy("clean-stop")
+    before = contents(root)
+    store = expired_store(root, tmp_path, lake_on(object_store.properties(), tmp_path))
+    plan(store)
+    archive(store)
+    proven = finish(store, before, tmp_path / "restored")
+    assert all(receipt.data_file.startswith(f"s3://{BUCKET}/warehouse/") for receipt in proven)
+
+
+def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tuple[SegmentJob, ...]) -> None:
+    """A twin that is late may not replace the bytes that were proven and committed."""
+    first, second = archive_segment(jobs[0]), archive_segment(jobs[0])
+    assert first.data_file != second.data_file
+    (receipt,) = commit_segments(lake, [first])
+    assert commit_segments(lake, [second]) == (receipt,)
+    assert receipt.data_file == first.data_file
+    check_exactly_once(lake)
+
+
+def test_a_segment_whose_receipt_was_not_reached_is_taken_up_by_another_attempt(
+    lake: Lake, jobs: tuple[SegmentJob, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage_engine.lake.commit.prepare_receipts", die)
+        with pytest.raises(Killed):
+            commit_segments(lake, [archive_segment(job) for job in jobs])
+    assert receipts(lake, "store-1") == ()
+    assert len(commit_segments(lake, [archive_segment(job) for job in jobs])) == len(jobs)
+    check_exactly_once(lake)
+
+
+@pytest.fixture
+def other_keys(object_store: ObjectStore) -> Iterator[Callable[[], None]]:
+    """Makes the server take other keys from now on, as when credentials expire."""
+
+    def renew(secret_key: str = "another-secret-0002") -> None:
+        object_store.stop()
+        object_store.secret_key = secret_key
+        object_store.start()
+
+    yield renew
+    renew(SECRET_KEY)
+
+
+def test_credentials_that_expire_midway_end_in_an_error_that_names_the_lake_and_no_secret(
+    lake: Lake, jobs: tuple[SegmentJob, ...], object_store: ObjectStore, other_keys: Callable[[], None]
+) -> None:
+    proven = archive_segment(jobs[0])
+    other_keys()
+    for attempt in (lambda: archive_segment(jobs[1]), lambda: commit_segments(lake, [proven])):
+        with pytest.raises(LakeUnavailableError) as caught:
+            attempt()
+        assert f"s3://{BUCKET}/warehouse" in str(caught.value)
+        assert "credentials" in str(caught.value)
+        assert SECRET_KEY not in str(caught.value)
+
+    config = lake.config.with_properties(object_store.properties())
+    again = open_lake(config, create=False)
+    commit_segments(again, [proven, archive_segment(replace(jobs[1], lake=config))])
+    check_exactly_once(again)
