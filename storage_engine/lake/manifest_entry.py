@@ -42,9 +42,7 @@ def packed_facts(footer: pq.FileMetaData, codec_schema: pa.Schema) -> bytes:
     return zlib.compress(json.dumps({**plain, **bounds}, separators=(",", ":")).encode())
 
 
-def iceberg_data_file(
-    table: Table, location: str, size_bytes: int, store_id: str, packed: bytes
-) -> DataFile:
+def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: str, packed: bytes) -> DataFile:
     """The manifest's entry of a file in the partition of its store."""
     facts: dict[str, Any] = json.loads(zlib.decompress(packed))
     for name in _COUNTS:
