@@ -62,7 +62,9 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
     :param rows: with :data:`COLUMNS`.
     """
-    messages = rows.filter(pc.equal(rows["kind"], pa.scalar("message")))
+    # A topic that is no text is none that a broker has or serves.
+    named = pc.and_(pc.equal(rows["kind"], pa.scalar("message")), pc.is_valid(rows["topic"]))
+    messages = rows.filter(named)
     inner_batch = pc.bit_wise_and(messages["sys_flag"].cast(pa.int32()), pa.scalar(frame.INNER_BATCH))
     return merge_queues(
         pa.Table.from_arrays(

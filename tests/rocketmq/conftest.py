@@ -1,4 +1,4 @@
-"""A second, plain reading of the commitlog format, to hold the compiled one against."""
+"""A second, plain reading of the commitlog format, to hold the compiled one against, and bytes to read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 MIN_MS, MAX_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -194,6 +195,91 @@ def _reference_rows(data: bytes, base_offset: int) -> list[dict[str, Any]]:
             undecodable(at, row or 1)
             at += row or 1
     return rows
+
+
+_ADDRESSES = st.one_of(
+    st.binary(min_size=4, max_size=4),
+    st.binary(min_size=16, max_size=16),
+    st.sampled_from([bytes(16), bytes(10) + b"\xff\xff\x01\x02\x03\x04", bytes(15) + b"\x01"]),
+)
+_NAMES = st.one_of(st.sampled_from([b"KEYS", b"TAGS", b"UNIQ_KEY", b"a", b""]), st.binary(max_size=20))
+_PAIRS = st.lists(st.tuples(_NAMES, st.one_of(st.binary(max_size=20), st.text(max_size=9).map(str.encode))))
+_PROPERTIES = st.one_of(
+    _PAIRS.map(lambda pairs: b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs)),
+    _PAIRS.map(lambda pairs: b"\x02".join(name + b"\x01" + value for name, value in pairs)),
+    st.binary(max_size=80),
+    st.lists(st.sampled_from([b"\x00", b"\x01", b"\x02", b"k", b"\xc3\xa9", b"\xff"]), max_size=40).map(
+        b"".join
+    ),
+    st.integers(0, 32_740).map(lambda size: b"a\x01" + b"v" * size + b"\x02"),
+)
+_INT32S = st.integers(-(1 << 31), (1 << 31) - 1)
+_INT64S = st.integers(-(1 << 63), (1 << 63) - 1)
+_TIMES = st.one_of(st.integers(0, 4_102_444_800_000), _INT64S)
+_LONGEST_TOPIC = {1: 127, 2: 32_767}
+_BLANK_HEADER_BYTES = 8
+
+
+@st.composite
+def _messages(draw: st.DrawFn) -> Message:
+    version = draw(st.sampled_from([1, 2]))
+    return Message(
+        body=draw(st.binary(max_size=200)),
+        topic=draw(
+            st.one_of(
+                st.sampled_from([b"a", b"b", b""]),
+                st.binary(max_size=_LONGEST_TOPIC[1]),
+                st.integers(0, _LONGEST_TOPIC[version]).map(lambda size: b"t" * size),
+            )
+        ),
+        properties=draw(_PROPERTIES),
+        version=version,
+        queue_id=draw(st.one_of(st.integers(0, 3), _INT32S)),
+        flag=draw(_INT32S),
+        queue_offset=draw(_INT64S),
+        sys_flag=draw(_INT32S),
+        born_timestamp_ms=draw(_TIMES),
+        store_timestamp_ms=draw(_TIMES),
+        born_address=draw(_ADDRESSES),
+        store_address=draw(_ADDRESSES),
+        born_port=draw(_INT32S),
+        store_port=draw(_INT32S),
+        reconsume_times=draw(_INT32S),
+        prepared_transaction_offset=draw(_INT64S),
+        body_crc=draw(st.sampled_from([None, None, None, 7])),
+        property_crc=draw(st.booleans()),
+    )
+
+
+@st.composite
+def _segments(draw: st.DrawFn, base_offset: int) -> bytes:
+    """Frames with garbage and preallocated zeros between and behind them, ended, cut or written over."""
+    data = b""
+    garbage = st.one_of(st.binary(max_size=120), st.integers(1, 3000).map(bytes))
+    # A frame that lies where another belongs: its own offset is wrong there.
+    moved = _messages().map(lambda message: _build_frame(message, 12_345))
+    for part in draw(st.lists(st.one_of(_messages(), _messages(), garbage, moved), max_size=8)):
+        data += part if isinstance(part, bytes) else _build_frame(part, base_offset + len(data))
+    match draw(st.integers(0, 4)):
+        case 0:
+            tail = draw(st.one_of(st.binary(max_size=100), st.integers(0, 3000).map(bytes)))
+            wrong_by = draw(st.sampled_from([0, 0, 0, 1, -1]))
+            size = _BLANK_HEADER_BYTES + len(tail) + wrong_by
+            data += struct.pack(">iI", size, MAGIC_BLANK) + tail
+        case 1:
+            data = data[: draw(st.integers(0, len(data)))]
+        case 2 if data:
+            at = draw(st.integers(0, len(data) - 1))
+            data = data[:at] + draw(st.binary(min_size=1, max_size=9)) + data[at + 9 :]
+        case 3:
+            data += bytes(draw(st.integers(1, 3000)))
+    return data
+
+
+@pytest.fixture(scope="session")
+def any_segment() -> Callable[[int], st.SearchStrategy[bytes]]:
+    """Strategy for whatever may lie in a segment file that begins at a physical offset."""
+    return lambda base_offset: _segments(base_offset)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ import pytest
 
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.codec import CODEC
-from storage_engine.rocketmq.config_files import consumer_offsets, delay_offsets, topics
+from storage_engine.rocketmq.config_files import delay_offsets, topics
+from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.restored_config import (
     COLUMNS,
@@ -27,7 +28,7 @@ SYSTEM_GROUPS = {"CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP"}
 
 
 def _row(topic: str | None, queue_id: int | None, offset: int | None, flag: int | None = 0) -> dict[str, Any]:
-    kind = "blank" if topic is None else "message"
+    kind = "blank" if queue_id is None else "message"
     return dict(zip(COLUMNS, (kind, topic, queue_id, offset, flag), strict=True))
 
 
@@ -67,9 +68,9 @@ def test_topics_have_the_queues_that_they_had(derived: tuple[StoreLayout, StoreL
 def test_delays_timers_and_transactions_count_as_done(derived: tuple[StoreLayout, StoreLayout]) -> None:
     source, restored = derived
     assert delay_offsets(restored) == delay_offsets(source)
-    offsets = {offset for offset in consumer_offsets(source) if offset.group in SYSTEM_GROUPS}
+    offsets = [row for row in consumer_offsets(source).to_pylist() if row["group"] in SYSTEM_GROUPS]
     assert len(offsets) == 2
-    assert set(consumer_offsets(restored)) == offsets
+    assert consumer_offsets(restored).to_pylist() == offsets
     timers = [(layout.config / "timercheck").read_bytes() for layout in derived]
     assert [len(content) for content in timers] == [4096, 4096]
     assert timers[0][16:32] == timers[1][16:32]
@@ -94,6 +95,10 @@ def test_a_topic_of_inner_batches_gets_batch_queues() -> None:
 
 def test_light_queues_are_no_topics() -> None:
     assert _files([_row("%LMQ%a", 0, 5)])["config/topics.json"]["topicConfigTable"] == {}
+
+
+def test_a_topic_whose_bytes_are_no_text_is_none() -> None:
+    assert _files([_row(None, 0, 5, 0)]) == _files([_row(None, None, None, None)])
 
 
 def test_segments_without_messages_give_a_broker_nothing_to_do() -> None:
