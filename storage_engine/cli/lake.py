@@ -141,6 +141,12 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
     callback=size_bytes,
     help="Read about so much, such as 10GiB, beginning with what was verified longest ago.",
 )
+@click.option(
+    "--renew",
+    is_flag=True,
+    help="From level bytes on: where another engine has put rows into other files and they prove their "
+    "segment still, add a receipt that says so. Without it nothing in the lake is changed.",
+)
 @json_option
 def verify(
     store: Path | None,
@@ -151,6 +157,7 @@ def verify(
     second_lake_dir: Path | None,
     level: str,
     max_bytes: int | None,
+    renew: bool,
     as_json: bool,
 ) -> int:
     """Check what the lake holds; with STORE, also that lake and store together have every byte.
@@ -160,17 +167,23 @@ def verify(
     """
     if store is None and level == VerifyLevel.STORE:
         raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
+    if renew and not VerifyLevel(level).includes(VerifyLevel.BYTES):
+        raise click.UsageError(f"--renew: expected --level bytes or store, which read rows, found {level}.")
     shown = partial(progress, "Verifying")
     if store is not None:
         managed = managed_store(
             store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
         )
-        found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, shown=shown))
+        found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown))
     else:
         if second_lake_dir is not None:
             raise click.UsageError("--second-lake: expected STORE, whose segments lie in either, found none.")
         config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
-        found = list(verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, shown=shown))
+        found = list(
+            verify_lake(
+                config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown
+            )
+        )
     if as_json:
         print_json([{**to_jsonable(result), "overall": result.overall.value} for result in found])
     else:

@@ -45,4 +45,5 @@ def coverage_text(coverage: Coverage) -> str:
 def _checked(result: StoreVerification) -> str:
     if result.level is VerifyLevel.RECEIPTS:
         return "metadata checked"
-    return f"{bytes_text(result.checked_bytes)} checked"
+    renewed = f", {count_text(result.renewed_count, 'receipt')} renewed" if result.renewed_count else ""
+    return f"{bytes_text(result.checked_bytes)} checked{renewed}"

@@ -55,7 +55,7 @@ def live_data_files(
                 f"lake table {table.location()}: another engine deleted rows by equality delete files, so "
                 "which rows are left can't be told. Nothing was changed. Let that engine rewrite the data "
                 "files (in Spark: rewrite_data_files), or roll the table back, and then run storage-engine "
-                "verify --level bytes."
+                "verify --level bytes --renew."
             ) from error
         return tuple(
             LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks

@@ -6,19 +6,16 @@ rows; the last one counts. The chain that links all rows is :mod:`storage_engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import CHAIN_START as CHAIN_START
-from storage_engine.lake.chain import check_chain as check_chain
-from storage_engine.lake.chain import receipt_name, row_fault
-from storage_engine.lake.chain import row_hash as row_hash
+from storage_engine.lake.chain import row_fault
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
 from storage_engine.lake.filters import all_equal, between
@@ -89,16 +86,6 @@ def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
 
 
-def find_receipt(lake: Lake, store_id: str, lineage: int, log: str, base_offset: int) -> Receipt | None:
-    """The receipt of one segment; None when it has none.
-
-    :raises LakeUnavailableError: when the table can't be read: then it is not known whether it has one.
-    """
-    where = all_equal({"store_id": store_id, "lineage": lineage, "log": log, "base_offset": base_offset})
-    found = _read(lake.segments(), where)
-    return found[-1] if found else None
-
-
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     """Every store the lake has a segment of, by store id.
 
@@ -135,33 +122,39 @@ def broken_receipts(
     if not rows:
         return {}
     table = lake.messages()
-    live: dict[str, dict[str, LiveFile]] = {}
-    for store_id in {row.store_id for row in rows}:
-        offsets = [row.base_offset for row in rows if row.store_id == store_id]
-        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
-        live[store_id] = {file.location: file for file in files}
+    live = _live_by_store(table, rows)
+    # A file that another engine wrote may hold the rows of many segments.
+    file_fault = cache(partial(_file_fault, table, read=read_files))
     broken: dict[SegmentIdentity, str] = {}
     for row in rows:
         fault = row_fault(row) or live_fault(row, live[row.store_id])
-        fault = fault or next(filter(None, (_file_fault(table, file, read_files) for file in row.files)), "")
-        if fault:
+        if fault := fault or next(filter(None, map(file_fault, row.files)), ""):
             broken[row.identity] = fault
         if read_files and progress is not None:
             progress()
     return broken
 
 
-def check_receipt(lake: Lake, receipt: Receipt) -> None:
-    """Make sure that a receipt holds, as :func:`broken_receipts` says.
+def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Those whose rows another engine has put into other files, or dropped, since they were proven.
 
-    :raises ReceiptError: when it doesn't.
     :raises LakeUnavailableError: when that can't be found out.
     """
-    for fault in broken_receipts(lake, [receipt]).values():
-        raise ReceiptError(f"receipt of {receipt_name(receipt)}: {fault}. Nothing was deleted.")
+    live = _live_by_store(lake.messages(), rows)
+    return tuple(row for row in rows if not row_fault(row) and live_fault(row, live[row.store_id]))
 
 
-def live_fault(row: Receipt, live: dict[str, LiveFile]) -> str:
+def _live_by_store(table: Table, rows: Sequence[Receipt]) -> dict[str, dict[str, LiveFile]]:
+    """By store and location, the data files that can hold these segments."""
+    live: dict[str, dict[str, LiveFile]] = {}
+    for store_id in {row.store_id for row in rows}:
+        offsets = [row.base_offset for row in rows if row.store_id == store_id]
+        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
+        live[store_id] = {file.location: file for file in files}
+    return live
+
+
+def live_fault(row: Receipt, live: Mapping[str, LiveFile]) -> str:
     """Why the table no longer has a receipt's rows in the files that prove them; "" when it has.
 
     :param live: by location, the data files that can hold the segment.
@@ -171,27 +164,17 @@ def live_fault(row: Receipt, live: dict[str, LiveFile]) -> str:
     if not data or (row.moved_to is None and len(data) != len(named)):
         return (
             f"data file {row.data_file} is not in the table as it was written: another engine has put its "
-            f"rows into other files, or dropped them. {_PROVE_AGAIN}"
+            f"rows into other files, or dropped them"
         )
     deletes = {location for file in data for location in file.delete_files}
     if gone := named - {file.location for file in data} - deletes:
         return (
             f"{min(gone)}, one of the files that its rows were moved to, is not in the table as it was when "
-            f"they were proven there. {_PROVE_AGAIN}"
+            f"they were proven there"
         )
     if new := deletes - named:
-        return f"the table counts rows of {data[0].location} as deleted, by {min(new)}. {_PROVE_AGAIN}"
+        return f"the table counts rows of {data[0].location} as deleted, by {min(new)}"
     return ""
-
-
-_ARCHIVE_AGAIN = (
-    "Archive the segment again while it is still on the broker's disk, which puts a new data file in its "
-    "place; or bring the file back from a backup of the warehouse"
-)
-_PROVE_AGAIN = (
-    "Run storage-engine verify --level bytes, which proves the rows where they are now; if they are not the "
-    "segment, archive it again while it is still on the broker's disk, or roll the table back"
-)
 
 
 def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
@@ -211,19 +194,17 @@ def _file_fault(table: Table, file: StoredFile, read: bool) -> str:
     try:
         found = len(table.io.new_input(file.location))
         if found != file.size_bytes:
-            return (
-                f"data file {file.location} has {found} bytes, expected {file.size_bytes}. {_ARCHIVE_AGAIN}"
-            )
+            return f"data file {file.location} has {found} bytes, expected {file.size_bytes}"
         if not read:
             return ""
         with open_data_file(table.io, file.location) as stored:
             sha256 = sha256_of_file(stored)
     except FileNotFoundError:
-        return f"data file {file.location} is missing. {_ARCHIVE_AGAIN}"
+        return f"data file {file.location} is missing"
     except LAKE_FAILURES as error:
         raise lake_unavailable(file.location, "check a data file", error) from error
     if sha256 != file.sha256:
-        return f"data file {file.location} has SHA-256 {sha256}, expected {file.sha256}. {_ARCHIVE_AGAIN}"
+        return f"data file {file.location} has SHA-256 {sha256}, expected {file.sha256}"
     return ""
 
 

@@ -1,88 +1,108 @@
-"""Proving a segment again where another engine has put its rows, and a receipt that says so."""
+"""Proving segments again where another engine has put their rows, and receipts that say so."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
 
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import ProofError, ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import receipt_name
 from storage_engine.lake.commit import append_receipts
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files, read_files
-from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_in
+from storage_engine.lake.receipts import live_fault, moved_receipts, receipts_in
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
 
+_THREADS = 2
 
-def reprove(lake: Lake, receipt: Receipt) -> Receipt:
-    """Prove a segment by the rows that the table has of it now; the receipt that counts from then on.
+_TOGETHER = 64
+"""So many receipts are committed at a time: what a kill costs is proving these once more."""
 
-    It holds as long as the files in which the rows were found are in the table and as they were.
 
-    :return: the given one when it holds as it is.
-    :raises ProofError: the rows are not the segment; nothing was written.
-    :raises ReceiptError: another receipt has superseded this one meanwhile.
+def reprove(
+    lake: Lake, store_id: str, rows: Sequence[Receipt], advance: Callable[[int], None] = lambda _: None
+) -> tuple[Receipt, ...]:
+    """Prove segments by the rows that the table has of them now, where these are not as they were proven.
+
+    A new receipt holds as long as the files in which the rows were found are in the table and as they were.
+
+    :param rows: receipts of one store that count.
+    :param advance: called with the number of segment bytes that were read since.
+    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by somebody else
+        meanwhile, has none; ``verify`` says of either what there is to say.
+    :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
-    if not broken_receipts(lake, [receipt]):
-        return receipt
-    table = lake.messages()
-    files = _files_with_rows(table, receipt)
+    moved = moved_receipts(lake, rows)
+    renewed: list[Receipt] = []
+    for start in range(0, len(moved), _TOGETHER):
+        proven = _prove_all(lake.messages(), moved[start : start + _TOGETHER], advance)
+        renewed += _commit(lake, store_id, proven)
+    return tuple(renewed)
+
+
+def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], None]) -> dict[str, Receipt]:
+    # A file that another engine wrote may have the rows of many segments: it is hashed once.
+    stored = cache(partial(_stored, table))
+
+    def prove(row: Receipt) -> Receipt | None:
+        proven = _prove(table, row, stored)
+        advance(row.size_bytes)
+        return proven
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="reprove") as pool:
+        return {row.row_hash: new for row, new in zip(rows, pool.map(prove, rows), strict=True) if new}
+
+
+def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) -> Receipt | None:
     digest = hashlib.sha256()
-    # Whatever file the rows lie in: read by the table, they are what every engine sees.
-    for _, chunk in read_segment(table, receipt):
-        digest.update(chunk)
+    try:
+        files = tuple(stored(location) for location in _files_with_rows(table, receipt))
+        # Whatever file the rows lie in: read by the table, they are what every engine sees.
+        for _, chunk in read_segment(table, receipt):
+            digest.update(chunk)
+    except Exception:
+        # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
+        return None
     if digest.hexdigest() != receipt.sha256:
-        raise ProofError(
-            f"{receipt_name(receipt)}: expected rows with SHA-256 {receipt.sha256}, found "
-            f"{digest.hexdigest()} in {', '.join(file.location for file in files)}. Nothing was written. "
-            "Archive the segment again while it is still on the broker's disk, or roll the table back."
-        )
+        return None
     own = (StoredFile(receipt.data_file, receipt.data_file_bytes, receipt.data_file_sha256),)
-    proven = replace(
+    return replace(
         receipt,
         moved_to=None if files == own else files_text(files),
         proof_version=PROOF_VERSION,
         proven_at_ms=time.time_ns() // 1_000_000,
     )
 
+
+def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
+    """:param proven: by ``row_hash`` of the receipt that each supersedes."""
+    if not proven:
+        return []
+    offsets = [row.base_offset for row in proven.values()]
+    span = (min(offsets), max(offsets))
+
     def missing(segments: Table) -> list[Receipt]:
-        last = _last(segments, receipt)
-        if last.files == proven.files:
-            return []
-        if last.row_hash != receipt.row_hash:
-            raise ReceiptError(
-                f"{receipt_name(receipt)}: expected the receipt that was proven again to be the last one, "
-                f"found one made at {last.proven_at_ms} ms. Nothing was written. Run verify again."
-            )
-        live = live_data_files(lake.messages(), receipt.store_id, (receipt.base_offset, receipt.base_offset))
-        if fault := live_fault(proven, {file.location: file for file in live}):
-            raise ProofError(f"{receipt_name(receipt)}: its rows moved while they were proven: {fault}")
-        return [proven]
+        # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
+        last = {row.row_hash for row in receipts_in(segments, store_id, base_offsets=span)}
+        live = {file.location: file for file in live_data_files(lake.messages(), store_id, span)}
+        return [row for old_hash, row in proven.items() if old_hash in last and not live_fault(row, live)]
 
-    append_receipts(lake, receipt.store_id, missing)
-    return _last(lake.segments(), receipt)
+    append_receipts(lake, store_id, missing)
+    made = {(row.identity, row.proven_at_ms) for row in proven.values()}
+    rows = receipts_in(lake.segments(), store_id, base_offsets=span)
+    return [row for row in rows if (row.identity, row.proven_at_ms) in made]
 
 
-def _last(segments: Table, receipt: Receipt) -> Receipt:
-    span = (receipt.base_offset, receipt.base_offset)
-    rows = receipts_in(
-        segments, receipt.store_id, lineage=receipt.lineage, log=receipt.log, base_offsets=span
-    )
-    for row in rows:
-        if row.identity == receipt.identity:
-            return row
-    raise ReceiptError(f"{receipt_name(receipt)}: expected in {segments.location()}, found no such row.")
-
-
-def _files_with_rows(table: Table, receipt: Receipt) -> tuple[StoredFile, ...]:
+def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
     """The data files that hold rows of a segment, and the delete files that apply to them."""
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     locations: set[str] = set()
@@ -90,7 +110,7 @@ def _files_with_rows(table: Table, receipt: Receipt) -> tuple[StoredFile, ...]:
         for task in table.scan(row_filter=where).plan_files():
             if read_files(table, where, ("physical_offset",), [task]).num_rows:
                 locations |= {task.file.file_path, *(file.file_path for file in task.delete_files)}
-    return tuple(_stored(table, location) for location in sorted(locations))
+    return sorted(locations)
 
 
 def _stored(table: Table, location: str) -> StoredFile:

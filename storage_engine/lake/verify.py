@@ -17,7 +17,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.verify_metadata import StoreState, read_state
-from storage_engine.lake.verify_segment import RESTORE_ADVICE, SegmentLook, look_at
+from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import Status
@@ -217,7 +217,7 @@ class _Turn:
             ranges=log_ranges(self._here.values(), everywhere, released=released, broken=proves_nothing),
             findings=(
                 *state.findings,
-                *(_broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),
+                *(self._broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),
                 *(finding for look in looks for finding in look.findings),
             ),
         )
@@ -255,13 +255,15 @@ class _Turn:
         compared = receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0
         return receipt.data_file_bytes + compared
 
+    def _broken(self, receipt: Receipt, fault: str) -> Finding:
+        # Whether rows that another engine has put elsewhere are the segment, only reading them tells.
+        unread = self._is_moved(receipt) and receipt.identity not in self._looks
+        advice = f"{RENEW_ADVICE} {RESTORE_ADVICE}" if unread else RESTORE_ADVICE
+        return Finding(Status.FAILURE, receipt_name(receipt), fault, advice)
+
     def _keep(self, check: Check) -> None:
         older = [old for old in self._history.get(check.receipt_hash, ()) if old.level is not check.level]
         self._history[check.receipt_hash] = [*older, check]
-
-
-def _broken(receipt: Receipt, fault: str) -> Finding:
-    return Finding(Status.FAILURE, receipt_name(receipt), fault, RESTORE_ADVICE)
 
 
 def _now_ms() -> int:

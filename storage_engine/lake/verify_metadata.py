@@ -12,7 +12,14 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import check_chain, row_fault
-from storage_engine.lake.receipts import broken_receipts, list_stores, receipt_history, receipts_in
+from storage_engine.lake.live_files import LiveFile
+from storage_engine.lake.receipts import (
+    broken_receipts,
+    list_stores,
+    live_fault,
+    receipt_history,
+    receipts_in,
+)
 from storage_engine.lake.table_entries import (
     Entry,
     StoreEntries,
@@ -90,11 +97,8 @@ def _state(
     findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
     broken = broken_receipts(lake, rows)
     checked = check_entries(table, rows, entries, _receipted_since(lake, store_id, rows, entries))
-    moved = frozenset(
-        row.identity
-        for row in rows
-        if row.identity in broken and not row_fault(row) and not _live(row, checked)
-    )
+    live = {e.location: LiveFile(e.file, tuple(f.file_path for f in e.deletes)) for e in entries}
+    moved = frozenset(row.identity for row in rows if not row_fault(row) and live_fault(row, live))
     return StoreState(
         store_id=store_id,
         receipts=rows,
@@ -104,11 +108,6 @@ def _state(
         chained=chained,
         findings=(*findings, *checked.findings),
     )
-
-
-def _live(row: Receipt, entries: StoreEntries) -> bool:
-    entry = entries.own.get(row.data_file)
-    return entry is not None and not entry.has_deletes
 
 
 def _receipted_since(

@@ -27,9 +27,14 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, VerifyLevel, receipt_name
 
 RESTORE_ADVICE = (
-    "If the broker still has the segment, move a damaged data file out of the warehouse and run "
-    "storage-engine archive again; otherwise bring the data file back from a second lake or a backup of the "
-    "warehouse, under its name. Until then nothing relies on this receipt."
+    "If the broker still has the segment, run storage-engine archive again: a new data file takes the place "
+    "of one that is lost or damaged. Otherwise bring the data file back from a second lake or a backup of "
+    "the warehouse, under its name, or roll the table back. Until then nothing relies on this receipt."
+)
+
+RENEW_ADVICE = (
+    "Run storage-engine verify --level bytes --renew: where the rows prove the segment as they are now, it "
+    "adds a receipt that says so."
 )
 
 
@@ -180,8 +185,7 @@ def _moved(receipt: Receipt, moved: str) -> Finding:
         Status.WARNING,
         receipt_name(receipt),
         f"{moved}; its rows prove the same bytes",
-        "Nothing is lost. The gate refuses to delete on this receipt; keep other engines from rewriting the "
-        "table where segments are still to be deleted.",
+        f"Nothing is lost, but the gate deletes nothing on this receipt. {RENEW_ADVICE}",
     )
 
 

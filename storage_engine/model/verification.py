@@ -106,6 +106,7 @@ class StoreVerification:
     :param checked_count: segments that were looked at more closely, as ``level`` says, this time.
     :param checked_bytes: their bytes.
     :param ranges: where every byte of the logs is.
+    :param renewed_count: receipts that were added before, of rows that another engine has moved.
     """
 
     store_id: str
@@ -116,6 +117,7 @@ class StoreVerification:
     coverage: Coverage
     ranges: tuple[RangeStatus, ...]
     findings: tuple[Finding, ...] = ()
+    renewed_count: int = 0
 
     @property
     def overall(self) -> Status:

@@ -11,8 +11,9 @@ from typing import Any
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import check_chain, list_stores, receipts
+from storage_engine.lake.receipts import current, list_stores, receipt_history
 from storage_engine.lake.restore import restore
 from storage_engine.project.init import Project
 from storage_engine.project.sample import SampleStore
@@ -64,8 +65,9 @@ def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, .
     try:
         lake = open_lake(LakeConfig.local(project.lake), create=False)
         (store,) = list_stores(lake)
-        rows = receipts(lake, store.store_id)
-        check_chain(rows)
+        history = receipt_history(lake, store.store_id)
+        check_chain(history)
+        rows = current(history)
         restored = restore(lake, store.store_id, project.home / "restored")
     except (StorageEngineError, ValueError) as error:
         return (Check(False, f"the lake can be read and restored from: {error}"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -14,12 +15,13 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import CHAIN_START, row_hash
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import LiveFile, live_data_files
-from storage_engine.lake.receipts import CHAIN_START, broken_receipts, receipts, row_hash
+from storage_engine.lake.receipts import broken_receipts, current, receipt_history
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
@@ -128,7 +130,8 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
     :param full: look at every segment closely.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    rows = receipts(lake, store_id)
+    history = receipt_history(lake, store_id)
+    rows = current(history)
     table = lake.messages()
     live = _by_location(live_data_files(table, store_id)) if rows else {}
     if full:
@@ -140,24 +143,25 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
         close, shallow = [row for row in rows if (row.log, row.base_offset) in deep], []
     checked = [*shallow, *close]
     broken = broken_receipts(lake, checked)
-    data_files = [_data_file(table, row, live, read=False) for row in shallow]
+    data_files = {fact.subject: fact for row in shallow for fact in _data_files(table, row, live, {})}
+    hashes: dict[str, str] = {}
     row_facts: list[RowsFact] = []
     queues: set[tuple[str, int]] = set()
     notes: list[str] = []
     for receipt in close:
-        data_file = _data_file(table, receipt, live, read=True)
-        found, met = _rows(receipt, _row_table(table, receipt, data_file))
+        files = _data_files(table, receipt, live, hashes, read=True)
+        found, met = _rows(receipt, _row_table(table, receipt, files))
         row_facts.append(found)
         queues |= met
-        fault = _damage(data_file)
+        fault = next(filter(None, map(_damage, files)), "")
         if fault and receipt.identity not in broken:
             broken[receipt.identity] = fault
-        elif receipt.identity in broken and not data_file.times_in_table and _same_bytes(table, receipt):
+        elif receipt.identity in broken and not files[0].times_in_table and _same_bytes(table, receipt):
             # Another engine rewrote the rows into other files, and they still prove the segment.
             del broken[receipt.identity]
             notes.append(f"{_name(receipt)}: its rows lie in other files by now, and prove the same bytes")
             continue
-        data_files.append(data_file)
+        data_files |= {fact.subject: fact for fact in files}
     if unread := len(rows) - len(checked):
         notes.append(f"data files of {unread} segments that the run did not touch were not looked at")
     if shallow:
@@ -167,8 +171,8 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
     return LakeFacts(
         receipts=rows,
         broken=broken,
-        chain=tuple(_chain(rows)),
-        data_files=tuple(data_files),
+        chain=tuple(_chain(history)),
+        data_files=tuple(data_files.values()),
         rows=tuple(row_facts),
         queues=frozenset(queues),
         notes=tuple(notes),
@@ -204,28 +208,41 @@ def _chain(rows: Sequence[Receipt]) -> Iterable[ReceiptFact]:
         previous = row.row_hash
 
 
-def _data_file(
-    table: Table, receipt: Receipt, live: dict[str, list[LiveFile]], *, read: bool
-) -> DataFileFact:
-    size, digest = -1, ""
-    with lake_errors(receipt.data_file, "check a data file"):
-        try:
-            size = len(table.io.new_input(receipt.data_file))
-            if read:
-                with open_data_file(table.io, receipt.data_file) as file:
-                    digest = sha256_of_file(file)
-        except FileNotFoundError:
-            size = -1
-    listed = live.get(receipt.data_file, [])
-    return DataFileFact(
-        subject=receipt.data_file,
-        expected_bytes=receipt.data_file_bytes,
-        found_bytes=size,
-        expected_sha256=receipt.data_file_sha256,
-        found_sha256=digest,
-        times_in_table=len(listed),
-        delete_files=int(any(file.has_deletes for file in listed)),
-    )
+def _data_files(
+    table: Table,
+    receipt: Receipt,
+    live: dict[str, list[LiveFile]],
+    hashes: dict[str, str],
+    *,
+    read: bool = False,
+) -> list[DataFileFact]:
+    """Of every file that a receipt's proof rests on: several, where another engine has moved its rows.
+
+    :param hashes: of the files that were read, by location; a file may have the rows of many segments.
+    """
+    named = {file.location for file in receipt.files}
+    deletes = {name for location in named for file in live.get(location, []) for name in file.delete_files}
+    facts = []
+    for stored in receipt.files:
+        size = -1
+        with lake_errors(stored.location, "check a data file"), suppress(FileNotFoundError):
+            size = len(table.io.new_input(stored.location))
+            if read and stored.location not in hashes:
+                with open_data_file(table.io, stored.location) as file:
+                    hashes[stored.location] = sha256_of_file(file)
+        listed = live.get(stored.location, [])
+        facts.append(
+            DataFileFact(
+                subject=stored.location,
+                expected_bytes=stored.size_bytes,
+                found_bytes=size,
+                expected_sha256=stored.sha256,
+                found_sha256=hashes.get(stored.location, ""),
+                times_in_table=len(listed) or int(stored.location in deletes),
+                delete_files=int(any(set(file.delete_files) - named for file in listed)),
+            )
+        )
+    return facts
 
 
 def _damage(file: DataFileFact) -> str:
@@ -271,11 +288,11 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
     return fact, {(row["topic"], row["queue_id"]) for row in groups if row["topic"] is not None}
 
 
-def _row_table(table: Table, receipt: Receipt, file: DataFileFact) -> pa.Table:
+def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) -> pa.Table:
     """The rows of a segment that a query of the table sees."""
-    if file.found_bytes < 0 and file.times_in_table:
+    if any(file.found_bytes < 0 and file.times_in_table for file in files):
         return _NO_ROWS
-    if file.times_in_table != 1 or file.delete_files:
+    if receipt.moved_to is not None or files[0].times_in_table != 1 or files[0].delete_files:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         with lake_errors(table.location(), "read a segment's rows"):
             return table.scan(row_filter=where, selected_fields=_ROW_COLUMNS).to_arrow()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from storage_engine.exceptions import JournalUnavailableError
+from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.local_spans import local_spans
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import broken_receipts, list_stores, moved_receipts, receipts
+from storage_engine.lake.reproof import reprove
 from storage_engine.lake.verify import Shown, unseen, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
@@ -32,6 +34,7 @@ def verify_lake(
     level: VerifyLevel,
     *,
     max_bytes: int | None = None,
+    renew: bool = False,
     shown: Shown = unseen,
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
@@ -39,33 +42,36 @@ def verify_lake(
     :param journal_url: where it is remembered what was checked when; made if it isn't there.
     :param level: up to BYTES.
     :param max_bytes: how much to read of data files; the next call goes on with what was seen longest ago.
+    :param renew: first prove segments again whose rows another engine has moved, and add receipts for them,
+        whatever the budget: they block deletion. Without it nothing in the lake is changed.
     :raises LakeUnavailableError: the lake is missing or can't be read.
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: the same segments
         would be checked each time. Without a budget everything is checked, and nothing remembered.
     """
     lake = open_lake(lake_config, create=False)
+    check = partial(verify, lake, level, shown=shown)
     try:
-        memory = VerificationMemory(journal_url)
+        memory, journal = VerificationMemory(journal_url), Journal(journal_url)
+        check = partial(check, released=partial(released_spans, journal), memory=memory, max_bytes=max_bytes)
     except JournalUnavailableError:
         if max_bytes is not None:
             raise
-        return verify(lake, level, shown=shown)
-    return verify(
-        lake,
-        level,
-        released=partial(released_spans, Journal(journal_url)),
-        memory=memory,
-        max_bytes=max_bytes,
-        shown=shown,
-    )
+    renewed = {s.store_id: _renew(lake, s.store_id, shown) for s in list_stores(lake)} if renew else {}
+    return tuple(replace(result, renewed_count=renewed.get(result.store_id, 0)) for result in check())
 
 
 def verify_store(
-    store: ManagedStore, level: VerifyLevel, *, max_bytes: int | None = None, shown: Shown = unseen
+    store: ManagedStore,
+    level: VerifyLevel,
+    *,
+    max_bytes: int | None = None,
+    renew: bool = False,
+    shown: Shown = unseen,
 ) -> tuple[StoreVerification, ...]:
     """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
 
     :param max_bytes: how much to read of data files and, at STORE, of the store's own; as for a whole lake.
+    :param renew: as for a whole lake.
     :return: one result a lake that can be asked; what the other one proves counts in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
@@ -75,12 +81,13 @@ def verify_store(
     snapshot = open_store(store).snapshot(clock_ms())
     journal = Journal(store.journal_url)
     store_id = identify(store, journal).store_id
+    renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
         everywhere, _ = in_either(rows[i], {}, elsewhere)
-        results += verify(
+        found = verify(
             lake,
             level,
             store_id=store_id,
@@ -91,6 +98,7 @@ def verify_store(
             max_bytes=max_bytes,
             shown=shown,
         )
+        results += [replace(result, renewed_count=renewed[i]) for result in found]
     missing = tuple(
         Finding(
             Status.WARNING, f"lake {location}", f"could not be verified: {why}", "Verify when it is back."
@@ -98,6 +106,20 @@ def verify_store(
         for location, why in unreachable.items()
     )
     return tuple(replace(result, findings=(*result.findings, *missing)) for result in results)
+
+
+def _renew(lake: Lake, store_id: str, shown: Shown) -> int:
+    """Prove moved segments again; how many.
+
+    Where the chain of receipts is broken none is: that is the first thing that verifying says.
+    """
+    rows = receipts(lake, store_id)
+    moved = moved_receipts(lake, rows)
+    if not moved:
+        return 0
+    with shown(sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):
+        return len(reprove(lake, store_id, moved, advance))
+    return 0
 
 
 def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:

@@ -19,6 +19,7 @@ from storage_engine.exceptions import (
     ProofError,
     StoreNotFoundError,
 )
+from storage_engine.lake import archive
 from storage_engine.lake.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
@@ -182,7 +183,15 @@ def test_accepted_damage_is_archived_as_it_is_and_counted(
     assert Path(restored.path).read_bytes() == segments[1].read_bytes()
 
 
-def test_a_file_in_the_lake_that_is_not_the_segment_is_found_out(
+def _assert_another_takes_its_place(job: SegmentJob, final: Path) -> None:
+    found = final.read_bytes()
+    proven = archive_segment(job)
+    assert proven.data_file != f"file://{final}"
+    assert proven.sha256 == hashlib.sha256(Path(job.path).read_bytes()).hexdigest()
+    assert final.read_bytes() == found
+
+
+def test_a_file_in_the_lake_that_is_not_the_segment_is_not_used(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     job, other = make_jobs(lake, *segments[:2])
@@ -190,16 +199,13 @@ def test_a_file_in_the_lake_that_is_not_the_segment_is_found_out(
     assert final is not None
     proven = archive_segment(other)
     Path(proven.staged_file.removeprefix("file://")).rename(final)
-    with pytest.raises(ProofError, match="The data file is not the segment"):
-        archive_segment(job)
+    _assert_another_takes_its_place(job, final)
 
 
 def test_one_wrong_byte_in_the_lake_is_found_out_and_named(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    final = local_path(job.data_file(hashlib.sha256(segments[0].read_bytes()).hexdigest()))
-    assert final is not None
     staged = local_path(archive_segment(job).staged_file)
     assert staged is not None
     rows = pq.read_table(staged)
@@ -207,14 +213,24 @@ def test_one_wrong_byte_in_the_lake_is_found_out_and_named(
     broken = next(number for number, body in enumerate(bodies) if body)
     bodies[broken] = bytes([bodies[broken][0] ^ 1]) + bodies[broken][1:]
     index = rows.schema.get_field_index("body")
-    pq.write_table(rows.set_column(index, rows.schema.field(index), [bodies]), final)
+    wrong = rows.set_column(index, rows.schema.field(index), [bodies])
     offset = rows["physical_offset"][broken].as_py() + 88
-    with pytest.raises(ProofError, match=f"at physical offset {offset} the file has"):
-        archive_segment(job)
+    left = set(staged.parent.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            archive, "write_data_file", lambda _job, _codec, _data, sink: pq.write_table(wrong, sink)
+        )
+        with pytest.raises(ProofError, match=f"at physical offset {offset} the file has"):
+            archive_segment(job)
+    assert set(staged.parent.iterdir()) == left
+    final = local_path(job.data_file(hashlib.sha256(segments[0].read_bytes()).hexdigest()))
+    assert final is not None
+    pq.write_table(wrong, final)
+    _assert_another_takes_its_place(job, final)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet" * 100])
-def test_a_torn_file_under_the_final_name_is_refused(
+def test_a_torn_file_under_the_final_name_is_not_used(
     content: bytes, lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
@@ -222,9 +238,7 @@ def test_a_torn_file_under_the_final_name_is_refused(
     assert final is not None
     final.parent.mkdir(parents=True)
     final.write_bytes(content)
-    with pytest.raises(ProofError, match="expected a whole Parquet file"):
-        archive_segment(job)
-    assert final.read_bytes() == content
+    _assert_another_takes_its_place(job, final)
 
 
 def test_a_full_lake_is_one_clear_error_and_nothing_is_committed(

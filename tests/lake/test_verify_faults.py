@@ -18,10 +18,11 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake import verify_metadata
 from storage_engine.lake.archive import archive_all, archive_segment
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.local_spans import local_spans
-from storage_engine.lake.receipts import receipts, row_hash
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import publish
 from storage_engine.lake.table_entries import list_entries
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify

@@ -25,8 +25,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.codecs import codec_for
-from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
@@ -146,7 +147,7 @@ def homeless(directory: Path, pristine: dict[str, str]) -> list[str]:
     assert record is not None
     lake = open_lake(store.lake, create=False)
     rows = receipts(lake, record.store_id)
-    check_chain(rows)
+    check_chain(receipt_history(lake, record.store_id))
     broken = broken_receipts(lake, rows)
     proven = {f"{row.log}/{row.base_offset:020d}": row for row in rows if row.identity not in broken}
     lost = []
@@ -170,7 +171,7 @@ def end_state(directory: Path) -> dict[str, Any]:
     run = journal.run(record.store_id, RUN)
     lake = open_lake(store.lake, create=False)
     rows = receipts(lake, record.store_id)
-    check_chain(rows)
+    check_chain(receipt_history(lake, record.store_id))
     messages = lake.messages()
     data_files = sorted(path.rpartition("/")[2] for path in messages.inspect.files()["file_path"].to_pylist())
     columns = ("physical_offset", "size")

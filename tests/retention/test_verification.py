@@ -14,9 +14,10 @@ from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake import verify_metadata
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.receipts import receipts, row_hash
+from storage_engine.lake.receipts import receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status

@@ -15,6 +15,7 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.doubts import read_doubted
 from storage_engine.retention.gate import same_file
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
@@ -90,6 +91,7 @@ class _Listing:
     chosen: Sequence[Segment] = ()
 
     def choose(self, proofs: Proofs) -> Sequence[Segment]:
+        proofs = read_doubted(self.context.store.journal_url, proofs)
         unproven = still_unproven(self.context.journal, self.context.record, proofs, self.segments)
         self.chosen = within_budget(unproven, self.budget_bytes)
         record_intents(self.context, self.run, Step.SEALED, self.chosen)
