@@ -31,7 +31,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.identity import adopt as open_new_lineage
 from storage_engine.retention.journal import Journal
-from storage_engine.retention.lag_table import at_risk, summarize
+from storage_engine.retention.lag_table import lag_part, merge
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.report_files import run_directory
@@ -115,8 +115,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
 
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
-        table = in_process_lag(managed, asked.base_offsets)
-        steps.record_lag(managed, run_key, summarize(table), at_risk(table))
+        steps.record_lag(managed, run_key, *merge(map(lag_part, in_process_lag(managed, asked.base_offsets))))
     _archive(managed, run_key, say)
     released = steps.release(managed, run_key)
     say(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_engine.cli.output import print_table
 from storage_engine.retention.managed_store import ManagedStore
@@ -14,8 +15,8 @@ from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
 from storage_engine.wording import count_text, duration_text
 
 
-def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> pa.Table:
-    """One row a :class:`~storage_engine.model.lag.QueueLag` of the store.
+def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> Iterator[pa.Table]:
+    """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
 
     :param plan_base_offsets: the segments that are about to go.
     """
@@ -29,6 +30,11 @@ def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) ->
             plan_base_offsets=plan_base_offsets,
         )
     )
+
+
+def only_group(table: pa.Table, group: str | None) -> pa.Table:
+    """The rows of one group; all of them for None."""
+    return table if group is None else table.filter(pc.field("group") == group)
 
 
 def print_lag(rows: Sequence[Mapping[str, Any]]) -> None:

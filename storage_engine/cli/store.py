@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -132,20 +133,22 @@ def lag(
     one is unknown, not at zero.
     """
     # Arrow's compute functions, which no other command here needs.
-    from storage_engine.cli.lag import in_process_lag, print_lag
+    from storage_engine.cli.lag import in_process_lag, only_group, print_lag
 
     managed = managed_store(store, None, broker_conf, overrides, time_zone)
     going = preview(managed, PlanRequest(manual=True)).plan.to_delete
-    table = in_process_lag(managed, tuple(segment.base_offset for segment in going))
-    rows = table.to_pylist()
-    if group is not None:
-        groups = sorted({row["group"] for row in rows})
-        if group not in groups:
-            raise BadInputError(
-                f"{managed.root}: expected a consumer group of this store ({', '.join(groups) or 'none'}), "
-                f"found {group!r}."
-            )
-        rows = [row for row in rows if row["group"] == group]
+    rows: list[dict[str, Any]] = []
+    groups: set[str] = set()
+    for table in in_process_lag(managed, tuple(segment.base_offset for segment in going)):
+        here = set(map(str, table["group"].unique().to_pylist()))
+        groups |= here
+        if group is None or group in here:
+            rows += only_group(table, group).to_pylist()
+    if group is not None and group not in groups:
+        raise BadInputError(
+            f"{managed.root}: expected a consumer group of this store "
+            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}."
+        )
     if as_json:
         print_json(rows)
     else:

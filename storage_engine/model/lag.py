@@ -43,7 +43,16 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class LagSummary:
-    """What goes into XCom and the report's head."""
+    """What goes into XCom and the report's head; its size is bounded, whatever the number of queues.
+
+    :param unknown: positions of groups in queues that are not known.
+    :param at_risk_groups: groups that still have to read what is in the plan; the first by name.
+    :param more_at_risk_groups: how many there are beyond those.
+    :param lost_messages: messages that groups can no longer read, over all groups.
+    :param soonest_loss_ms: time until the first message may go that some group has not read; None when
+        there is none, or its end can't be told.
+    :param worst: the queues and groups that are furthest behind, in messages.
+    """
 
     groups: int
     queues: int
@@ -52,3 +61,7 @@ class LagSummary:
     unknown: int
     at_risk_groups: tuple[str, ...]
     at_risk_queues: int
+    more_at_risk_groups: int = 0
+    lost_messages: int = 0
+    soonest_loss_ms: int | None = None
+    worst: tuple[QueueLag, ...] = ()

@@ -135,8 +135,11 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from storage_engine.retention.report_files import run_directory
         from storage_engine.retention.steps import lag_question, record_lag
-        from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult
-        from storage_engine.spark.small_lag import lag_without_spark
+        from storage_engine.spark.consumer_lag import (
+            ConsumerLagRequest,
+            ConsumerLagResult,
+            lag_without_spark,
+        )
 
         store, key = self.store, run_key(context)
         asked = lag_question(store, key)

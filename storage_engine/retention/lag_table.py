@@ -1,27 +1,67 @@
-"""The table of consumer lag: one row a :class:`QueueLag`, a file that anyone can query. And its summary."""
+"""The table of consumer lag: one row a :class:`QueueLag`, files that anyone can query. And its summary.
+
+A large table is made in shares, each of whole queues. What is kept in memory of a share is a
+:class:`LagPart`, whose size doesn't depend on the number of queues.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import fields
-from typing import Any, Literal
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage_engine import durable
 from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.rocketmq.positions import coded, names_of
 
 AT_RISK_LIMIT = 1000
+AT_RISK_GROUPS_NAMED = 20
+WORST_LIMIT = 10
 
-_ORDER = "order"
+Longs = npt.NDArray[np.int64]
 
-_FIRST_AFFECTED: list[tuple[str, Literal["ascending", "descending"]]] = [
-    (_ORDER, "ascending"),
-    ("group", "ascending"),
-    ("topic", "ascending"),
-    ("queue_id", "ascending"),
-]
+
+@contextmanager
+def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A directory for the files of a table; it takes its place, on disk, when the block ends well.
+
+    What was there before is gone then. A run that was killed leaves the old table, or none.
+    """
+    path = Path(path)
+    staging = path.with_name(f".{path.name}.new")
+    shutil.rmtree(staging, ignore_errors=True)
+    durable.make_dirs(staging)
+    try:
+        yield staging
+        durable.fsync_path(staging)
+        if path.exists():
+            shutil.rmtree(path)
+        staging.rename(path)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    durable.fsync_path(path.parent)
+
+
+def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:
+    """Write a share of a table into its directory, durably; the same share again is fine."""
+    path = Path(directory) / f"part-{number:05d}.parquet"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # names as plain strings, whatever reads them
+    pq.write_table(table, temporary, compression="zstd", store_schema=False)
+    durable.fsync_path(temporary)
+    temporary.replace(path)
 
 
 def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
@@ -32,35 +72,108 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
     return pq.read_table(os.fspath(path), columns=[field.name for field in fields(QueueLag)])
 
 
-def summarize(table: pa.Table) -> LagSummary:
-    """The figures for a report's head."""
-    risky = table.filter(table["at_risk"])
-    return LagSummary(
-        groups=pc.count_distinct(table["group"]).as_py(),
-        queues=_distinct_queues(table),
-        total_lag_messages=pc.sum(table["lag_messages"]).as_py() or 0,
+@dataclass(frozen=True, slots=True)
+class LagPart:
+    """What a share adds to the summary.
+
+    :param at_risk: the first rows that decide what a plan costs whom; see :func:`lag_part`.
+    :param worst: the rows that are furthest behind.
+    """
+
+    groups: frozenset[str]
+    queues: int
+    total_lag_messages: int
+    max_lag_ms: int
+    unknown: int
+    lost_messages: int
+    soonest_loss_ms: int | None
+    at_risk_groups: frozenset[str]
+    at_risk_queues: int
+    at_risk: tuple[QueueLag, ...]
+    worst: tuple[QueueLag, ...]
+
+
+def lag_part(table: pa.Table) -> LagPart:
+    """Sum up a share.
+
+    Of the rows at risk, those of groups whose position is unknown come first, then by segment, so that the
+    first row alone decides what the lag policy keeps.
+
+    :param table: every row of its queues.
+    """
+    risk = np.asarray(table["at_risk"])
+    segment = _longs(table["next_segment_base_offset"], -1)
+    lag = _longs(table["lag_messages"], 0)
+    groups, group = _names(table["group"])
+    _, topic = _names(table["topic"])
+    queue = np.asarray(table["queue_id"]).astype(np.int64)
+    queue_key = topic * (1 << 32) + queue
+    by_name = (queue, topic, group)
+    return LagPart(
+        groups=frozenset(groups),
+        queues=len(np.unique(queue_key)),
+        total_lag_messages=int(lag.sum()),
         max_lag_ms=pc.max(table["lag_ms"]).as_py() or 0,
         unknown=table["lag_messages"].null_count,
-        at_risk_groups=tuple(sorted(map(str, pc.unique(risky["group"]).to_pylist()))),
-        at_risk_queues=_distinct_queues(risky),
+        lost_messages=pc.sum(table["lost_messages"]).as_py() or 0,
+        soonest_loss_ms=pc.min(table["time_to_loss_ms"]).as_py(),
+        at_risk_groups=frozenset(groups[code] for code in np.unique(group[risk])),
+        at_risk_queues=len(np.unique(queue_key[risk])),
+        at_risk=_first(table, risk, (*by_name, segment), AT_RISK_LIMIT),
+        worst=_first(table, lag > 0, (*by_name, -lag), WORST_LIMIT),
     )
 
 
-def at_risk(table: pa.Table, limit: int = AT_RISK_LIMIT) -> tuple[QueueLag, ...]:
-    """The groups and queues whose next message is about to go, those that a plan must be cut for first.
+def merge(parts: Iterable[LagPart]) -> tuple[LagSummary, tuple[QueueLag, ...]]:
+    """The summary of a whole table, and its first rows at risk.
 
-    Groups whose position is unknown come first, then by segment, so that the first row alone decides what
-    the lag policy keeps.
-
-    :param limit: at most so many rows.
+    :param parts: of all its shares.
     """
-    risky = table.filter(table["at_risk"])
-    unknown_first: pa.ChunkedArray[Any] = pc.call_function(
-        "coalesce", [risky["next_segment_base_offset"], pa.scalar(-1, pa.int64())]
+    parts = list(parts)
+    risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
+    losses = [part.soonest_loss_ms for part in parts if part.soonest_loss_ms is not None]
+    summary = LagSummary(
+        groups=len(frozenset[str]().union(*(part.groups for part in parts))),
+        queues=sum(part.queues for part in parts),
+        total_lag_messages=sum(part.total_lag_messages for part in parts),
+        max_lag_ms=max((part.max_lag_ms for part in parts), default=0),
+        unknown=sum(part.unknown for part in parts),
+        at_risk_groups=tuple(sorted(risky)[:AT_RISK_GROUPS_NAMED]),
+        at_risk_queues=sum(part.at_risk_queues for part in parts),
+        more_at_risk_groups=max(len(risky) - AT_RISK_GROUPS_NAMED, 0),
+        lost_messages=sum(part.lost_messages for part in parts),
+        soonest_loss_ms=min(losses, default=None),
+        worst=tuple(nsmallest(WORST_LIMIT, (row for part in parts for row in part.worst), key=_worst_first)),
     )
-    order = pc.sort_indices(risky.append_column(_ORDER, unknown_first), sort_keys=_FIRST_AFFECTED)
-    return tuple(QueueLag(**row) for row in risky.take(order[:limit]).to_pylist())
+    rows = (row for part in parts for row in part.at_risk)
+    return summary, tuple(nsmallest(AT_RISK_LIMIT, rows, key=_first_affected))
 
 
-def _distinct_queues(table: pa.Table) -> int:
-    return table.group_by(["topic", "queue_id"]).aggregate([]).num_rows
+def _worst_first(row: QueueLag) -> tuple[int, str, str, int]:
+    return -(row.lag_messages or 0), row.group, row.topic, row.queue_id
+
+
+def _first_affected(row: QueueLag) -> tuple[int, str, str, int]:
+    segment = row.next_segment_base_offset
+    return -1 if segment is None else segment, row.group, row.topic, row.queue_id
+
+
+def _first(
+    table: pa.Table, chosen: npt.NDArray[np.bool_], keys: tuple[Longs, ...], limit: int
+) -> tuple[QueueLag, ...]:
+    """The first of the chosen rows by some keys, the last of which counts most."""
+    rows = np.flatnonzero(chosen)
+    if len(rows) > limit:  # most need no sorting
+        bound = np.partition(keys[-1][rows], limit - 1)[limit - 1]
+        rows = rows[keys[-1][rows] <= bound]
+    order = rows[np.lexsort([key[rows] for key in keys])][:limit]
+    return tuple(QueueLag(**row) for row in table.take(order).to_pylist())
+
+
+def _names(column: pa.ChunkedArray[Any]) -> tuple[list[str], Longs]:
+    names, codes = coded(column)
+    return names_of(names), codes.astype(np.int64)
+
+
+def _longs(column: Any, unknown: int) -> Longs:
+    return np.asarray(pc.fill_null(column, unknown), dtype=np.int64)

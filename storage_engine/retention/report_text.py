@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.report import Fate, Report, SegmentReport
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
@@ -141,18 +142,31 @@ def _lag(report: Report) -> Iterator[str]:
         f"{count_text(lag.total_lag_messages, 'message')} behind, at most {duration_text(lag.max_lag_ms)}; "
         f"{lag.unknown} unknown; policy: {report.lag_policy}"
     )
+    if lag.lost_messages:
+        yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
+    if lag.soonest_loss_ms is not None:
+        yield f"the next loss by age: in {duration_text(lag.soonest_loss_ms)}"
+    if lag.worst:
+        yield "furthest behind:"
+    for row in lag.worst:
+        yield f"  {_position(row)}"
     if lag.at_risk_groups:
         names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_LAGGING_SHOWN]]
-        if len(lag.at_risk_groups) > len(names):
-            names.append(f"{len(lag.at_risk_groups) - len(names)} more groups")
+        unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
+        if unnamed:
+            names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, "queue")
         yield f"in {queues} these still have to read what goes: {', '.join(names)}"
     for row in report.lagging[:_LAGGING_SHOWN]:
-        behind = "unknown" if row.lag_messages is None else f"{count_text(row.lag_messages, 'message')}"
-        group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
-        yield f"{group} {topic}/{row.queue_id}: {behind} behind"
+        yield _position(row)
     if len(report.lagging) > _LAGGING_SHOWN:
         yield f"and {len(report.lagging) - _LAGGING_SHOWN} more"
+
+
+def _position(row: QueueLag) -> str:
+    behind = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
+    group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
+    return f"{group} {topic}/{row.queue_id}: {behind} behind"
 
 
 def _checkpoint(report: Report) -> Iterator[str]:

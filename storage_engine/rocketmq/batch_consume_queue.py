@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_engine.rocketmq.consume_queue import QueueBounds
 from storage_engine.rocketmq.mapped_files import MappedFile
@@ -30,15 +30,14 @@ DTYPE = np.dtype(
 )
 
 
-def _in_use(entries: Entries) -> npt.NDArray[np.bool_]:
+def _in_use(entries: Any) -> Any:
     """BatchConsumeQueue#recover."""
-    used: npt.NDArray[np.bool_] = (
+    return (
         (entries["offset"] >= 0)
         & (entries["size"] > 0)
         & (entries["base_offset"] >= 0)
         & (entries["batch_size"] > 0)
     )
-    return used
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
@@ -77,11 +76,12 @@ def last_entry(files: tuple[MappedFile, ...]) -> BatchEntry | None:
 
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int) -> QueueBounds:
     """The readable queue offsets (BatchConsumeQueue#correctMinOffset): they count messages, not entries."""
-    last = last_entry(files)
+    at = FORMAT.last_position(files)
+    last = None if at is None else _entry(*at)
     if last is None:
         return QueueBounds(0, 0)
     maximum = last.base_offset + last.batch_size
-    first = _entry(*FORMAT.first_at_or_above(files, log_min_offset))
+    first = _entry(*FORMAT.first_at_or_above(files, log_min_offset, at))
     return QueueBounds(maximum if first is None else first.base_offset, maximum)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.mapped_files import MappedFile
@@ -19,10 +19,9 @@ from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryForma
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
-def _in_use(entries: Entries) -> npt.NDArray[np.bool_]:
+def _in_use(entries: Any) -> Any:
     """ConsumeQueue#recover."""
-    used: npt.NDArray[np.bool_] = (entries["offset"] >= 0) & (entries["size"] > 0)
-    return used
+    return (entries["offset"] >= 0) & (entries["size"] > 0)
 
 
 FORMAT = EntryFormat(DTYPE, _in_use)
@@ -84,7 +83,7 @@ def bounds(files: tuple[MappedFile, ...], log_min_offset: int) -> QueueBounds:
         return QueueBounds(0, 0)
     last = FORMAT.last_position(files)
     maximum = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if last is None else _queue_offset(*last) + 1
-    return QueueBounds(_queue_offset(*FORMAT.first_at_or_above(files, log_min_offset)), maximum)
+    return QueueBounds(_queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last)), maximum)
 
 
 def _queue_offset(file: MappedFile, position: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -22,6 +23,7 @@ from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.positions import NAME, names_of, one_array
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
@@ -32,8 +34,8 @@ Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _COLUMNS: list[pa.Field[Any]] = [
-    pa.field("group", pa.string(), nullable=False),
-    pa.field("topic", pa.string(), nullable=False),
+    pa.field("group", NAME, nullable=False),
+    pa.field("topic", NAME, nullable=False),
     pa.field("queue_id", pa.int32(), nullable=False),
     pa.field("committed_offset", pa.int64()),
     pa.field("min_offset", pa.int64(), nullable=False),
@@ -115,7 +117,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
     risk with the queue's oldest message, since it may need it.
 
-    :param positions: of :data:`~storage_engine.rocketmq.subscriptions.POSITIONS_SCHEMA`, rows of one queue
+    :param positions: of :data:`~storage_engine.rocketmq.positions.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
     :raises CorruptFileError: a queue's files aren't a queue.
@@ -158,6 +160,20 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     return pa.table(columns, schema=LAG_SCHEMA)
 
 
+def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
+    """Cut positions, which are in the order of their queues, into shares of whole queues.
+
+    :param most_rows: a share has no more than these, and the rest of its last queue.
+    :return: first row and the row behind the last, of each share.
+    """
+    starts = _queue_starts(positions)
+    cuts = [0]
+    while cuts[-1] < positions.num_rows:
+        at = np.searchsorted(starts, min(cuts[-1] + most_rows, positions.num_rows))
+        cuts.append(int(starts[at]) if at < len(starts) else positions.num_rows)
+    return list(pairwise(cuts))
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What the queues' files say, one element a row.
@@ -193,16 +209,24 @@ def _read_queues(
 
 def _runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
     """The rows of each queue, as far as they lie together."""
-    if not positions.num_rows:
+    starts = _queue_starts(positions)
+    if not starts.size:
         return
-    topics = positions["topic"]
-    topics = (topics.combine_chunks() if isinstance(topics, pa.ChunkedArray) else topics).dictionary_encode()
-    codes = np.asarray(topics.indices)
+    topics = one_array(positions["topic"])
+    names = names_of(topics.dictionary.take(np.asarray(topics.indices)[starts]))
+    queues = np.asarray(positions["queue_id"])[starts].tolist()
+    ends = [*starts[1:].tolist(), positions.num_rows]
+    for name, queue_id, start, end in zip(names, queues, starts.tolist(), ends, strict=True):
+        yield name, queue_id, slice(start, end)
+
+
+def _queue_starts(positions: pa.Table | pa.RecordBatch) -> Longs:
+    if not positions.num_rows:
+        return np.empty(0, dtype=np.int64)
+    codes = np.asarray(one_array(positions["topic"]).indices)
     queues = np.asarray(positions["queue_id"])
-    starts = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(queues, prepend=-1) != 0))
-    names = topics.dictionary.to_pylist()
-    for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
-        yield names[codes[start]], int(queues[start]), slice(int(start), int(end))
+    changed = (codes[1:] != codes[:-1]) | (queues[1:] != queues[:-1])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])
 
 
 def _read_queue(
@@ -237,7 +261,7 @@ def _physical_offsets(
             readable & (asked >= first) & (asked < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
         )
         if here.size:
-            with mapped(file.path) as data:
+            with mapped(file.path, scattered=True) as data:
                 entries = np.frombuffer(data, consume_queue.DTYPE)[asked[here] - first]
             found[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
     return found

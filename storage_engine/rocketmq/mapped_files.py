@@ -120,14 +120,18 @@ _CHECK = "Compare the directory with a replica or a backup; nothing was changed.
 
 
 @contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
+def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
     """A file's bytes as a read-only mapping that is gone when the block ends.
 
     For looking at a few pages of a large file. No view of it may outlive the block.
+
+    :param scattered: read from disk the pages that are looked at, and none behind them.
     """
     with (
-        path.open("rb") as file,
+        path.open("rb", buffering=0) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
         memoryview(mapping) as view,
     ):
+        if scattered:
+            mapping.madvise(mmap.MADV_RANDOM)
         yield view

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -185,8 +185,8 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
     )
 
 
-def _end(entry: np.void) -> int:
-    return int(entry["offset"]) + (0 if int(entry["size"]) == FILLER_SIZE else int(entry["size"]))
+def _end(entry: Mapping[str, int]) -> int:
+    return entry["offset"] + (0 if entry["size"] == FILLER_SIZE else entry["size"])
 
 
 def _messages(

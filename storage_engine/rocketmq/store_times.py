@@ -16,6 +16,20 @@ UNKNOWN = -1
 """Stands for an offset or a time that can't be told; the real ones are not negative."""
 
 _HEADER_BYTES = frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES
+_HEADER = np.dtype(
+    {
+        "names": ["magic", "physical_offset", "sys_flag", "time", "time_behind_ipv6"],
+        "formats": [">u4", ">i8", ">u4", ">i8", ">i8"],
+        "offsets": [
+            frame.MAGIC_AT,
+            frame.PHYSICAL_OFFSET_AT,
+            frame.SYS_FLAG_AT,
+            frame.STORE_TIMESTAMP_AT,
+            frame.STORE_TIMESTAMP_AT + frame.IPV6_EXTRA_BYTES,
+        ],
+        "itemsize": _HEADER_BYTES,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +60,21 @@ def store_timestamps(files: Sequence[LogFile], offsets: npt.NDArray[np.int64]) -
 def _in_file(file: LogFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     positions = offsets - file.base_offset
     fits = positions + _HEADER_BYTES <= file.size_bytes
+    if not fits.any():
+        return np.full(len(offsets), UNKNOWN, dtype=np.int64)
     with mapped(Path(file.path)) as data:
-        headers = np.frombuffer(data, np.uint8)[
-            np.where(fits, positions, 0)[:, np.newaxis] + np.arange(_HEADER_BYTES)
-        ]
-    magic = _field(headers, frame.MAGIC_AT, ">u4")
+        # a header may begin at any byte
+        at_each_byte: npt.NDArray[np.void] = np.ndarray(
+            (len(data) - _HEADER_BYTES + 1,), _HEADER, buffer=data, strides=(1,)
+        )
+        headers = at_each_byte[np.where(fits, positions, 0)]
+        del at_each_byte
+    magic = headers["magic"]
     genuine = (
         fits
         & ((magic == frame.MAGIC_V1) | (magic == frame.MAGIC_V2))
-        & (_field(headers, frame.PHYSICAL_OFFSET_AT, ">i8") == offsets)
+        & (headers["physical_offset"] == offsets)
     )
-    ipv6 = (_field(headers, frame.SYS_FLAG_AT, ">u4") & frame.BORN_HOST_IPV6) != 0
-    times = np.where(
-        ipv6,
-        _field(headers, frame.STORE_TIMESTAMP_AT + frame.IPV6_EXTRA_BYTES, ">i8"),
-        _field(headers, frame.STORE_TIMESTAMP_AT, ">i8"),
-    )
-    return np.where(genuine, times, UNKNOWN)
-
-
-def _field(headers: npt.NDArray[np.uint8], at: int, dtype: str) -> npt.NDArray[np.int64]:
-    size = np.dtype(dtype).itemsize
-    column: npt.NDArray[np.int64] = (
-        np.ascontiguousarray(headers[:, at : at + size]).view(dtype)[:, 0].astype(np.int64)
-    )
-    return column
+    ipv6 = (headers["sys_flag"] & frame.BORN_HOST_IPV6) != 0
+    times = np.where(ipv6, headers["time_behind_ipv6"], headers["time"])
+    return np.where(genuine, times, UNKNOWN).astype(np.int64)

@@ -6,60 +6,146 @@ topic, and its SQL filters. Consumers that keep their offsets themselves (broadc
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.rocketmq import config_files
+from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order, names_of, one_array
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 
-_COLUMNS: list[pa.Field[Any]] = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("queue_id", pa.int32(), nullable=False),
-    pa.field("group", pa.string(), nullable=False),
-    pa.field("committed_offset", pa.int64()),
-]
-POSITIONS_SCHEMA = pa.schema(_COLUMNS)
+Longs = npt.NDArray[np.int64]
 
 
 def group_positions(layout: StoreLayout) -> pa.Table:
-    """One row for each group and queue, rows of one queue together.
+    """One row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
 
     ``committed_offset`` is null where a group that reads the topic has none: unknown, not zero. A group
     that is known by nothing but its name is there with queue 0 of its retry topic.
 
     :raises CorruptFileError: a config file that can't be read as what it is.
     """
-    committed = config_files.consumer_offsets(layout)
-    rows: list[tuple[str, int, str, int | None]] = [
-        (it.topic, it.queue_id, it.group, it.offset) for it in committed
+    committed = consumer_offsets(layout)
+    reads = _Reads.of(committed)
+    missing = [*_uncommitted_queues(layout, reads), *_uncommitted_topics(layout, reads)]
+    if not missing:
+        return committed
+    return in_queue_order(pa.concat_tables([committed, *missing]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Who committed what.
+
+    :param topics, groups: names by code.
+    :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.
+    :param pairs: topic code * number of groups + group code of each pair with an offset, ascending.
+    :param pair_rows: how many rows each pair has.
+    """
+
+    topics: pa.Array[Any]
+    groups: pa.Array[Any]
+    row_topic: npt.NDArray[np.int32]
+    row_queue: npt.NDArray[np.int32]
+    row_group: npt.NDArray[np.int32]
+    pairs: Longs
+    pair_rows: Longs
+
+    @classmethod
+    def of(cls, committed: pa.Table) -> _Reads:
+        topic, group = (one_array(committed[name]) for name in ("topic", "group"))
+        rows = [np.asarray(column.indices) for column in (topic, group)]
+        pairs, counts = np.unique(
+            rows[0].astype(np.int64) * len(group.dictionary) + rows[1], return_counts=True
+        )
+        queue = np.asarray(committed["queue_id"])
+        return cls(topic.dictionary, group.dictionary, rows[0], queue, rows[1], pairs, counts)
+
+
+def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
+    """Queues on disk without an offset of a group that has one in another queue of the topic."""
+    on_disk = [sorted(set(_queue_ids(layout, topic))) for topic in names_of(reads.topics)]
+    counts = np.array([len(ids) for ids in on_disk], dtype=np.int64)
+    queues = np.array([queue for ids in on_disk for queue in ids], dtype=np.int64)
+    if not queues.size:
+        return
+    queue_topics = np.repeat(np.arange(len(counts)), counts)
+    wide = max(int(queues.max()), int(reads.row_queue.max(initial=0))) + 1
+    gone = ~_found(reads.row_topic.astype(np.int64) * wide + reads.row_queue, queue_topics * wide + queues)
+    there = reads.pair_rows.copy()
+    groups = len(reads.groups)
+    lost, lost_rows = np.unique(
+        reads.row_topic[gone].astype(np.int64) * groups + reads.row_group[gone], return_counts=True
+    )
+    there[np.searchsorted(reads.pairs, lost)] -= lost_rows
+    short = reads.pairs[there < counts[reads.pairs // groups]]
+    if not short.size:
+        return
+    # each of these pairs with each queue on disk, less those with an offset
+    each = counts[short // groups]
+    pair = np.repeat(short, each)
+    starts = np.cumsum(counts) - counts
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
+    queue = queues[starts[pair // groups] + within]
+    affected = np.isin(reads.row_topic, np.unique(short // groups))
+    known = (
+        reads.row_topic[affected].astype(np.int64) * groups + reads.row_group[affected]
+    ) * wide + reads.row_queue[affected]
+    new = ~_found(pair * wide + queue, np.sort(known))
+    columns = [
+        pa.DictionaryArray.from_arrays((pair[new] // groups).astype(np.int32), reads.topics),
+        pa.array(queue[new].astype(np.int32)),
+        pa.DictionaryArray.from_arrays((pair[new] % groups).astype(np.int32), reads.groups),
+        pa.nulls(int(new.sum()), pa.int64()),
     ]
-    queues_read: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for it in committed:
-        queues_read[it.group, it.topic].add(it.queue_id)
-    known = {group for group, _ in queues_read}
-    for group, topic in config_files.filtered_subscriptions(layout):
-        queues_read.setdefault((group, topic), set())
+    yield pa.table(columns, schema=POSITIONS_SCHEMA)
+
+
+def _found(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[at] == values)
+
+
+def _uncommitted_topics(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
+    """Queues of topics in which a group has no offset at all, and is known to read them all the same."""
+    groups = dict(zip(names_of(reads.groups), range(len(reads.groups)), strict=True))
+    pairs = set(config_files.filtered_subscriptions(layout))
     topics = {topic.topic for topic in config_files.topics(layout)}
-    for group in known.union(config_files.groups(layout)):
+    for group in groups.keys() | set(config_files.groups(layout)):
         retry = RETRY_TOPIC_PREFIX + group
-        if retry in topics and (group not in known or _has_queues(layout, retry)):
-            queues_read.setdefault((group, retry), set())
-    on_disk = {topic: set(_queue_ids(layout, topic)) for _, topic in queues_read}
-    for (group, topic), with_offset in queues_read.items():
-        missing = on_disk[topic] - with_offset
-        if group not in known and not missing:
-            missing = {0}
-        rows += [(topic, queue_id, group, None) for queue_id in missing]
-    rows.sort(key=lambda row: row[:3])
-    columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _COLUMNS, strict=True)]
-    return pa.table(arrays, schema=POSITIONS_SCHEMA)
+        if retry in topics and (group not in groups or _has_queues(layout, retry)):
+            pairs.add((group, retry))
+    rows: list[tuple[str, int, str, None]] = []
+    for group, topic in pairs - _committed_among(pairs, reads, groups):
+        queues = set(_queue_ids(layout, topic))
+        if group not in groups and not queues:
+            queues = {0}
+        rows += [(topic, queue_id, group, None) for queue_id in queues]
+    if rows:
+        yield from_rows(rows)
+
+
+def _committed_among(
+    pairs: Collection[tuple[str, str]], reads: _Reads, groups: dict[str, int]
+) -> set[tuple[str, str]]:
+    wanted = {topic for _, topic in pairs}
+    topics = {name: code for code, name in enumerate(names_of(reads.topics)) if name in wanted}
+    committed = set()
+    for group, topic in pairs:
+        if group in groups and topic in topics:
+            pair = topics[topic] * len(groups) + groups[group]
+            at = int(np.searchsorted(reads.pairs, pair))
+            if at < len(reads.pairs) and reads.pairs[at] == pair:
+                committed.add((group, topic))
+    return committed
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:

@@ -18,9 +18,10 @@ from storage_engine.exceptions import BadInputError, CorruptFileError
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags
+from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
-from storage_engine.rocketmq.subscriptions import POSITIONS_SCHEMA, group_positions
+from storage_engine.rocketmq.subscriptions import group_positions
 from storage_engine.rocketmq.window import HOUR_MS
 
 UTC = ZoneInfo("UTC")

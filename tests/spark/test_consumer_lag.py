@@ -12,13 +12,12 @@ from pyspark.sql import SparkSession
 from storage_engine.exceptions import BadInputError, CorruptFileError, SparkJobError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import QueueLag
-from storage_engine.retention.lag_table import at_risk, read_lag_table, summarize
+from storage_engine.retention.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq.lag import queue_lags
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,
     consumer_lag,
-    lag_frame,
     prepare,
 )
 from storage_engine.spark.job_io import read_result, run_job, write_request
@@ -87,7 +86,7 @@ def test_submitted_job_on_the_bundled_java_finds_what_the_files_say(
     table = queue_lags(*prepare(request))
     written = read_lag_table(request.table_path)
     assert sorted(map(str, written.to_pylist())) == sorted(map(str, table.to_pylist()))
-    assert result == ConsumerLagResult(summarize(table), at_risk(table), request.table_path)
+    assert result == ConsumerLagResult(*merge([lag_part(table)]), request.table_path)
     assert "cg_orders" in result.summary.at_risk_groups
     assert result.summary.unknown == 1
     assert result.summary.groups == 5
@@ -103,7 +102,7 @@ def test_job_can_be_run_again_and_names_what_it_cannot_read(
     def job(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
         first = consumer_lag(spark, request)
         assert consumer_lag(spark, request) == first
-        frame = lag_frame(spark, request)
+        frame = spark.read.parquet(request.table_path)
         assert frame.columns == list(QueueLag.__dataclass_fields__)
         assert frame.filter("at_risk").count() == len(first.at_risk)
         no_plan = ConsumerLagRequest(str(root), str(tmp_path / "other"))
