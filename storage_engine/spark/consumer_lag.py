@@ -82,7 +82,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         def compute(share: tuple[int, tuple[int, int]]) -> LagPart | StorageEngineError:
             # an error of ours is a result: Spark would only retry it and wrap its message
             try:
-                _check_sight(newest, file)
+                check_sight(newest, file)
                 return _compute(context, file, *share)
             except StorageEngineError as error:
                 return error
@@ -109,7 +109,7 @@ def _compute(context: LagContext, file: Path, number: int, rows: tuple[int, int]
         return lag_part(table)
 
 
-def _check_sight(newest: FileFacts, positions: Path) -> None:
+def check_sight(newest: FileFacts, positions: Path) -> None:
     """Make sure that this host sees the driver's files: a queue that it doesn't see would count as read."""
     for path, inode in ((Path(newest.path), newest.inode), (positions, None)):
         try:

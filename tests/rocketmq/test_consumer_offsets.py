@@ -1,15 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import consumer_offsets as module
 from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
 
 
 class Offset(NamedTuple):
@@ -89,3 +94,98 @@ def test_a_file_that_can_not_be_read_is_an_error_with_its_name(
     (empty.config / name).write_text(content)
     with pytest.raises(CorruptFileError, match=message):
         consumer_offsets(empty)
+
+
+NAMES = st.text("abAB01_-%|", min_size=1, max_size=6)
+PAIRS = st.builds("{}@{}".format, NAMES, NAMES)
+NUMBERS = st.integers(-1, 10**17)
+BLANKS = st.sampled_from(["", " ", "\n\t\t", "\r\n"])
+
+
+@st.composite
+def written_offsets(draw: st.DrawFn) -> bytes:
+    """What a broker may have written, pretty-printed or not."""
+    blank, quote = draw(BLANKS), draw(st.sampled_from(["", '"']))
+
+    def members(items: Iterable[tuple[str, str]]) -> str:
+        return "{" + ",".join(f"{blank}{name}{blank}:{blank}{value}" for name, value in items) + blank + "}"
+
+    queues = st.dictionaries(st.integers(0, 2**31 - 1), NUMBERS, max_size=3)
+    committed = {
+        f'"{pair}"': members((f"{quote}{queue}{quote}", str(offset)) for queue, offset in found.items())
+        for pair, found in draw(st.dictionaries(PAIRS, queues, max_size=4)).items()
+    }
+    light = {
+        f'"{pair}"': str(offset) for pair, offset in draw(st.dictionaries(PAIRS, NUMBERS, max_size=3)).items()
+    }
+    tables = {
+        '"dataVersion"': '{"counter":1,"timestamp":1795180486744}',
+        '"groupTopicMap"': '{"g":["t",' + blank + '"u"],"h":[]}',
+        '"lmqOffsetTable"': members(light.items()),
+        '"offsetTable"': members(committed.items()),
+    }
+    names = draw(st.permutations(list(tables)))
+    return members((name, tables[name]) for name in names[draw(st.integers(0, 3)) :]).encode()
+
+
+def rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+@settings(deadline=None)
+@given(written_offsets())
+def test_compiled_code_reads_what_the_general_parser_reads(text: bytes) -> None:
+    found = module.parse_large(text)
+    assert found is not None
+    assert found.schema == POSITIONS_SCHEMA
+    assert rows(found) == rows(module.parse_any(text))
+
+
+@settings(deadline=None)
+@given(written_offsets(), st.data())
+def test_compiled_code_takes_nothing_that_the_general_parser_refuses(
+    text: bytes, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(text) - 1))
+    inserted = data.draw(
+        st.sampled_from([b"", b"\0", b"\\", b'"', b",", b"@", b"}", b"1", b".", b"\xff", b"-"])
+    )
+    mutated = text[:at] + inserted + text[at + data.draw(st.integers(0, 2)) :]
+    try:
+        found = module.parse_large(mutated)
+    except FastjsonError:
+        with pytest.raises((FastjsonError, UnicodeDecodeError)):
+            module.parse_any(mutated)
+        return
+    if found is not None:
+        expected = rows(module.parse_any(mutated))
+        assert sorted(set(rows(found))) == expected or len(rows(found)) > len(expected)
+
+
+@settings(deadline=None)
+@given(written_offsets(), st.data())
+def test_text_that_was_not_written_to_its_end_is_never_taken(text: bytes, data: st.DataObject) -> None:
+    torn = text[: data.draw(st.integers(1, len(text) - 1))]
+    for lost in (b"", bytes(len(text) - len(torn))):
+        with pytest.raises(FastjsonError):
+            module.parse_large(torn + lost)
+
+
+def test_large_file_that_is_torn_is_replaced_by_its_backup(
+    empty: StoreLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGE_BYTES", 0)
+    path = empty.config / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"t@g":{0:50,1:7},"u@g":{0:1')
+    path.with_name(path.name + ".bak").write_text('{"offsetTable":{"t@g":{0:5,1:7}}}')
+    assert consumer_offsets(empty) == [Offset("t", 0, "g", 5), Offset("t", 1, "g", 7)]
+    path.with_name(path.name + ".bak").write_bytes(b'{"offsetTable":{"t@g":{0:5' + bytes(100))
+    with pytest.raises(
+        CorruptFileError, match=r"consumerOffset\.json: at character 43: .*\.bak: at character 26"
+    ):
+        consumer_offsets(empty)
+
+
+def test_of_two_entries_of_one_name_the_later_counts_as_in_the_broker() -> None:
+    assert module.parse_large(b'{"offsetTable":{"t@g":{0:5},"t@g":{0:7}}}') is None
+    assert module.parse_large(b'{"offsetTable":{"t@g":{0:5}},"offsetTable":{"t@g":{0:7}}}') is None

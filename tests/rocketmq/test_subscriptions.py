@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import load_broker_config
@@ -108,6 +111,34 @@ def test_retry_topic_without_messages_says_nothing_of_a_group_that_committed(emp
     )
     add_queues(empty, "orders", 0)
     assert rows(empty) == [("orders", 0, "readers", 7)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.sets(st.integers(0, 4)), max_size=3),
+    st.dictionaries(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz")),
+        st.dictionaries(st.integers(0, 5), st.integers(0, 9), min_size=1),
+    ),
+)
+def test_group_has_a_row_in_each_queue_of_its_topics_on_disk_or_with_an_offset(
+    on_disk: dict[str, set[int]], committed: dict[tuple[str, str], dict[int, int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "commitlog").mkdir()
+        (Path(root) / "config").mkdir()
+        layout = resolve_layout(load_broker_config(None, root=root))
+        for name, queue_ids in on_disk.items():
+            add_queues(layout, name, *queue_ids)
+        write(
+            layout, consumerOffset={"offsetTable": {"@".join(key): value for key, value in committed.items()}}
+        )
+        expected = [
+            (name, queue_id, group, offsets.get(queue_id))
+            for (name, group), offsets in committed.items()
+            for queue_id in on_disk.get(name, set()) | offsets.keys()
+        ]
+        assert rows(layout) == sorted(expected, key=lambda row: row[:3])
 
 
 def test_store_without_consumers_has_no_rows(empty: StoreLayout) -> None:
