@@ -231,37 +231,48 @@ def warm_up(pristine: Path) -> None:
         codec.encode(rows, memoryview(bytearray(len(data))), 0)
 
 
-def main(pristine: Path, work: Path, most: int) -> None:
+def rehearse(pristine: Path, directory: Path, run: Callable[[], list[str]]) -> tuple[list[str], Any]:
+    """Let a run end undisturbed; returns what it says and its end state."""
     warm_up(pristine)
-    before = fingerprint(pristine)
-    prepare(pristine, work / "undisturbed")
-    status, seen = in_child(lambda: (run_cycle(work / "undisturbed", None), sorted(sys.modules)))
+    prepare(pristine, directory)
+    status, seen = in_child(lambda: (run(), sorted(sys.modules)))
     if status:
         raise SystemExit("the undisturbed run failed")
-    operations, modules = seen
+    said, modules = seen
     for module in modules:  # what it imported on its way, so that no other child has to
         with suppress(ImportError):
             importlib.import_module(module)
-    _, expected = in_child(lambda: end_state(work / "undisturbed"))
+    _, expected = in_child(lambda: end_state(directory))
+    return said, expected
+
+
+def main(pristine: Path, work: Path, most: int) -> None:
+    before = fingerprint(pristine)
+    operations, expected = rehearse(
+        pristine, work / "undisturbed", lambda: run_cycle(work / "undisturbed", None)
+    )
     chosen = choose(operations, most)
     problems: list[str] = []
     for kill_before in chosen:
         where = f"killed before operation {kill_before} ({operations[kill_before]})"
         prepare(pristine, work / "killed")
-        problems += [f"{where}: {what}" for what in disturb(work / "killed", kill_before, before, expected)]
+        status, _ = in_child(lambda number=kill_before: run_cycle(work / "killed", number))
+        found = [*not_killed(status), *aftermath(work / "killed", before, expected)]
+        problems += [f"{where}: {what}" for what in found]
         shutil.rmtree(work / "killed")
     answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
     sys.stdout.write(json.dumps(answer))
 
 
-def disturb(
-    directory: Path, kill_before: int, pristine: dict[str, str], expected: dict[str, Any]
-) -> list[str]:
-    """Kill one run, look at what is left, run it again, and say what is not as it has to be."""
+def not_killed(status: int) -> list[str]:
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return []
+    return [f"expected a death by SIGKILL, found status {status}"]
+
+
+def aftermath(directory: Path, pristine: dict[str, str], expected: dict[str, Any]) -> list[str]:
+    """Look at what a run left that did not end, run it again, and say what is not as it has to be."""
     problems = []
-    status, _ = in_child(lambda: run_cycle(directory, kill_before))
-    if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-        problems.append(f"expected a death by SIGKILL, found status {status}")
     _, lost = in_child(lambda: homeless(directory, pristine))
     if lost != []:
         problems.append(f"segments neither in the store nor in the lake: {lost}")

@@ -1,0 +1,56 @@
+"""The power goes right after a deletion: the bytes are in the store or in the lake, and a new run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.retention.clock import clock_ms
+
+HERE = Path(__file__).parent
+OTHER_CUTS = int(os.environ.get("STORAGE_ENGINE_POWER_CUTS", "3"))
+"""Beside those after each deletion, which are always made."""
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Path:
+    """What keeps the bytes and names that a process makes durable, compiled."""
+    library = tmp_path / "power_loss.so"
+    source = HERE / "power_loss.c"
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl", "-lpthread"]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900 if OTHER_CUTS < 10 else 7200)
+def test_after_a_power_loss_every_segment_is_in_the_store_or_in_the_lake(
+    store_copy: Callable[[str], Path], recorder: Path, tmp_path: Path
+) -> None:
+    pristine = store_copy("clean-stop")
+    (pristine / "timerwheel").unlink()  # 38 MB that no step looks at
+    old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
+    for segment in (pristine / "commitlog").iterdir():
+        os.utime(segment, ns=(old_ns, old_ns))
+    work = tmp_path / "work"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "power_loss_runner.py"), str(pristine), str(work), str(OTHER_CUTS)],
+        env={**os.environ, "LD_PRELOAD": str(recorder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    deletions = [f"U store/commitlog/{0:020d}", f"U store/commitlog/{1 << 20:020d}"]
+    assert [event for event in seen["events"] if event.startswith("U store/commitlog/")] == deletions
+    assert [event for event, _ in seen["cuts"]][:6] == [event for event in deletions for _ in range(3)]
+    assert len(seen["cuts"]) >= 6 + min(OTHER_CUTS, len(seen["events"]))
+    assert seen["end"]["outcome"] == "done"
