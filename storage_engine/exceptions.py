@@ -69,6 +69,44 @@ class StoreCrashedError(StorageEngineError):
     """The store has an ``abort`` file: it must be recovered by its broker before it may be changed."""
 
 
+class BrokerError(StorageEngineError):
+    """A request to a live broker or name server failed; the message names the address and the request.
+
+    :param may_have_acted: the request asks for a change and was sent, so that the peer may have made it.
+    """
+
+    def __init__(self, message: str, *, may_have_acted: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_acted = may_have_acted
+
+
+class BrokerUnavailableError(BrokerError):
+    """The peer can't be reached, doesn't answer in time, or closed the connection: nothing is known of it."""
+
+
+class BrokerProtocolError(BrokerError):
+    """The peer answers with what no broker of a known release would say: garbage, too much, other fields."""
+
+
+class BrokerRefusedError(BrokerError):
+    """The broker answered that it won't, or said yes and did something else.
+
+    :param code: the broker's response code (ResponseCode); 0 where it said yes.
+    :param remark: the broker's own words.
+    """
+
+    def __init__(
+        self, message: str, *, code: int = 0, remark: str = "", may_have_acted: bool = False
+    ) -> None:
+        super().__init__(message, may_have_acted=may_have_acted)
+        self.code = code
+        self.remark = remark
+
+
+class NotOnBrokerError(BadInputError):
+    """The broker, or every name server, does not know this topic, queue, group, broker or setting."""
+
+
 class LakeUnavailableError(StorageEngineError):
     """The lake can't be reached, read or written (missing, read-only, full)."""
 

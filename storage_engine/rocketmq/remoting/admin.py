@@ -1,0 +1,329 @@
+"""What administration asks of one live broker, and the three things that it tells it to do.
+
+Reads are repeated where that is safe, and change nothing on the broker: not even a group or a queue that it
+would create for who asks for it. A success that a broker reports without having done it is found out here
+(config), or is the caller's to find out, where only files and offsets can tell (deletion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import javaproperties
+import pyarrow as pa
+
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerError,
+    BrokerProtocolError,
+    BrokerRefusedError,
+    NotOnBrokerError,
+)
+from storage_engine.rocketmq.config_files import TopicConfig
+from storage_engine.rocketmq.consumer_offsets import parse_offsets
+from storage_engine.rocketmq.positions import in_queue_order
+from storage_engine.rocketmq.remoting import bodies, codes
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.answers import (
+    PullResult,
+    PullStatus,
+    QueueConsumption,
+    QueueStats,
+    RuntimeInfo,
+)
+from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
+from storage_engine.rocketmq.remoting.connection import Connection
+
+CHANGEABLE_SETTINGS: Final = frozenset(
+    {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
+)
+"""Settings that retention has business with. A broker also takes some that ruin its store, as file sizes."""
+READER_GROUP: Final = "TOOLS_CONSUMER"
+"""A group that every broker has from the start (MixAll.TOOLS_CONSUMER_GROUP); any other it would create."""
+MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
+"""Longest table of consumer offsets that is taken; a broker with 10 million positions sends about 300 MB."""
+
+_PULL_WITH_SUBSCRIPTION: Final = 4
+
+_T = TypeVar("_T")
+
+
+class BrokerAdmin:
+    """One broker. May be shared by threads; requests follow each other. Connects at the first one.
+
+    All methods raise BrokerUnavailableError (no answer), BrokerProtocolError (none of a broker's) and
+    BrokerRefusedError (answered that it won't), beside what they name.
+
+    :param address: ``host:port`` of the broker's listen port.
+    :raises BadInputError: the address or a TLS file can't be used.
+    """
+
+    def __init__(self, address: str, access: Access | None = None) -> None:
+        self._connection = Connection(address, access)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        return self._connection.address
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def runtime_info(self) -> RuntimeInfo:
+        """State of the store (GET_BROKER_RUNTIME_INFO)."""
+        return self._read(codes.GET_BROKER_RUNTIME_INFO, lambda answer: bodies.runtime_info(answer.body))
+
+    def config(self) -> dict[str, str]:
+        """Every setting as it works now; broker.conf may differ. Some are secret (GET_BROKER_CONFIG)."""
+        return self._read(codes.GET_BROKER_CONFIG, lambda answer: bodies.config(answer.body))
+
+    def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Change settings and read them back (UPDATE_BROKER_CONFIG).
+
+        The broker rewrites its whole broker.conf. It says 0 for keys that it doesn't know, values that it
+        ignores, and when it can't write broker.conf: then the settings hold until it restarts. A lost answer
+        is no failure when the settings are there.
+
+        :param settings: as the broker writes them: ``true``, ``48``.
+        :return: all settings, read afterwards.
+        :raises BadInputError: a setting that retention has no business with; nothing was sent.
+        :raises NotOnBrokerError: a setting that this broker doesn't have; nothing was sent.
+        :raises BrokerRefusedError: it said yes, and has another value.
+        """
+        if foreign := sorted(settings.keys() - CHANGEABLE_SETTINGS):
+            raise BadInputError(
+                f"{self.address}: expected settings among {', '.join(sorted(CHANGEABLE_SETTINGS))}, found "
+                f"{', '.join(foreign)}. Change others in broker.conf."
+            )
+        if unknown := sorted(settings.keys() - self.config().keys()):
+            raise NotOnBrokerError(
+                f"{self.address}: expected a broker with {', '.join(unknown)}, found none of these settings. "
+                "Check the broker's release."
+            )
+        body = javaproperties.dumps(settings, timestamp=None).encode("ascii")
+        unanswered: BrokerError | None = None
+        try:
+            self._connection.act(codes.UPDATE_BROKER_CONFIG, body=body)
+        except BrokerRefusedError:
+            raise
+        except BrokerError as error:
+            if not error.may_have_acted:
+                raise
+            unanswered = error
+        try:
+            after = self.config()
+        except BrokerError as error:
+            error.may_have_acted = True
+            raise
+        wrong = [
+            f"{key}={after.get(key)!r} instead of {value!r}"
+            for key, value in settings.items()
+            if after.get(key) != value
+        ]
+        if not wrong:
+            return after
+        if unanswered is not None:
+            raise unanswered
+        raise BrokerRefusedError(
+            f"{self.address}, request {codes.UPDATE_BROKER_CONFIG}: the broker said that it changed its "
+            f"config, and has {', '.join(wrong)}. Give values as the broker writes them, or change them in "
+            "broker.conf.",
+            may_have_acted=True,
+        )
+
+    def delete_expired_commitlog(self) -> None:
+        """Have up to 20 passes of deletion run, one each 10 s, whatever the hour (DELETE_EXPIRED_COMMITLOG).
+
+        Success only says that a counter was set: what went, the files and the min offset tell.
+
+        :raises BrokerError: with ``may_have_acted`` when the counter may be set all the same.
+        """
+        self._connection.act(codes.DELETE_EXPIRED_COMMITLOG)
+
+    def clean_expired_consume_queues(self) -> None:
+        """Drop consume queues that lie below the log's min offset (CLEAN_EXPIRED_CONSUMEQUEUE).
+
+        Success says nothing of what went: the files tell.
+
+        :raises BrokerError: with ``may_have_acted`` when it may have happened all the same.
+        """
+        self._connection.act(codes.CLEAN_EXPIRED_CONSUME_QUEUE)
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """
+        :raises NotOnBrokerError: the broker doesn't have the topic.
+        """
+        return self._read(
+            codes.GET_TOPIC_CONFIG,
+            lambda answer: bodies.topic_config(answer.body),
+            {"topic": topic},
+            topic=topic,
+        )
+
+    def topic_stats(self, topic: str) -> dict[int, QueueStats]:
+        """Offsets of all queues of a topic, by queue id (GET_TOPIC_STATS_INFO).
+
+        :raises NotOnBrokerError: the broker doesn't have the topic.
+        """
+        return self._read(
+            codes.GET_TOPIC_STATS_INFO,
+            lambda answer: bodies.topic_stats(answer.body),
+            {"topic": topic},
+            topic=topic,
+        )
+
+    def groups(self) -> frozenset[str]:
+        """Consumer groups that the broker has (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
+        return self._read(codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, lambda answer: bodies.groups(answer.body))
+
+    def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
+        """How far a group is, by topic and queue id (GET_CONSUME_STATS).
+
+        :param topic: one topic only; None: every topic of which the broker knows an offset of the group.
+        :return: empty for a group that never committed an offset.
+        :raises NotOnBrokerError: the broker has neither such a group nor offsets of one, or not the topic.
+        """
+        found = self._read(
+            codes.GET_CONSUME_STATS,
+            lambda answer: bodies.consume_stats(answer.body),
+            {"consumerGroup": group} | ({} if topic is None else {"topic": topic}),
+        )
+        if not found:
+            if topic is not None:
+                self.topic_config(topic)
+            if group not in self.groups():
+                raise NotOnBrokerError(
+                    f"{self.address}: expected consumer group {group!r}, found no such group and no "
+                    "offset of one. Check the name."
+                )
+        return found
+
+    def consumer_offsets(self) -> pa.Table:
+        """Every committed offset, but those of light message queues (GET_ALL_CONSUMER_OFFSET).
+
+        :return: as ``rocketmq.consumer_offsets.consumer_offsets`` gives them.
+        """
+
+        def parse(answer: RemotingCommand) -> pa.Table:
+            try:
+                return in_queue_order(parse_offsets(answer.body))
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+                raise AnswerError(f"expected offsets by topic@group and queue, found {error}") from error
+
+        return self._read(codes.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset that is still served (GET_MIN_OFFSET).
+
+        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
+        """
+        return self._of_queue(codes.GET_MIN_OFFSET, topic, queue_id, "offset")
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The next message's queue offset (GET_MAX_OFFSET).
+
+        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
+        """
+        return self._of_queue(codes.GET_MAX_OFFSET, topic, queue_id, "offset")
+
+    def earliest_message_timestamp_ms(self, topic: str, queue_id: int) -> int | None:
+        """Store time of a queue's first message; None when it has none (GET_EARLIEST_MSG_STORETIME).
+
+        :raises NotOnBrokerError: the broker doesn't have the topic, or not that many queues of it.
+        """
+        code = codes.GET_EARLIEST_MESSAGE_STORE_TIME
+        return bodies.known_time(self._of_queue(code, topic, queue_id, "timestamp"))
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, *, max_messages: int = 32, group: str = READER_GROUP
+    ) -> PullResult:
+        """Frames from a queue offset on; doesn't wait for new ones and commits nothing (PULL_MESSAGE).
+
+        :param group: a group that exists: brokers create one that doesn't.
+        :raises NotOnBrokerError: the broker doesn't have the topic.
+        """
+        return self._read(
+            codes.PULL_MESSAGE,
+            lambda answer: bodies.pull_result(answer.code, answer.fields, answer.body),
+            {
+                "consumerGroup": group,
+                "topic": topic,
+                "queueId": queue_id,
+                "queueOffset": offset,
+                "maxMsgNums": max_messages,
+                "sysFlag": _PULL_WITH_SUBSCRIPTION,
+                "commitOffset": 0,
+                "suspendTimeoutMillis": 0,
+                "subscription": "*",
+                "subVersion": 0,
+                "expressionType": "TAG",
+            },
+            accept=tuple(status.value for status in PullStatus),
+            topic=topic,
+        )
+
+    def view_message(self, physical_offset: int) -> bytes | None:
+        """The frame at a physical offset; None where the log has none (VIEW_MESSAGE_BY_ID).
+
+        :raises BrokerRefusedError: also where the offset lies within a frame.
+        """
+        try:
+            return self._read(
+                codes.VIEW_MESSAGE_BY_ID,
+                lambda answer: bodies.message_at(answer.body, physical_offset),
+                {"topic": "", "offset": physical_offset},
+            )
+        except BrokerRefusedError as error:
+            if "can not find message" in error.remark:
+                return None
+            raise
+
+    def _of_queue(self, code: int, topic: str, queue_id: int, field: str) -> int:
+        # Asked for a queue that it doesn't have, a broker says 0 and makes one (findOrCreateConsumeQueue).
+        config = self.topic_config(topic)
+        queues = max(config.read_queues, config.write_queues)
+        if not 0 <= queue_id < queues:
+            raise NotOnBrokerError(
+                f"{self.address}: expected queue {queue_id} of topic {topic!r}, found {queues} queues. Check "
+                "the queue id."
+            )
+        fields = {"topic": topic, "queueId": queue_id}
+        return self._read(code, lambda answer: bodies.offset(answer.fields, field), fields)
+
+    def _read(
+        self,
+        code: int,
+        parse: Callable[[RemotingCommand], _T],
+        fields: Mapping[str, object] | None = None,
+        *,
+        accept: tuple[int, ...] = (codes.SUCCESS,),
+        max_bytes: int = MAX_FRAME_BYTES,
+        topic: str | None = None,
+    ) -> _T:
+        """
+        :param topic: what is asked about: that the broker doesn't have it is an answer.
+        """
+        try:
+            return parse(self._connection.read(code, fields, accept=accept, max_bytes=max_bytes))
+        except AnswerError as error:
+            raise BrokerProtocolError(
+                f"{self.address}, request {code} ({codes.NAMES[code]}): {error}. Check that a broker of "
+                "RocketMQ 5.x listens there."
+            ) from error
+        except BrokerRefusedError as error:
+            if topic is None or error.code != codes.TOPIC_NOT_EXIST:
+                raise
+            raise NotOnBrokerError(
+                f"{self.address}: expected topic {topic!r}, found that the broker doesn't have it. "
+                "Check the name, and by its route which brokers have it."
+            ) from error

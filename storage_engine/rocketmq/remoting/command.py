@@ -1,0 +1,219 @@
+"""Frames of the remoting protocol to commands and back, in both header serialisations. Pure.
+
+A frame is: int length of what follows, int (serialisation type << 24 | header length), header, body.
+Whatever a peer sends is either a command or a :class:`FrameError`; no length in it is trusted beyond the
+bytes present.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+LENGTH_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""What brokers and Java clients accept in one frame (NettyDecoder, com.rocketmq.remoting.frameMaxLength)."""
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONE_WAY: Final = 2
+
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
+    "RUST", "NODE_JS",
+)  # fmt: skip
+"""By their code in a binary header (LanguageCode)."""
+UNKNOWN_LANGUAGE: Final = "OTHER"
+
+_FIXED = struct.Struct(">hBhiii")
+"""Binary header: code, language, version, opaque, flag, length of the remark (RocketMQSerializable)."""
+
+
+class SerialiseType(IntEnum):
+    """How a header is written (SerializeType). A broker answers in its own (rocketmq.serialize.type)."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class FrameError(ValueError):
+    """The bytes are not a frame of this protocol; the message says what was expected and found."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingCommand:
+    """A request or a response (RemotingCommand).
+
+    :param code: what is asked (RequestCode), or how it went (ResponseCode).
+    :param opaque: number that a response shares with its request.
+    :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
+    :param remark: a broker's words for what went wrong; empty for none.
+    :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
+    """
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    remark: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    language: str = "PYTHON"
+    version: int = 0
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+
+def encode(command: RemotingCommand, serialise_type: SerialiseType = SerialiseType.JSON) -> bytes:
+    """A whole frame, its length included."""
+    header = _json_header(command) if serialise_type is SerialiseType.JSON else _binary_header(command)
+    return b"".join(
+        (
+            struct.pack(">ii", 4 + len(header) + len(command.body), serialise_type << 24 | len(header)),
+            header,
+            command.body,
+        )
+    )
+
+
+def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
+    """How many bytes follow the first four of a frame.
+
+    :raises FrameError: no frame begins like this, or it is longer than allowed.
+    """
+    (length,) = struct.unpack(">i", prefix)
+    if 4 <= length <= max_bytes:
+        return int(length)
+    if prefix[0] in (0x15, 0x16) and prefix[1] == 0x03:
+        raise FrameError(f"expected a frame, found a TLS record ({prefix.hex(' ')})")
+    raise FrameError(
+        f"expected a frame of 4 to {max_bytes} bytes, found a length of {length} ({prefix.hex(' ')})"
+    )
+
+
+def decode(frame: bytes) -> RemotingCommand:
+    """Read what follows a frame's length.
+
+    :raises FrameError: it is not a frame.
+    """
+    if len(frame) < 4:
+        raise FrameError(f"expected at least 4 bytes behind the length, found {len(frame)}")
+    (mark,) = struct.unpack_from(">I", frame)
+    kind, header_length = mark >> 24, mark & 0xFFFFFF
+    if header_length > len(frame) - 4:
+        raise FrameError(f"expected a header of at most {len(frame) - 4} bytes, found {header_length}")
+    header, body = frame[4 : 4 + header_length], frame[4 + header_length :]
+    if kind == SerialiseType.JSON:
+        return _read_json(header, body)
+    if kind == SerialiseType.ROCKETMQ:
+        return _read_binary(header, body)
+    raise FrameError(f"expected a header of type 0 (JSON) or 1 (ROCKETMQ), found type {kind}")
+
+
+def _json_header(command: RemotingCommand) -> bytes:
+    header: dict[str, Any] = {
+        "code": command.code,
+        "language": command.language,
+        "version": command.version,
+        "opaque": command.opaque,
+        "flag": command.flag,
+        "serializeTypeCurrentRPC": "JSON",
+    }
+    if command.remark:
+        header["remark"] = command.remark
+    if command.fields:
+        header["extFields"] = dict(command.fields)
+    return json.dumps(header).encode()
+
+
+def _read_json(data: bytes, body: bytes) -> RemotingCommand:
+    try:
+        header = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"expected a JSON header, found {data[:60]!r} ({error})") from None
+    if not isinstance(header, dict):
+        raise FrameError(f"expected an object as header, found {data[:60]!r}")
+    fields = {} if header.get("extFields") is None else header["extFields"]
+    # A field that is null is one that isn't there.
+    if not isinstance(fields, dict) or not all(isinstance(v, str | None) for v in fields.values()):
+        raise FrameError("expected texts as the header's extFields, found something else")
+    remark = "" if header.get("remark") is None else header["remark"]
+    language = header.get("language", UNKNOWN_LANGUAGE)
+    if not isinstance(remark, str) or not isinstance(language, str):
+        raise FrameError("expected texts as the header's remark and language, found something else")
+    return RemotingCommand(
+        code=_integer(header, "code"),
+        opaque=_integer(header, "opaque"),
+        flag=_integer(header, "flag"),
+        remark=remark,
+        fields={name: value for name, value in fields.items() if value is not None},
+        body=body,
+        language=language,
+        version=_integer(header, "version"),
+    )
+
+
+def _integer(header: dict[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int or not -(2**31) <= value < 2**31:
+        raise FrameError(f"expected an int as the header's {name}, found {str(value)[:40]!r}")
+    return value
+
+
+def _binary_header(command: RemotingCommand) -> bytes:
+    language = command.language if command.language in LANGUAGES else UNKNOWN_LANGUAGE
+    remark = command.remark.encode()
+    fields = b"".join(
+        struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value
+        for name, value in ((name.encode(), value.encode()) for name, value in command.fields.items())
+    )
+    fixed = _FIXED.pack(
+        command.code, LANGUAGES.index(language), command.version, command.opaque, command.flag, len(remark)
+    )
+    return fixed + remark + struct.pack(">i", len(fields)) + fields
+
+
+def _read_binary(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(header)
+        remark, position = _text(header, _FIXED.size, remark_length)
+        (fields_length,) = struct.unpack_from(">i", header, position)
+        position += 4
+        if fields_length != len(header) - position:
+            raise FrameError(f"expected {len(header) - position} bytes of fields, found {fields_length}")
+        fields = {}
+        while position < len(header):
+            (length,) = struct.unpack_from(">h", header, position)
+            name, position = _text(header, position + 2, length)
+            (length,) = struct.unpack_from(">i", header, position)
+            fields[name], position = _text(header, position + 4, length)
+    except struct.error:
+        raise FrameError(f"expected a binary header, found {len(header)} bytes that end within it") from None
+    return RemotingCommand(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        remark=remark,
+        fields=fields,
+        body=body,
+        language=LANGUAGES[language] if language < len(LANGUAGES) else UNKNOWN_LANGUAGE,
+        version=version,
+    )
+
+
+def _text(header: bytes, position: int, length: int) -> tuple[str, int]:
+    end = position + length
+    if length < 0 or end > len(header):
+        raise FrameError(
+            f"expected a text of at most {len(header) - position} bytes, found a length of {length}"
+        )
+    try:
+        return header[position:end].decode("utf-8"), end
+    except UnicodeDecodeError as error:
+        raise FrameError(
+            f"expected UTF-8 in the header, found {header[position:end][:40]!r} ({error})"
+        ) from None

@@ -1,0 +1,259 @@
+"""One connection to a broker or name server: connect, ask, time out. Every failure is one error.
+
+A request takes at most the connect and the request timeout together, a repeated read twice that. (Looking
+a host's name up takes as long as the system's resolver lets it.) A connection is closed after any failure,
+so that no late answer is taken for another's.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from storage_engine.exceptions import (
+    BrokerError,
+    BrokerProtocolError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+)
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Access, split_address
+from storage_engine.rocketmq.remoting.command import (
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    FrameError,
+    RemotingCommand,
+    decode,
+    encode,
+    frame_length,
+)
+from storage_engine.rocketmq.remoting.signature import sign
+
+BUSY_PAUSE_SECONDS: Final = 0.2
+"""Before a read that the broker was too busy for is asked once more."""
+_CHUNK_BYTES: Final = 1 << 20
+"""Memory for an answer grows by no more than this beyond what has arrived."""
+
+
+class Connection:
+    """Asks one peer, one request at a time; may be shared by threads. Connects at the first request.
+
+    :param address: ``host:port``.
+    :raises BadInputError: the address or a TLS file can't be used.
+    """
+
+    def __init__(self, address: str, access: Access | None = None) -> None:
+        self.address = address
+        self._host, self._port = split_address(address)
+        self._access = access or Access()
+        self._tls = self._access.tls.context() if self._access.tls else None
+        self._name = (self._access.tls and self._access.tls.server_name) or self._host
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        with self._lock:
+            self._close()
+
+    def read(
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        *,
+        accept: Collection[int] = (codes.SUCCESS,),
+        max_bytes: int = MAX_FRAME_BYTES,
+    ) -> RemotingCommand:
+        """Ask for something that changes nothing; once more where the connection broke or the peer was busy.
+
+        :param fields: the request's extFields; all travel as texts.
+        :param accept: response codes that are an answer.
+        :param max_bytes: longest answer that is taken.
+        :raises BrokerUnavailableError: no answer, or none in time.
+        :raises BrokerProtocolError: the answer is none.
+        :raises BrokerRefusedError: the answer has another code.
+        """
+        with self._lock:
+            was_open = self._socket is not None
+            try:
+                answer = self._ask(code, fields or {}, max_bytes)
+            except BrokerUnavailableError as error:
+                # A connection left idle is closed by the peer, one to a restarted broker is dead.
+                if not was_open or isinstance(error.__cause__, TimeoutError):
+                    raise
+                answer = self._ask(code, fields or {}, max_bytes)
+            if answer.code == codes.SYSTEM_BUSY and answer.code not in accept:
+                time.sleep(BUSY_PAUSE_SECONDS)
+                answer = self._ask(code, fields or {}, max_bytes)
+        return self._accepted(code, answer, accept, may_have_acted=False)
+
+    def act(
+        self, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b""
+    ) -> RemotingCommand:
+        """Ask for a change, once, over a fresh connection. What fails after it was sent says so.
+
+        :raises BrokerError: as :meth:`read`; ``may_have_acted`` tells whether the change may have been made.
+        """
+        with self._lock:
+            self._close()
+            peer = self._open(code)
+            try:
+                answer = self._exchange(peer, code, fields or {}, body, MAX_FRAME_BYTES)
+            except BrokerError as error:
+                error.may_have_acted = True
+                raise
+        return self._accepted(
+            code, answer, (codes.SUCCESS,), may_have_acted=answer.code not in codes.NOT_BEGUN
+        )
+
+    def _accepted(
+        self, code: int, answer: RemotingCommand, accept: Collection[int], *, may_have_acted: bool
+    ) -> RemotingCommand:
+        if answer.code in accept:
+            return answer
+        remark = " ".join(answer.remark.split()) or "no remark"
+        remedy = codes.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
+        raise BrokerRefusedError(
+            f"{self._what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
+            f"({remark}). {remedy}",
+            code=answer.code,
+            remark=answer.remark,
+            may_have_acted=may_have_acted,
+        )
+
+    def _ask(self, code: int, fields: Mapping[str, object], max_bytes: int) -> RemotingCommand:
+        return self._exchange(self._open(code), code, fields, b"", max_bytes)
+
+    def _exchange(
+        self, peer: socket.socket, code: int, fields: Mapping[str, object], body: bytes, max_bytes: int
+    ) -> RemotingCommand:
+        try:
+            return self._send_and_receive(peer, code, fields, body, max_bytes)
+        except BaseException:
+            self._close()
+            raise
+
+    def _send_and_receive(
+        self, peer: socket.socket, code: int, fields: Mapping[str, object], body: bytes, max_bytes: int
+    ) -> RemotingCommand:
+        self._opaque += 1
+        texts = {name: _text(value) for name, value in fields.items()}
+        if self._access.credentials:
+            texts = sign(texts, body, self._access.credentials)
+        request = encode(RemotingCommand(code, self._opaque, fields=texts, body=body))
+        deadline = time.monotonic() + self._access.request_timeout_seconds
+        try:
+            peer.settimeout(self._access.request_timeout_seconds)
+            peer.sendall(request)
+            length = frame_length(_receive(peer, LENGTH_BYTES, deadline), max_bytes)
+            answer = decode(_receive(peer, length, deadline))
+        except FrameError as error:
+            raise BrokerProtocolError(
+                f"{self._what(code)}: {error}. Check that a RocketMQ broker or name server listens there, "
+                "and whether it speaks TLS."
+            ) from error
+        except TimeoutError as error:
+            raise BrokerUnavailableError(
+                f"{self._what(code)}: expected an answer within {self._access.request_timeout_seconds:g} s, "
+                "found none or half of one. Check the broker's load and the network between, or raise the "
+                "timeout."
+            ) from error
+        except OSError as error:
+            raise BrokerUnavailableError(
+                f"{self._what(code)}: expected an answer, found the connection broken ({error}). Check that "
+                f"the broker runs{self._hint()}."
+            ) from error
+        if not answer.is_response or answer.opaque != self._opaque:
+            raise BrokerProtocolError(
+                f"{self._what(code)}: expected the response to request {self._opaque}, found flag "
+                f"{answer.flag} and number {answer.opaque}. Check that a RocketMQ broker or name server "
+                "listens there."
+            )
+        return answer
+
+    def _open(self, code: int) -> socket.socket:
+        if self._socket is None:
+            self._socket = self._connect(code)
+        return self._socket
+
+    def _connect(self, code: int) -> socket.socket:
+        timeout = self._access.connect_timeout_seconds
+        try:
+            plain = socket.create_connection((self._host, self._port), timeout)
+        except OSError as error:
+            raise BrokerUnavailableError(
+                f"{self._what(code)}: expected a connection within {timeout:g} s, found: {error}. Check that "
+                "it runs, and that its address can be reached from this host."
+            ) from error
+        if self._tls is None:
+            return plain
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=self._name)
+        except OSError as error:
+            plain.close()
+            raise self._no_tls(code, error) from error
+        except BaseException:
+            plain.close()
+            raise
+
+    def _no_tls(self, code: int, error: OSError) -> BrokerError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return BrokerProtocolError(
+                f"{self._what(code)}: expected a certificate for {self._name} that this host trusts, found: "
+                f"{error.verify_message}. Name its authority (ca_file) and its name (server_name)."
+            )
+        if isinstance(error, ssl.SSLError):
+            return BrokerProtocolError(
+                f"{self._what(code)}: expected a TLS handshake, found: {error}. Check tls.server.mode of the "
+                "broker, and whether it wants a certificate of ours."
+            )
+        return BrokerUnavailableError(
+            f"{self._what(code)}: expected a TLS handshake within {self._access.connect_timeout_seconds:g} "
+            f"s, found: {error}. Check that the broker runs; one with tls.server.mode=disabled closes such "
+            "connections."
+        )
+
+    def _hint(self) -> str:
+        if self._tls is not None:
+            return ", and whether it wants a certificate of ours"
+        return "; one with tls.server.mode=enforcing closes connections without TLS"
+
+    def _what(self, code: int) -> str:
+        return f"{self.address}, request {code} ({codes.NAMES.get(code, 'unnamed')})"
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._opaque = None, 0
+
+
+def _receive(peer: socket.socket, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError(f"{size - len(data)} of {size} bytes missing")
+        peer.settimeout(remaining)
+        chunk = peer.recv(min(size - len(data), _CHUNK_BYTES))
+        if not chunk:
+            raise ConnectionError(f"closed by the peer with {size - len(data)} of {size} bytes missing")
+        data += chunk
+    return bytes(data)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,144 @@
+"""What a broker says is checked: a yes that changed nothing, a lost answer, a frame that isn't the one."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerError,
+    BrokerProtocolError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    NotOnBrokerError,
+)
+from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import PullStatus
+from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
+
+ACCESS = Access(request_timeout_seconds=0.4)
+OLD, NEW = b"deleteWhen=04\nfileReservedTime=72\n", b"deleteWhen=04\nfileReservedTime=48\n"
+CHANGE = {"fileReservedTime": "48"}
+
+
+def frame(physical_offset: int, size: int = MIN_MESSAGE_BYTES) -> bytes:
+    data = bytearray(size)
+    struct.pack_into(">i", data, 0, size)
+    struct.pack_into(">I", data, MAGIC_AT, MAGIC_V1)
+    struct.pack_into(">q", data, PHYSICAL_OFFSET_AT, physical_offset)
+    return bytes(data)
+
+
+def test_changed_setting_is_read_back() -> None:
+    with Peer(answer(body=OLD), answer(), answer(body=NEW)) as peer, BrokerAdmin(peer.address) as admin:
+        assert admin.update_config({"deleteWhen": "04", **CHANGE})["fileReservedTime"] == "48"
+        assert [request.code for request in peer.requests] == [26, 25, 26]
+        assert peer.requests[1].body == b"deleteWhen=04\nfileReservedTime=48\n"
+
+
+def test_yes_without_the_change_is_a_refusal() -> None:
+    with Peer(answer(body=OLD), answer(), answer(body=OLD)) as peer, BrokerAdmin(peer.address) as admin:
+        with pytest.raises(BrokerRefusedError, match="has fileReservedTime='72' instead of '48'") as raised:
+            admin.update_config(CHANGE)
+        assert raised.value.may_have_acted
+
+
+@pytest.mark.parametrize("lost", [close, keep_silent, send(b"\xff" * 8)], ids=["cut", "silent", "garbage"])
+def test_lost_answer_to_a_change_is_settled_by_reading_back(lost: Behaviour) -> None:
+    for after, succeeds in ((NEW, True), (OLD, False)):
+        behaviours = (answer(body=OLD), lost, answer(body=after))
+        with Peer(*behaviours) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+            if succeeds:
+                admin.update_config(CHANGE)
+            else:
+                with pytest.raises(BrokerError, match="request 25"):
+                    admin.update_config(CHANGE)
+            assert [request.code for request in peer.requests] == [26, 25, 26]
+
+
+def test_change_that_cannot_be_read_back_may_have_been_made() -> None:
+    with Peer(answer(body=OLD), answer(), keep_silent) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+        with pytest.raises(BrokerUnavailableError, match="request 26") as raised:
+            admin.update_config(CHANGE)
+        assert raised.value.may_have_acted
+
+
+def test_setting_that_is_not_ours_to_change_is_never_sent() -> None:
+    with Peer(answer(body=OLD)) as peer, BrokerAdmin(peer.address) as admin:
+        with pytest.raises(BadInputError, match="found mappedFileSizeCommitLog"):
+            admin.update_config({"mappedFileSizeCommitLog": "1024"})
+        with pytest.raises(NotOnBrokerError, match="expected a broker with cleanFileForciblyEnable"):
+            admin.update_config({"cleanFileForciblyEnable": "false"})
+        assert codes.UPDATE_BROKER_CONFIG not in {request.code for request in peer.requests}
+
+
+def test_queue_that_does_not_exist_is_never_asked_for() -> None:
+    topic = b'{"topicName":"t","readQueueNums":4,"writeQueueNums":2,"perm":6}'
+    with Peer(answer(body=topic)) as peer, BrokerAdmin(peer.address) as admin:
+        for ask in (admin.min_offset, admin.max_offset, admin.earliest_message_timestamp_ms):
+            for queue_id in (-1, 4):
+                with pytest.raises(NotOnBrokerError, match="found 4 queues"):
+                    ask("t", queue_id)
+        assert {request.code for request in peer.requests} == {codes.GET_TOPIC_CONFIG}
+
+
+def test_success_without_an_offset_is_no_offset() -> None:
+    topic = b'{"topicName":"t","readQueueNums":4,"writeQueueNums":2,"perm":6}'
+    with (
+        Peer(answer(body=topic), answer()) as peer,
+        BrokerAdmin(peer.address) as admin,
+        pytest.raises(BrokerProtocolError, match=r"request 30 .*: expected a value for offset"),
+    ):
+        admin.max_offset("t", 3)
+
+
+def test_message_at_another_offset_is_not_the_one() -> None:
+    cut = frame(500)[:-1]
+    bodies = (frame(500), frame(600), cut, b"", bytes(MIN_MESSAGE_BYTES))
+    with Peer(*(answer(body=body) for body in bodies)) as peer, BrokerAdmin(peer.address) as admin:
+        assert [admin.view_message(500) for _ in bodies] == [frame(500), None, None, None, None]
+
+
+def test_pull_gives_whole_frames_or_fails() -> None:
+    fields = {"minOffset": "0", "maxOffset": "9", "nextBeginOffset": "2"}
+    found = answer(body=frame(0) + frame(100, 200), fields=fields)
+    cut = answer(body=frame(0) + frame(100)[:-1], fields=fields)
+    moved = answer(codes.PULL_OFFSET_MOVED, fields=fields)
+    with Peer(found, cut, moved) as peer, BrokerAdmin(peer.address) as admin:
+        assert admin.pull("t", 0, 0).frames == (frame(0), frame(100, 200))
+        with pytest.raises(BrokerProtocolError, match="expected whole frames"):
+            admin.pull("t", 0, 0)
+        assert admin.pull("t", 0, 0).status is PullStatus.OFFSET_MOVED
+
+
+def test_another_releases_answer_is_named() -> None:
+    with (
+        Peer(answer(body=b'{"table":{"brokerVersionDesc":"V4_9_4"}}')) as peer,
+        BrokerAdmin(peer.address) as admin,
+        pytest.raises(BrokerProtocolError, match=r"expected a value for bootTimestamp.*RocketMQ 5"),
+    ):
+        admin.runtime_info()
+
+
+def test_broken_table_of_offsets_is_no_table() -> None:
+    for body in (b"{", b'{"offsetTable":{"no separator":{0:1}}}', b'{"offsetTable":{"t@g":[1]}}', b"\xff"):
+        with (
+            Peer(answer(body=body)) as peer,
+            BrokerAdmin(peer.address) as admin,
+            pytest.raises(BrokerProtocolError, match="request 43"),
+        ):
+            admin.consumer_offsets()
+
+
+def test_lost_answer_to_a_deletion_is_not_asked_for_again() -> None:
+    for act in (BrokerAdmin.delete_expired_commitlog, BrokerAdmin.clean_expired_consume_queues):
+        with Peer(close) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+            with pytest.raises(BrokerUnavailableError) as raised:
+                act(admin)
+            assert raised.value.may_have_acted
+            assert len(peer.requests) == 1

@@ -1,0 +1,103 @@
+"""Bodies of answers: what isn't whole is refused by name; nothing else is ever raised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.rocketmq.remoting import bodies
+from storage_engine.rocketmq.remoting.bodies import AnswerError
+
+READERS: dict[Callable[[bytes], Any], bytes] = {
+    bodies.runtime_info: json.dumps(
+        {
+            "table": {
+                "brokerVersionDesc": "V5_3_3",
+                "bootTimestamp": "1795233765982",
+                "commitLogMinOffset": "0",
+                "commitLogMaxOffset": "7443298",
+                "commitLogDiskRatio": "-1.0",
+                "commitLogDiskRatio_/a": "0.61",
+                "commitLogDiskRatio_/b": "-1.0",
+                "consumeQueueDiskRatio": "0.61",
+                "earliestMessageTimeStamp": "-1",
+                "dispatchBehindBytes": "0",
+                "timerOffsetBehind": "0",
+            }
+        }
+    ).encode(),
+    bodies.config: b"a=1\nb=c=d\n",
+    bodies.topic_config: b'{"topicName":"t","readQueueNums":4,"writeQueueNums":8,"perm":6}',
+    bodies.groups: b'{"subscriptionGroupTable":{"g":{"groupName":"g"}}}',
+    bodies.topic_stats: (
+        b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:'
+        b'{"lastUpdateTimestamp":0,"maxOffset":4,"minOffset":1}}}'
+    ),
+    bodies.consume_stats: (
+        b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:'
+        b'{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":5,"pullOffset":4}}}'
+    ),
+    bodies.cluster_info: (
+        b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"b","cluster":"c"}},'
+        b'"clusterAddrTable":{"c":["b"]}}'
+    ),
+    lambda body: bodies.topic_route("t", body): (
+        b'{"brokerDatas":[{"brokerAddrs":{1:"h:2"},"brokerName":"b","cluster":"c"}],'
+        b'"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"writeQueueNums":8}]}'
+    ),
+    bodies.split_frames: b"",
+}
+EVERY = pytest.mark.parametrize(("read", "good"), READERS.items(), ids=map(str, range(len(READERS))))
+
+
+@EVERY
+@given(data=st.data())
+def test_damaged_body_is_refused_or_read(
+    read: Callable[[bytes], Any], good: bytes, data: st.DataObject
+) -> None:
+    garbage = st.binary(max_size=30)
+    body = bytearray(good)
+    start = data.draw(st.integers(0, len(body)))
+    body[start : start + data.draw(st.integers(0, 10))] = data.draw(garbage)
+    try:
+        read(bytes(body))
+    except AnswerError as error:
+        assert "expected" in str(error)  # noqa: PT017
+
+
+@EVERY
+def test_other_json_is_refused(read: Callable[[bytes], Any], good: bytes) -> None:
+    for body in (b"[]", b"1", b"null", b'{"table":[1]}', b'{"offsetTable":{"a":1}}', b"\xff", b"[" * 100_000):
+        if read is bodies.cluster_info and body.startswith(b"{"):
+            continue  # an object without brokers is a name server that knows none
+        with pytest.raises(AnswerError):
+            read(body)
+    read(good)
+
+
+def test_what_a_broker_does_not_know_is_none() -> None:
+    info = bodies.runtime_info(READERS[bodies.runtime_info])
+    assert info.commitlog_used_percent == {"/a": 61.0, "/b": None}
+    assert info.earliest_message_timestamp_ms is None
+    assert bodies.topic_stats(READERS[bodies.topic_stats])[3].last_update_timestamp_ms is None
+
+
+def test_master_is_the_broker_with_id_0() -> None:
+    members = bodies.cluster_info(READERS[bodies.cluster_info]).brokers["b"]
+    assert (members.master, members.slaves) == ("h:1", ("h:2",))
+
+
+def test_brokers_without_a_master_have_none() -> None:
+    (members,) = bodies.topic_route("t", list(READERS.values())[7]).brokers
+    assert (members.master, members.slaves) == (None, ("h:2",))
+
+
+def test_another_releases_runtime_info_is_refused_by_the_missing_key() -> None:
+    body = READERS[bodies.runtime_info].replace(b"bootTimestamp", b"started")
+    with pytest.raises(AnswerError, match="expected a value for bootTimestamp"):
+        bodies.runtime_info(body)

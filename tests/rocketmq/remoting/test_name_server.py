@@ -1,0 +1,69 @@
+"""Name servers are asked in their order; the first that answers counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerProtocolError,
+    BrokerUnavailableError,
+    NotOnBrokerError,
+)
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.name_server import NameServers
+from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
+
+ACCESS = Access(0.4, 0.4)
+CLUSTER = (
+    b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"b","cluster":"c"}},'
+    b'"clusterAddrTable":{"c":["b"]}}'
+)
+FAULTS: dict[str, Behaviour] = {
+    "silent": keep_silent,
+    "closed": close,
+    "no-protocol": send(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "no-cluster": answer(body=b"[]"),
+    "refuses": answer(codes.SYSTEM_ERROR, remark="name server not ready"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_next_name_server_is_asked_when_one_fails(fault: Behaviour) -> None:
+    with Peer(fault) as broken, Peer(answer(body=CLUSTER)) as working:
+        found = NameServers(f"{broken.address}; {working.address}", ACCESS).cluster_info()
+        assert found.clusters == {"c": ("b",)}
+        assert (len(broken.requests), len(working.requests)) == (1, 1)
+
+
+def test_unreachable_name_servers_are_all_named() -> None:
+    with Peer(close) as first, Peer(keep_silent) as second:
+        pass
+    with pytest.raises(BrokerUnavailableError, match=f"{first.address}.*{second.address}"):
+        NameServers(f"{first.address};{second.address}", ACCESS).cluster_info()
+
+
+def test_answer_that_is_none_is_named() -> None:
+    with Peer(answer(body=b"[]")) as peer, pytest.raises(BrokerProtocolError, match=peer.address):
+        NameServers(peer.address, ACCESS).cluster_info()
+
+
+def test_unknown_broker_and_topic_are_told_from_a_failure() -> None:
+    with Peer(answer(body=CLUSTER), answer(codes.TOPIC_NOT_EXIST)) as peer:
+        servers = NameServers(peer.address)
+        with pytest.raises(NotOnBrokerError, match="expected broker 'a', found b"):
+            servers.broker("a")
+        with pytest.raises(NotOnBrokerError, match="expected topic 't'"):
+            servers.route("t")
+
+
+def test_name_server_that_knows_nobody_says_so() -> None:
+    with Peer(answer(body=b"{}")) as peer:
+        assert NameServers(peer.address).cluster_info().brokers == {}
+
+
+@pytest.mark.parametrize("addresses", ["", " ; ", "host", "host:9876;host"])
+def test_addresses_that_cannot_be_are_refused(addresses: str) -> None:
+    with pytest.raises(BadInputError, match="expected host:port"):
+        NameServers(addresses)
