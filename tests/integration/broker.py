@@ -17,16 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
-from tests.integration.remoting import RemotingClient, RemotingError
+from storage_engine.exceptions import BrokerError, NotOnBrokerError
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.name_server import NameServers
+from tests.integration.remoting import RemotingClient
 
 PACKAGE = "org.apache.rocketmq"
 JAVA_PROJECT = Path(__file__).resolve().parents[1] / "java"
 START_SECONDS = 60
 STOP_SECONDS = 60
 
-_T = TypeVar("_T")
+ACCESS = Access()
 
 JVM_OPTIONS = (
     "-Xms256m",
@@ -160,9 +162,12 @@ class JavaProcess:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, main_class: str, arguments: Sequence[str], home: Path) -> JavaProcess:
+    def start(
+        cls, main_class: str, arguments: Sequence[str], home: Path, jvm_options: Sequence[str] = ()
+    ) -> JavaProcess:
         home.mkdir(parents=True, exist_ok=True)
-        command = [java(), *JVM_OPTIONS, f"-Duser.home={home}", "-cp", class_path(), main_class, *arguments]
+        options = [*JVM_OPTIONS, *jvm_options, f"-Duser.home={home}", "-cp", class_path()]
+        command = [java(), *options, main_class, *arguments]
         if setpriv := shutil.which("setpriv"):
             # Even a test run that is killed leaves no broker behind.
             command = [setpriv, "--pdeathsig", "KILL", *command]
@@ -191,7 +196,7 @@ class JavaProcess:
             try:
                 if ready():
                     return
-            except (OSError, RemotingError):
+            except (BrokerError, NotOnBrokerError):
                 pass
             time.sleep(0.1)
         raise BrokerStartError(f"{self.main_class} does not serve after {START_SECONDS} s:\n{self.said()}")
@@ -226,7 +231,7 @@ def name_server(work: Path) -> Iterator[int]:
         "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
     )
     try:
-        server.wait_until(lambda: bool(_asked(port, RemotingClient.cluster_info)))
+        server.wait_until(lambda: NameServers(f"127.0.0.1:{port}").cluster_info() is not None)
         yield port
     finally:
         server.kill()
@@ -239,10 +244,11 @@ class Broker:
     store: Path
     port: int
     java: JavaProcess
+    access: Access
     client: RemotingClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = RemotingClient(self.port)
+        self.client = RemotingClient(self.port, self.access)
 
     def stop(self) -> None:
         """Stop cleanly: the store is flushed and ``abort`` removed. Takes 15 to 20 s."""
@@ -251,12 +257,19 @@ class Broker:
 
 
 def start_broker(
-    store: Path, work: Path, name_server_port: int, overrides: Mapping[str, object] | None = None
+    store: Path,
+    work: Path,
+    name_server_port: int,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    access: Access = ACCESS,
+    jvm_options: Sequence[str] = (),
 ) -> Broker:
     """Start a broker on a store directory and wait until it serves and is registered.
 
     :param work: directory for its config, home and logs; created.
     :param overrides: keys of broker.conf beyond those of the fixture stores.
+    :param access: how this broker wants to be spoken to.
     :raises BrokerStartError: when it ends before it serves; the process is gone then.
     """
     work.mkdir(parents=True, exist_ok=True)
@@ -277,14 +290,14 @@ def start_broker(
         },
     )
     process = JavaProcess.start(
-        "org.apache.rocketmq.broker.BrokerStartup", ["-c", str(conf)], work / "broker"
+        "org.apache.rocketmq.broker.BrokerStartup", ["-c", str(conf)], work / "broker", jvm_options
     )
     try:
-        process.wait_until(lambda: bool(_asked(port, RemotingClient.runtime_info)))
-        process.wait_until(
-            lambda: f"127.0.0.1:{port}" in _asked(name_server_port, RemotingClient.cluster_info)
-        )
-        return Broker(store, port, process)
+        broker = Broker(store, port, process, access)
+        process.wait_until(lambda: bool(broker.client.runtime_info().values))
+        name_servers = NameServers(f"127.0.0.1:{name_server_port}")
+        process.wait_until(lambda: _is_registered(name_servers, broker))
+        return broker
     except BaseException:
         process.kill()
         raise
@@ -292,10 +305,16 @@ def start_broker(
 
 @contextmanager
 def running_broker(
-    store: Path, work: Path, name_server_port: int, overrides: Mapping[str, object] | None = None
+    store: Path,
+    work: Path,
+    name_server_port: int,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    access: Access = ACCESS,
+    jvm_options: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """A broker for the duration of the block. It is killed at the end unless the block stopped it."""
-    broker = start_broker(store, work, name_server_port, overrides)
+    broker = start_broker(store, work, name_server_port, overrides, access=access, jvm_options=jvm_options)
     try:
         yield broker
     finally:
@@ -303,9 +322,11 @@ def running_broker(
         broker.java.kill()
 
 
-def _asked(port: int, question: Callable[[RemotingClient], _T]) -> _T:
-    with RemotingClient(port) as client:
-        return question(client)
+def _is_registered(name_servers: NameServers, broker: Broker) -> bool:
+    address = f"127.0.0.1:{broker.port}"
+    return any(
+        address in members.addresses.values() for members in name_servers.cluster_info().brokers.values()
+    )
 
 
 def _write_properties(path: Path, values: Mapping[str, object]) -> None:

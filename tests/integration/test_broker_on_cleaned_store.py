@@ -14,8 +14,8 @@ import pytest
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.rocketmq.remoting.answers import PullStatus
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
-from tests.integration.remoting import PULL_OFFSET_MOVED
 from tests.integration.stores import Truth, open_store, served, unpack
 
 pytestmark = pytest.mark.integration
@@ -71,7 +71,7 @@ def cleaned(
 
 def test_broker_reports_the_new_min_offsets(cleaned: Cleaned, truth: Truth) -> None:
     client = cleaned.broker.client
-    assert client.runtime_info()["commitLogMinOffset"] == str(cleaned.new_min_offset)
+    assert client.runtime_info().commitlog_min_offset == cleaned.new_min_offset
     assert {queue: client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(
         cleaned.new_min_offset
     )
@@ -94,7 +94,7 @@ def test_broker_serves_nothing_that_was_deleted(cleaned: Cleaned, truth: Truth) 
     for (topic, queue_id), first in truth.first_offsets(cleaned.new_min_offset).items():
         if first > min(truth.queues[topic, queue_id]):
             result = client.pull(topic, queue_id, first - 1)
-            assert (result.code, result.frames, result.next_offset) == (PULL_OFFSET_MOVED, (), first)
+            assert (result.status, result.frames, result.next_offset) == (PullStatus.OFFSET_MOVED, (), first)
 
 
 def test_broker_finds_remaining_messages_by_key(cleaned: Cleaned, truth: Truth) -> None:

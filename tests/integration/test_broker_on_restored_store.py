@@ -73,7 +73,7 @@ def broker(
 def test_broker_begins_where_the_restored_segments_begin(broker: Broker, truth: Truth, span: Span) -> None:
     start, end = _limits(span)
     first_offsets = {queue: min(messages) for queue, messages in truth.messages(start, end).items()}
-    assert broker.client.runtime_info()["commitLogMinOffset"] == str(start)
+    assert broker.client.runtime_info().commitlog_min_offset == start
     assert {queue: broker.client.min_offset(*queue) for queue in first_offsets} == first_offsets
 
 

@@ -30,5 +30,5 @@ def test_broker_finds_every_message_by_its_physical_offset(client: RemotingClien
 
 
 def test_broker_begins_at_the_first_segment(client: RemotingClient, truth: Truth) -> None:
-    assert client.runtime_info()["commitLogMinOffset"] == "0"
+    assert client.runtime_info().commitlog_min_offset == 0
     assert {queue: client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(0)

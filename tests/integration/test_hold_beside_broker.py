@@ -23,7 +23,7 @@ def test_running_broker_is_noticed_and_its_store_left_alone(untouched_broker: Br
         with pytest.raises(StoreBusyError, match=str(untouched_broker.java.process.pid)), store.hold():
             pytest.fail("held a store that a broker runs on")
     assert file_hashes(*log) == before
-    assert untouched_broker.client.runtime_info()["commitLogMinOffset"] == "0"
+    assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
 
 
 def test_broker_refuses_to_start_on_a_store_that_we_hold(tmp_path: Path, name_server_port: int) -> None:
