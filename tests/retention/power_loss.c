@@ -35,7 +35,7 @@ static void fail(const char *what) {
 /* From now on; the process dies right after it has unlinked a path, or after an event number, counted from 0. */
 void power_loss_record(const char *below, const char *into, const char *unlinked, long number) {
     char path[PATH_MAX + 16];
-    snprintf(root, sizeof root, "%s/", below);
+    snprintf(root, sizeof root, "%s", below);
     snprintf(target, sizeof target, "%s", into);
     snprintf(path, sizeof path, "%s/events", into);
     snprintf(doomed, sizeof doomed, "%s", unlinked);
@@ -43,7 +43,10 @@ void power_loss_record(const char *below, const char *into, const char *unlinked
     if (!(events = fopen(path, "we"))) fail(path);
 }
 
-static int inside(const char *path) { return events && strncmp(path, root, strlen(root)) == 0; }
+static int inside(const char *path) {
+    size_t size = strlen(root);
+    return events && strncmp(path, root, size) == 0 && (path[size] == '/' || !path[size]);
+}
 
 static void happened(char kind, ino_t inode, const char *path) {
     fprintf(events, "%c %lu %s\n", kind, (unsigned long)inode, path);

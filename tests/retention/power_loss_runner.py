@@ -1,4 +1,4 @@
-"""Cuts the power of a run after each deletion, and runs it again; a script of test_power_loss.
+"""Cuts the power of a run after each deletion, and of a restore at its end; a script of test_power_loss.
 
 The run is a fork of this process, into which power_loss.c is preloaded: that keeps what the run makes
 durable, and kills it right after a chosen fsync or unlink. Then everything is dropped that a disk need not
@@ -26,6 +26,7 @@ from typing import Any
 import kill_runner as killing
 
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import Span, restore
 from storage_engine.retention.journal import Journal, Phase, Step
 
@@ -124,26 +125,30 @@ def unrestorable(directory: Path, pristine: dict[str, str], to_dir: Path) -> lis
         return []
     store = killing.managed(directory)
     journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
-    assert record is not None
-    run = journal.run(record.store_id, killing.RUN)
+    known = journal.find_store(store.real_root)
+    assert known is not None
+    run = journal.run(known.store_id, killing.RUN)
     meant = {event.subject for event in journal.events(run, Step.RELEASE, Phase.INTENT)}
-    wanted = frozenset(int(Path(name).name) for name in gone)
-    restore(open_lake(store.lake, create=False), record.store_id, to_dir, span=Span(segments=tuple(wanted)))
+    wanted = tuple(sorted(int(Path(name).name) for name in gone))
+    restore(open_lake(store.lake, create=False), known.store_id, to_dir, span=Span(segments=wanted))
     back = killing.fingerprint(to_dir)
     return sorted(name for name in gone if back.get(name) != pristine[name] or name not in meant)
 
 
-def run_recorded(directory: Path, log: Path, unlinked: str, number: int) -> list[str]:
-    """Run until a file of the directory is unlinked, or until an event."""
+def record(directory: Path, log: Path, unlinked: str = "", number: int = -1) -> None:
+    """Keep what this process makes durable, and die when a file is unlinked or after an event."""
     log.mkdir(parents=True)
     # Every file that was copied stays open.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    record = ctypes.CDLL(None).power_loss_record
-    record.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
-    record.restype = None
-    record(os.fsencode(directory), os.fsencode(log), os.fsencode(directory / unlinked), number)
+    begin = ctypes.CDLL(None).power_loss_record
+    begin.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
+    begin.restype = None
+    begin(os.fsencode(directory), os.fsencode(log), os.fsencode(directory / unlinked), number)
+
+
+def run_recorded(directory: Path, log: Path, unlinked: str = "", number: int = -1) -> list[str]:
+    record(directory, log, unlinked, number)
     killing.run_cycle(directory, None)
     return [f"{event.kind} {event.path.relative_to(directory)}" for event in events_of(log)]
 
@@ -171,10 +176,31 @@ def cut(
     return f"{last.kind} {last.path.relative_to(directory)}", problems
 
 
+def restore_and_cut(archived: Path, work: Path) -> list[str]:
+    """Restore into a new directory, and cut the power when that has ended; returns what was lost."""
+    directory, log = work / "restores", work / "restore-log"
+    directory.mkdir()
+    first = Disk(names_in(directory), {})
+
+    def work_in_child() -> dict[str, str]:
+        record(directory, log)
+        lake = open_lake(killing.managed(archived).lake, create=False)
+        (store,) = list_stores(lake)
+        restore(lake, store.store_id, directory / "some" / "store")
+        return killing.fingerprint(directory)
+
+    _, restored = killing.in_child(work_in_child)
+    lose(directory, disk_after(first, log, Loss.EVERYTHING, directory))
+    left = killing.fingerprint(directory)
+    if not restored or sum("commitlog/" in name for name in restored) != killing.SEGMENTS:
+        return [f"expected {killing.SEGMENTS} restored segments, found {restored}"]
+    return [f"{name} was restored, and then lost" for name in restored if left.get(name) != restored[name]]
+
+
 def main(pristine: Path, work: Path, most_others: int) -> None:
     before = killing.fingerprint(pristine)
     events, expected = killing.rehearse(
-        pristine, work / "undisturbed", lambda: run_recorded(work / "undisturbed", work / "log", "", -1)
+        pristine, work / "undisturbed", lambda: run_recorded(work / "undisturbed", work / "log")
     )
     stride = max(len(events) / max(most_others, 1), 1)
     numbers = [int(i * stride) for i in range(min(most_others, len(events)))]
@@ -189,7 +215,8 @@ def main(pristine: Path, work: Path, most_others: int) -> None:
     wanted += [
         ("", number, loss) for number in numbers for i, loss in enumerate(Loss) if every or number % 3 == i
     ]
-    cuts, problems = [], []
+    cuts: list[list[str]] = []
+    problems = restore_and_cut(work / "undisturbed", work)
     for unlinked, number, loss in wanted:
         event, found = cut(work, pristine, before, expected, unlinked, number, loss)
         cuts.append([event, loss.value])

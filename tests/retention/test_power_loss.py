@@ -1,4 +1,6 @@
-"""The power goes right after a deletion: the bytes are in the store or in the lake, and a new run goes on."""
+"""The power goes right after a deletion: the bytes are in the store or in the lake, and a new run goes on.
+
+When it goes right after a restore, everything is there."""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def recorder(tmp_path: Path) -> Path:
 
 @pytest.mark.integration
 @pytest.mark.timeout(900 if OTHER_CUTS < 10 else 7200)
-def test_after_a_power_loss_every_segment_is_in_the_store_or_in_the_lake(
+def test_after_a_power_loss_every_segment_is_where_it_was_or_in_the_lake(
     store_copy: Callable[[str], Path], recorder: Path, tmp_path: Path
 ) -> None:
     pristine = store_copy("clean-stop")
