@@ -22,6 +22,9 @@ import pytest
 
 from storage_engine.exceptions import LakeUnavailableError, RunStateError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.reproof import reprove
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status, ValidationResult, Where
 from storage_engine.quality.validate import DATA_DOCS, GX_DIRECTORY, validate_store
@@ -446,3 +449,24 @@ def test_rows_that_another_engine_rewrote_still_prove_their_segment(case: Case) 
     result = case.validate()
     assert result.overall is Status.OK, result.failures
     assert any("prove the same bytes" in note for note in result.notes)
+
+
+def test_a_receipt_that_was_renewed_counts_and_the_chain_is_judged_with_the_one_before(case: Case) -> None:
+    lake = open_lake(case.store.lake, create=False)
+    table = lake.messages()
+    table.overwrite(
+        table.scan(row_filter=f"segment_base_offset = {SEGMENT}").to_arrow(),
+        f"segment_base_offset = {SEGMENT}",
+    )
+    store_id = list_stores(lake)[0].store_id
+    (renewed,) = reprove(lake, store_id, receipts(lake, store_id))
+    result = case.validate(None, full=True)
+    assert result.overall is Status.OK, result.failures
+    counts = {check.expectation: check.checked_count for check in result.checks}
+    assert counts["ExpectReceiptsToFormAChain"] == 8
+    path = local_path(renewed.files[0].location)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert "ExpectDataFilesToMatchReceipts" in failed(case.validate(None, full=True))

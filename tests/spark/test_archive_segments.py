@@ -21,7 +21,7 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult, archive_segments
@@ -81,6 +81,21 @@ def test_segments_are_archived_by_tasks_and_committed_together(
     assert [Path(s.path).read_bytes() for s in restored] == [path.read_bytes() for path in segments]
     assert archive_segments(spark, jobs) == rows
     assert archive_segments(spark, []) == ()
+
+
+def test_lost_and_damaged_data_files_are_replaced_by_archiving_again(
+    spark: Any, lake: Lake, segments: list[Path]
+) -> None:
+    first, second, _ = archive_segments(spark, _jobs(lake, segments))
+    lost, damaged = local_path(first.data_file), local_path(second.data_file)
+    assert lost is not None
+    assert damaged is not None
+    lost.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    again = archive_segments(spark, _jobs(lake, segments))
+    assert again == receipts(lake, "store-1")
+    assert broken_receipts(lake, again, read_files=True) == {}
+    assert len(list(lake.messages().scan().plan_files())) == 3
 
 
 def test_a_tasks_error_is_raised_as_it_was_and_nothing_is_committed(
