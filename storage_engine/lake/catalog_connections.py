@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
@@ -36,6 +43,8 @@ def sql_engine(url: URL) -> Engine:
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _make_durable)
+    elif engine.dialect.driver == "psycopg":
+        event.listen(engine, "do_connect", _connect_limited)
     return engine
 
 
@@ -45,6 +54,45 @@ def _make_durable(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
     cursor.close()
+
+
+def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> psycopg.Connection[Any]:
+    """A PostgreSQL connection on which no answer is waited for without end, on either side.
+
+    TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
+    connections. The server gives up a transaction whose client went away, so that no other waits for it.
+    """
+    import psycopg
+
+    class LimitedConnection(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, T], *options: Any, **more: Any) -> T:
+            try:
+                return super().wait(_limited(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
+            except TimeoutError as error:
+                # Or whoever rolls back would wait as long again.
+                self.pgconn.finish()
+                raise psycopg.OperationalError(str(error)) from None
+
+    connection = LimitedConnection.connect(*arguments, **{**keywords, "autocommit": True})
+    # Sooner than we give up: then its answer says that nothing was done.
+    connection.execute(f"SET lock_timeout = {ANSWER_SECONDS * 500}")
+    connection.execute(f"SET idle_in_transaction_session_timeout = {ANSWER_SECONDS * 1000}")
+    connection.autocommit = bool(keywords.get("autocommit", False))
+    return connection
+
+
+def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+    """Pass on what psycopg's waiting asks and is told: several times a second while nothing comes."""
+    try:
+        asked = next(gen)
+        while True:
+            told = yield asked
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server has not answered for {ANSWER_SECONDS} s")
+            asked = gen.send(told)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 class PatientRestCatalog(RestCatalog):

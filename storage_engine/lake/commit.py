@@ -30,6 +30,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.table import Table, Transaction
+from sqlalchemy.exc import DBAPIError
 
 from storage_engine.durable import unlink
 from storage_engine.exceptions import (
@@ -53,11 +54,17 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 _MAX_ATTEMPTS = 30
 
+_PATIENCE_SECONDS = 300
+"""For a catalog that is read well and never says what became of a commit."""
+
 _MAX_REPEATS = 3
 """Of two that archive one segment, the later may replace the other's file before its receipt is there."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it did nothing."""
+
+_REFUSED_STATES = ("25006", "42501", "53100", "55P03")
+"""The same from PostgreSQL: read-only, not permitted, disk full, somebody else has the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,10 @@ def commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
 def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     unknown: Exception | None = None
     committed: Counter[tuple[str, ...]] = Counter()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     for attempt in range(_MAX_ATTEMPTS):
+        if unknown and time.monotonic() > deadline:
+            break
         if attempt:
             time.sleep(_pause_seconds(attempt) if unknown or attempt > 2 else 0)
         with _unknown_if_unreadable(lake, unknown):
@@ -275,7 +285,8 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
     catalog = lake.catalog
     if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
         return True
-    return _was_not_sent(error) or isinstance(error, _REFUSED)
+    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+    return _was_not_sent(error) or isinstance(error, _REFUSED) or state in _REFUSED_STATES
 
 
 def _was_not_sent(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that cuts a connection once it has passed a certain request on."""
+"""A TCP proxy on loopback that cuts a connection, or falls silent, once it has seen a certain request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ class TcpProxy:
 
     :param cut_after: when a client sends these bytes, they are passed on, and both sides are closed at once:
         the server does what it was asked, and nobody hears of it.
+    :param silent_from: when a client sends these bytes, nothing is passed on any more, whatever connection
+        it is, and none is closed.
     """
 
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.cut_after: bytes | None = None
         self.pattern_before: bytes = b""
+        self.silent_from: bytes | None = None
+        self.is_silent = False
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -42,6 +46,9 @@ class TcpProxy:
         seen = False
         with client, server, suppress(OSError):
             while data := client.recv(1 << 16):
+                self.is_silent = self.is_silent or (self.silent_from is not None and self.silent_from in data)
+                if self.is_silent:
+                    continue
                 seen = seen or self.pattern_before in data
                 cut = seen and self.cut_after is not None and self.cut_after in data
                 if cut:
@@ -57,5 +64,6 @@ class TcpProxy:
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(1 << 16):
-                client.sendall(data)
+                if not self.is_silent:
+                    client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
