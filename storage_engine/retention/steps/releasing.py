@@ -230,13 +230,23 @@ def _judge_all(
         raise GateRefusedError(
             "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
             + "; ".join(refused)
-            + f". Archive them, or let a person waive plan {plan.digest}."
+            + f". {_what_now(proofs)}, or let a person waive plan {plan.digest}."
         )
     for i, verdict in enumerate(verdicts):
         if verdict.passage is Passage.HASH_AGAIN:
             verdicts[i] = _hash_again(verdict)
             context.journal.renew(lease)
     return verdicts
+
+
+def _what_now(proofs: Proofs) -> str:
+    if not any(lake.faults for lake in proofs.asked):
+        return "Archive them"
+    return (
+        "Archive them again, which puts a new data file in the place of one that is lost or damaged; where "
+        "another engine has put rows into other files, run storage-engine verify --level bytes --renew, "
+        "which proves them there"
+    )
 
 
 def _hash_again(verdict: Verdict) -> Verdict:
