@@ -23,10 +23,11 @@ from pathlib import Path
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import collect
-from storage_engine.lake.receipts import broken_receipts, check_chain, receipts
+from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restored_config import config_names
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -62,13 +63,13 @@ class Round:
         except LakeUnavailableError:
             return  # killed before it was made
         rows = receipts(lake, STORE)
-        check_chain(rows)
+        check_chain(receipt_history(lake, STORE))
         assert broken_receipts(lake, rows) == {}
 
     def each_segment_is_there_once(self) -> None:
         lake = open_lake(LakeConfig.local(self.lake_dir), create=False)
         rows = receipts(lake, STORE)
-        check_chain(rows)
+        check_chain(receipt_history(lake, STORE))
         assert [row.base_offset for row in rows] == [int(path.name) for path in self.paths]
         assert broken_receipts(lake, rows) == {}
         messages = lake.messages()
