@@ -1,0 +1,418 @@
+"""The remoting client against a real name server and real brokers: an open one, one behind TLS and users."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import signal
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from storage_engine.exceptions import (
+    BrokerProtocolError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    NotOnBrokerError,
+)
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Access, Tls
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import PullStatus
+from storage_engine.rocketmq.remoting.command import SerialiseType
+from storage_engine.rocketmq.remoting.connection import Connection
+from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.signature import Credentials
+from tests.integration.broker import Broker, name_server, running_broker
+from tests.integration.remoting import RemotingClient
+from tests.integration.stores import Truth, file_hashes, served, unpack
+
+pytestmark = pytest.mark.integration
+
+HASTY = Access(connect_timeout_seconds=1, request_timeout_seconds=1)
+GROUP = "cg_orders"
+UNKNOWN = "never-created"
+REGISTER_BROKER = 103
+AUTH_CREATE_USER = 3001
+
+
+@pytest.fixture
+def client(untouched_broker: Broker) -> RemotingClient:
+    return untouched_broker.client
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds, "took longer than its timeouts"
+
+
+def test_runtime_info_agrees_with_the_store(client: RemotingClient, truth: Truth) -> None:
+    info = client.runtime_info()
+    assert info.version == "V5_3_3"
+    assert info.commitlog_min_offset == 0
+    assert info.commitlog_max_offset > max(truth.frames)
+    assert all(used is not None and 0 < used < 100 for used in info.commitlog_used_percent.values())
+    assert info.boot_timestamp_ms / 1000 < time.time()
+    assert info.earliest_message_timestamp_ms is not None
+
+
+def test_name_server_knows_the_broker(untouched_broker: Broker, name_server_port: int) -> None:
+    servers = NameServers(f"127.0.0.1:{name_server_port}")
+    members = servers.broker("broker-integration")
+    assert (members.cluster, members.master) == ("integration", f"127.0.0.1:{untouched_broker.port}")
+    assert "broker-integration" in servers.cluster_info().clusters["integration"]
+    with pytest.raises(NotOnBrokerError, match="found broker-integration"):
+        servers.broker(UNKNOWN)
+
+
+def test_route_names_the_brokers_and_queues_of_a_topic(
+    client: RemotingClient, name_server_port: int, truth: Truth
+) -> None:
+    servers = NameServers(f"127.0.0.1:{name_server_port}")
+    route = servers.route("orders")
+    config = client.topic_config("orders")
+    assert [members.master for members in route.brokers] == [client.address]
+    assert route.queues["broker-integration"].read_queues == config.read_queues
+    assert {queue for topic, queue in truth.queues if topic == "orders"} <= set(range(config.write_queues))
+    with pytest.raises(NotOnBrokerError, match=UNKNOWN):
+        servers.route(UNKNOWN)
+
+
+def test_slaves_are_told_from_masters(name_server_port: int) -> None:
+    address = f"127.0.0.1:{name_server_port}"
+    tables = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": {}}
+    body = json.dumps({"topicConfigSerializeWrapper": tables, "filterServerList": []}).encode()
+    registration = {
+        "brokerName": "pair",
+        "clusterName": "other",
+        "haServerAddr": "10.0.0.9:10912",
+        "compressed": False,
+        "bodyCrc32": zlib.crc32(body) & 0x7FFFFFFF,
+    }
+    # A name server forgets a broker when its connection goes.
+    with Connection(address) as slave, Connection(address) as master:
+        slave.act(REGISTER_BROKER, {**registration, "brokerId": 1, "brokerAddr": "10.0.0.2:10911"}, body=body)
+        alone = NameServers(address).broker("pair")
+        assert (alone.master, alone.slaves) == (None, ("10.0.0.2:10911",))
+        master.act(
+            REGISTER_BROKER, {**registration, "brokerId": 0, "brokerAddr": "10.0.0.1:10911"}, body=body
+        )
+        both = NameServers(address).broker("pair")
+        assert (both.master, both.slaves, both.cluster) == ("10.0.0.1:10911", ("10.0.0.2:10911",), "other")
+
+
+def test_name_server_that_is_down_is_passed_over(tmp_path: Path, name_server_port: int) -> None:
+    with name_server(tmp_path) as port:
+        pair = NameServers(f"127.0.0.1:{port};127.0.0.1:{name_server_port}", HASTY)
+        alone = NameServers(f"127.0.0.1:{port}", HASTY)
+        assert pair.cluster_info().brokers == alone.cluster_info().brokers == {}
+    with bounded(5):
+        assert "broker-integration" in pair.cluster_info().brokers
+        with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}, request 106"):
+            alone.cluster_info()
+
+
+def test_offsets_agree_with_the_queues(client: RemotingClient, truth: Truth) -> None:
+    for (topic, queue_id), entries in truth.queues.items():
+        assert client.min_offset(topic, queue_id) == min(entries), topic
+        # A broker delivers what is due, so that some queues grow while it runs.
+        assert client.max_offset(topic, queue_id) > max(entries), topic
+    stats = client.topic_stats("orders")
+    assert {queue: (it.min_offset, it.max_offset) for queue, it in stats.items() if it.max_offset} == {
+        queue: (min(entries), max(entries) + 1)
+        for (topic, queue), entries in truth.queues.items()
+        if topic == "orders"
+    }
+    earliest = client.earliest_message_timestamp_ms("orders", 0)
+    newest = stats[0].last_update_timestamp_ms
+    assert earliest is not None
+    assert newest is not None
+    assert earliest <= newest
+
+
+def test_groups_offsets_agree_in_both_answers(client: RemotingClient) -> None:
+    committed = {
+        (row["topic"], row["queue_id"]): row["committed_offset"]
+        for row in client.consumer_offsets().to_pylist()
+        if row["group"] == GROUP
+    }
+    consumed = client.consume_stats(GROUP)
+    assert committed
+    assert {queue: consumed[queue].consumer_offset for queue in committed} == committed
+    (topic, queue_id), stats = next(iter(consumed.items()))
+    assert stats.broker_offset == client.max_offset(topic, queue_id)
+    assert client.consume_stats(GROUP, topic).keys() == {queue for queue in consumed if queue[0] == topic}
+
+
+def test_what_the_broker_does_not_know_is_told_from_zero_and_left_uncreated(untouched_broker: Broker) -> None:
+    client, queues = untouched_broker.client, untouched_broker.store / "consumequeue"
+    before, groups = set(queues.rglob("*")), client.groups()
+    for ask in (client.min_offset, client.max_offset, client.earliest_message_timestamp_ms):
+        with pytest.raises(NotOnBrokerError, match="expected topic 'never-created'"):
+            ask(UNKNOWN, 0)
+        with pytest.raises(NotOnBrokerError, match="expected queue 99"):
+            ask("orders", 99)
+    for topic_question in (client.topic_stats, client.topic_config, lambda topic: client.pull(topic, 0, 0)):
+        with pytest.raises(NotOnBrokerError, match="expected topic 'never-created'"):
+            topic_question(UNKNOWN)
+    with pytest.raises(NotOnBrokerError, match="expected topic 'never-created'"):
+        client.consume_stats(GROUP, UNKNOWN)
+    with pytest.raises(NotOnBrokerError, match="expected consumer group 'never-created'"):
+        client.consume_stats(UNKNOWN)
+    assert client.consume_stats("TOOLS_CONSUMER") == {}
+    assert (set(queues.rglob("*")), client.groups()) == (before, groups)
+
+
+def test_offset_outside_a_queue_is_told_from_its_end(client: RemotingClient) -> None:
+    end = client.max_offset("orders", 0)
+    assert client.pull("orders", 0, end).status is PullStatus.NOT_FOUND
+    beyond = client.pull("orders", 0, end + 1000)
+    assert (beyond.status, beyond.max_offset) == (PullStatus.OFFSET_MOVED, end)
+
+
+def test_only_whole_messages_are_viewed(client: RemotingClient, truth: Truth) -> None:
+    assert client.view_message(10**12) is None
+    offset = sorted(truth.frames)[5]
+    with pytest.raises(BrokerRefusedError, match="request 33"):
+        client.view_message(offset + 5)
+
+
+def test_settings_are_changed_and_put_back(client: RemotingClient) -> None:
+    before = client.config()
+    try:
+        after = client.update_config({"fileReservedTime": "99999", "deleteWhen": "98"})
+        assert {key for key in after if after[key] != before.get(key)} == {"fileReservedTime", "deleteWhen"}
+        for value in ("many", "099999"):
+            with pytest.raises(
+                BrokerRefusedError, match=f"has fileReservedTime='99999' instead of '{value}'"
+            ):
+                client.update_config({"fileReservedTime": value})
+    finally:
+        client.update_config({key: before[key] for key in ("fileReservedTime", "deleteWhen")})
+    assert client.config() == before
+
+
+def test_deletion_is_asked_for_and_a_fresh_file_stays(untouched_broker: Broker) -> None:
+    log = untouched_broker.store / "commitlog"
+    before = file_hashes(log)
+    untouched_broker.client.delete_expired_commitlog()
+    untouched_broker.client.clean_expired_consume_queues()
+    assert file_hashes(log) == before
+
+
+def test_name_server_is_not_taken_for_a_broker(name_server_port: int) -> None:
+    with BrokerAdmin(f"127.0.0.1:{name_server_port}") as admin:
+        for ask in (admin.runtime_info, admin.config, admin.delete_expired_commitlog):
+            with pytest.raises(BrokerRefusedError, match="no name server or proxy") as raised:
+                ask()
+            assert not raised.value.may_have_acted
+
+
+def test_broker_that_hangs_is_unavailable_in_bounded_time_and_serves_on(untouched_broker: Broker) -> None:
+    process = untouched_broker.java.process.pid
+    with BrokerAdmin(untouched_broker.client.address, HASTY) as connected:
+        connected.runtime_info()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with BrokerAdmin(untouched_broker.client.address, HASTY) as fresh, bounded(10):
+                for admin in (connected, fresh):
+                    with pytest.raises(BrokerUnavailableError, match="expected an answer within 1 s"):
+                        admin.runtime_info()
+                with pytest.raises(BrokerUnavailableError) as raised:
+                    fresh.clean_expired_consume_queues()
+                assert raised.value.may_have_acted
+        finally:
+            os.kill(process, signal.SIGCONT)
+    assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker that takes TLS only, knows its users, and answers in binary headers.
+
+    :param access: its super user's.
+    """
+
+    broker: Broker
+    access: Access
+
+    def ask(self, access: Access) -> BrokerAdmin:
+        return BrokerAdmin(self.broker.client.address, access)
+
+    def as_user(self, access_key: str, secret_key: str) -> Access:
+        return replace(self.access, credentials=Credentials(access_key, secret_key))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Secured]:
+    work = tmp_path_factory.mktemp("secured")
+    certificate, key = _certificate(work)
+    access = Access(credentials=Credentials("admin", "admin-secret"), tls=Tls(ca_file=str(certificate)))
+    authentication = "org.apache.rocketmq.auth.authentication.provider"
+    authorization = "org.apache.rocketmq.auth.authorization.provider"
+    settings = {
+        "brokerName": "broker-secured",
+        "authenticationEnabled": True,
+        "authenticationProvider": f"{authentication}.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{authentication}.LocalAuthenticationMetadataProvider",
+        "authorizationEnabled": True,
+        "authorizationProvider": f"{authorization}.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": f"{authorization}.LocalAuthorizationMetadataProvider",
+        "initAuthenticationUser": json.dumps({"username": "admin", "password": "admin-secret"}),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": "inner", "secretKey": "inner-secret"}
+        ),
+    }
+    jvm_options = (
+        "-Dtls.server.mode=enforcing",
+        "-Dtls.test.mode.enable=false",
+        f"-Dtls.config.file={work / 'none'}",
+        f"-Dtls.server.certPath={certificate}",
+        f"-Dtls.server.keyPath={key}",
+        f"-Drocketmq.serialize.type={SerialiseType.ROCKETMQ.name}",
+    )
+    store = unpack("clean-stop", work / "store")
+    with running_broker(
+        store, work, name_server_port, settings, access=access, jvm_options=jvm_options
+    ) as broker:
+        yield Secured(broker, access)
+
+
+def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth: Truth) -> None:
+    client = secured.broker.client
+    assert client.runtime_info().commitlog_min_offset == 0
+    assert client.update_config({"fileReservedTime": "99999"})["fileReservedTime"] == "99999"
+    client.clean_expired_consume_queues()
+    assert client.consume_stats(GROUP)
+    assert client.consumer_offsets().num_rows
+    some = {queue: messages for queue, messages in truth.messages(0, 10**12).items() if queue[0] == "orders"}
+    assert some
+    assert served(client, some) == some
+    assert all(client.view_message(offset) for offset in sorted(truth.frames)[::200])
+
+
+@pytest.mark.parametrize(
+    ("user", "found"),
+    [
+        (("admin", "wrong"), "check signature failed"),
+        (("nobody", "admin-secret"), "User:nobody is not found"),
+    ],
+    ids=["wrong-secret", "unknown-user"],
+)
+def test_wrong_credentials_are_refused_and_change_nothing(
+    secured: Secured, user: tuple[str, str], found: str
+) -> None:
+    before = secured.broker.client.config()
+    with secured.ask(secured.as_user(*user)) as admin:
+        for ask in (
+            admin.runtime_info,
+            lambda: admin.update_config({"deleteWhen": "01"}),
+            admin.delete_expired_commitlog,
+        ):
+            with pytest.raises(BrokerRefusedError, match=f"found 16 .*{found}.*Check access key") as raised:
+                ask()
+            assert not raised.value.may_have_acted
+            assert user[1] not in str(raised.value)
+    assert secured.broker.client.config() == before
+
+
+def test_unsigned_request_is_refused(secured: Secured) -> None:
+    with (
+        secured.ask(replace(secured.access, credentials=None)) as admin,
+        pytest.raises(BrokerRefusedError, match="username cannot be null"),
+    ):
+        admin.runtime_info()
+
+
+def test_user_without_rights_is_refused(secured: Secured) -> None:
+    user = {"username": "reader", "password": "reader-secret", "userType": "Normal"}
+    secured.broker.client.call(AUTH_CREATE_USER, body=json.dumps(user).encode(), username="reader")
+    with secured.ask(secured.as_user("reader", "reader-secret")) as admin:
+        with pytest.raises(BrokerRefusedError, match="this user may do it") as raised:
+            admin.topic_stats("orders")
+        assert raised.value.code == codes.NO_PERMISSION
+
+
+def test_broker_that_wants_tls_does_not_answer_without(secured: Secured) -> None:
+    with (
+        secured.ask(replace(secured.access, tls=None)) as admin,
+        bounded(15),
+        pytest.raises(BrokerUnavailableError, match=r"tls\.server\.mode=enforcing"),
+    ):
+        admin.runtime_info()
+
+
+@pytest.mark.parametrize(
+    ("tls", "found"),
+    [
+        (Tls(), "self-signed certificate"),
+        (Tls(server_name="elsewhere"), "elsewhere"),
+    ],
+    ids=["unknown-authority", "another-name"],
+)
+def test_certificate_of_somebody_else_is_refused(secured: Secured, tls: Tls, found: str) -> None:
+    assert secured.access.tls is not None
+    if tls.server_name is not None:
+        tls = replace(tls, ca_file=secured.access.tls.ca_file)
+    with (
+        secured.ask(replace(secured.access, tls=tls)) as admin,
+        pytest.raises(BrokerProtocolError, match=f"expected a certificate .*{found}"),
+    ):
+        admin.runtime_info()
+
+
+def test_certificate_is_not_looked_at_when_told_so(secured: Secured) -> None:
+    with secured.ask(replace(secured.access, tls=Tls(verify=False))) as admin:
+        assert admin.runtime_info().version == "V5_3_3"
+
+
+def test_broker_that_is_killed_is_unavailable_at_once(secured: Secured) -> None:
+    client = secured.broker.client
+    client.runtime_info()
+    secured.broker.java.kill()
+    with bounded(5):
+        for ask in (client.runtime_info, client.delete_expired_commitlog):
+            with pytest.raises(BrokerUnavailableError) as raised:
+                ask()
+            assert not raised.value.may_have_acted
+
+
+def _certificate(work: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    paths = work / "broker.pem", work / "broker.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return paths
