@@ -117,6 +117,12 @@ def _connection_type() -> dict[str, Any]:
                 "What happens to segments that a consumer group has not read: warn deletes and reports "
                 "them, block keeps them.",
             ),
+            "pending_policy": _choice(
+                "Pending policy",
+                ["warn", "block", "ignore"],
+                "What happens to segments with timers, delayed and half messages that the broker still owes: "
+                "warn deletes and reports them, block keeps them and all behind them.",
+            ),
             "lag_max_age_minutes": _number(
                 "Consumer lag's maximum age (minutes)",
                 "Lag that was taken longer ago is unknown when segments are deleted; empty: 60.",

@@ -62,6 +62,7 @@ def clean(
     dry_run: bool,
     run_key: str | None,
     lag_policy: str,
+    pending_policy: str,
     archive_policy: str,
     as_json: bool,
 ) -> int:
@@ -71,7 +72,15 @@ def clean(
     A run that was killed is finished by giving its --run-key again.
     """
     managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, lag_policy, archive_policy, second_lake_dir
+        store,
+        lake_dir,
+        broker_conf,
+        overrides,
+        time_zone,
+        lag_policy,
+        archive_policy,
+        second_lake_dir,
+        pending_policy,
     )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:

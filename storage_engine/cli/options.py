@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.model.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST
@@ -97,8 +97,18 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     return lake
 
 
+pending_policy_option = click.option(
+    "--pending-policy",
+    type=click.Choice([policy.value for policy in PendingPolicy]),
+    default=PendingPolicy.WARN.value,
+    show_default=True,
+    help="What becomes of segments with timers, delayed or half messages that the broker still owes.",
+)
+
+
 def policy_options(command: Command) -> Command:
     for decorate in (
+        pending_policy_option,
         click.option(
             "--lag-policy",
             type=click.Choice([policy.value for policy in LagPolicy]),
@@ -127,6 +137,7 @@ def managed_store(
     lag_policy: str = LagPolicy.WARN.value,
     archive_policy: str = ArchiveMode.REQUIRED.value,
     second_lake_dir: Path | None = None,
+    pending_policy: str = PendingPolicy.WARN.value,
 ) -> ManagedStore:
     """The store that a command line names. Without a lake, only steps that need none may be called.
 
@@ -144,7 +155,11 @@ def managed_store(
         lake=LakeConfig.local(base),
         journal_url=journal_of(base),
         report_dir=str(base / "reports"),
-        policy=Policy(archive=ArchiveMode(archive_policy), lag_policy=LagPolicy(lag_policy)),
+        policy=Policy(
+            archive=ArchiveMode(archive_policy),
+            lag_policy=LagPolicy(lag_policy),
+            pending_policy=PendingPolicy(pending_policy),
+        ),
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,
     )

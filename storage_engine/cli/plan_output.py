@@ -11,10 +11,11 @@ import click
 
 from storage_engine.cli.output import print_table
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.owed import Owed
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.wording import bytes_text, count_text, time_text
 
 
 def plan_json(seen: Decided) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         "new_min_offset": plan.new_min_offset,
         "delete_offsets": [segment.base_offset for segment in plan.to_delete],
         "dependents": to_jsonable(seen.dependents),
+        "owed": to_jsonable(seen.owed),
         "disks": to_jsonable(seen.disks),
     }
 
@@ -58,6 +60,7 @@ def print_plan(seen: Decided) -> None:
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
+    print_owed(seen.owed)
     click.echo()
     if not plan.to_delete:
         click.echo("Nothing would go.")
@@ -69,6 +72,32 @@ def print_plan(seen: Decided) -> None:
         f"point into them would go, {bytes_text(freed)} in all.\n"
         f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
     )
+
+
+def print_owed(owed: Iterable[Owed]) -> None:
+    """What a broker owes, if anything, or if anything of it is unknown."""
+    rows = [item for item in owed if item.count != 0 or item.lost]
+    if not rows:
+        return
+    lost = any(item.lost for item in rows)
+    print_table(
+        "Messages still owed",
+        ("kind", "count#", "first offset#", "due from", "due until", *(["lost#"] if lost else [])),
+        (
+            (
+                item.kind.value,
+                "unknown" if item.count is None else item.count,
+                "" if item.first_offset is None else item.first_offset,
+                time_text(item.first_due_ms),
+                time_text(item.last_due_ms),
+                *([item.lost] if lost else []),
+            )
+            for item in rows
+        ),
+    )
+    for item in rows:
+        if item.error:
+            click.echo(f"{item.kind.value}: {item.error}")
 
 
 def _no_cause(plan: Plan) -> str:

@@ -15,11 +15,12 @@ from storage_engine.cli.options import (
     lake_option,
     managed_store,
     moment_ms,
+    pending_policy_option,
     second_lake_option,
     store_options,
 )
 from storage_engine.cli.output import print_json
-from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
@@ -90,6 +91,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
+@pending_policy_option
 @json_option
 def plan(
     store: Path,
@@ -99,11 +101,12 @@ def plan(
     at: str | None,
     disks: dict[str, str],
     manual: bool,
+    pending_policy: str,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it."""
     seen = preview(
-        managed_store(store, None, broker_conf, overrides, time_zone),
+        managed_store(store, None, broker_conf, overrides, time_zone, pending_policy=pending_policy),
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),
         used_percents=disk_percents(disks),
@@ -129,6 +132,8 @@ def lag(
 ) -> int:
     """Show how far each consumer group of STORE is behind, and what a cleanup now would take from it.
 
+    Then what the broker itself still has to deliver or to decide: timers, delayed and half messages.
+
     Positions are those that the broker last wrote to its config directory. A group that never committed
     one is unknown, not at zero.
     """
@@ -136,10 +141,10 @@ def lag(
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
 
     managed = managed_store(store, None, broker_conf, overrides, time_zone)
-    going = preview(managed, PlanRequest(manual=True)).plan.to_delete
+    seen = preview(managed, PlanRequest(manual=True))
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
-    for table in in_process_lag(managed, tuple(segment.base_offset for segment in going)):
+    for table in in_process_lag(managed, tuple(segment.base_offset for segment in seen.plan.to_delete)):
         here = set(map(str, table["group"].unique().to_pylist()))
         groups |= here
         if group is None or group in here:
@@ -153,6 +158,8 @@ def lag(
         print_json(rows)
     else:
         print_lag(rows)
+        if group is None:
+            print_owed(seen.owed)
     return 0
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, Policy
+from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_SPARK_CONNECTION = "spark_default"
@@ -59,6 +59,7 @@ def managed_store(
         policy=Policy(
             archive=ArchiveMode(read.choice("archive", [mode.value for mode in ArchiveMode])),
             lag_policy=LagPolicy(read.choice("lag_policy", ["warn", "block", "ignore"])),
+            pending_policy=PendingPolicy(read.choice("pending_policy", ["warn", "block", "ignore"])),
             archive_when=ArchiveWhen(read.choice("archive_when", [when.value for when in ArchiveWhen])),
             archive_budget_bytes=read.number("archive_budget_bytes") or Policy().archive_budget_bytes,
             archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),

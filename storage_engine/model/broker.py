@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Protocol
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
@@ -61,6 +62,10 @@ class BrokerStore(Protocol):
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide, for every segment, whether it goes and why. Pure."""
+        ...
+
+    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+        """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         ...
 
     def hold(self) -> AbstractContextManager[Held]:

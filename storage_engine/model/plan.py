@@ -39,6 +39,7 @@ class Reason(StrEnum):
     NOT_DISPATCHED = "not-dispatched"
     STORE_CRASHED = "store-crashed"
     LAG_BLOCKED = "lag-blocked"
+    PENDING_BLOCKED = "pending-blocked"
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})

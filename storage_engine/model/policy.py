@@ -26,6 +26,14 @@ class LagPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+class PendingPolicy(StrEnum):
+    BLOCK = "block"
+    """Segments with messages that the broker still has to deliver or to decide stay."""
+    WARN = "warn"
+    """They go, and the plan and the report say what is from now on only in the lake."""
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """:param archive_budget_bytes: under ``archive_when: seal``, how much one run archives ahead of
@@ -38,6 +46,7 @@ class Policy:
 
     archive: ArchiveMode = ArchiveMode.REQUIRED
     lag_policy: LagPolicy = LagPolicy.WARN
+    pending_policy: PendingPolicy = PendingPolicy.WARN
     archive_when: ArchiveWhen = ArchiveWhen.EXPIRY
     archive_budget_bytes: int = 16 << 30
     archive_lag_alarm_bytes: int | None = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.model.broker import BrokerStore
+from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.policy import PendingPolicy
 from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.what_if import with_disk_levels
 
 
@@ -17,12 +20,14 @@ class Decided:
 
     :param dependents: the files that would go after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
+    :param owed: what the broker still has to deliver or to decide; empty where the policy ignores it.
     """
 
     snapshot: StoreSnapshot
     plan: Plan
     dependents: tuple[DependentFile, ...]
     checkpoint: Mapping[str, int]
+    owed: tuple[Owed, ...]
 
     @property
     def disks(self) -> tuple[DiskUsage, ...]:
@@ -34,6 +39,8 @@ def decide(
     request: PlanRequest,
     now_ms: int,
     used_percents: Mapping[str, int] | None = None,
+    *,
+    pending_policy: PendingPolicy,
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
@@ -45,5 +52,13 @@ def decide(
     """
     snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
     plan = broker.plan(snapshot, now_ms, request)
+    owed = owed_by(broker, snapshot, pending_policy)
+    plan = apply_pending_policy(plan, owed, pending_policy)
+    plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, pending_policy))
     dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
-    return Decided(snapshot, plan, dependents, broker.checkpoint())
+    return Decided(snapshot, plan, dependents, broker.checkpoint(), owed)
+
+
+def owed_by(broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy) -> tuple[Owed, ...]:
+    """What a broker owes; nothing is read where nobody asks."""
+    return () if pending_policy is PendingPolicy.IGNORE else broker.owed(snapshot)

@@ -25,4 +25,10 @@ def preview(
     :raises BadInputError: a path that is none of the store's disks, or a store that can't be planned or
         cleaned up.
     """
-    return decide(open_store(store), request, clock_ms() if now_ms is None else now_ms, used_percents)
+    return decide(
+        open_store(store),
+        request,
+        clock_ms() if now_ms is None else now_ms,
+        used_percents,
+        pending_policy=store.policy.pending_policy,
+    )

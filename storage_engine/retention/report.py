@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage
@@ -107,6 +108,7 @@ class Report:
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that the archive lag exceeds.
     :param levels: of the disks when the plan was made.
+    :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
     """
 
@@ -138,6 +140,8 @@ class Report:
     lag: LagSummary | None
     lagging: tuple[QueueLag, ...]
     lag_policy: str
+    owed: tuple[Owed, ...]
+    pending_policy: str
     archive_mode: str
     checkpoint: CheckpointResult | None
     validation: ValidationResult | None
@@ -207,6 +211,8 @@ def report_of(context: Context, run: Run) -> Report:
         lag=summary,
         lagging=lagging,
         lag_policy=store.policy.lag_policy.value,
+        owed=tuple(from_jsonable(Owed, item) for item in decided_from.get("owed", ())),
+        pending_policy=store.policy.pending_policy.value,
         archive_mode=store.policy.archive.value,
         checkpoint=checkpoint,
         validation=validation,
@@ -337,8 +343,9 @@ def _outcome(
     if plan is None:
         return Outcome.UNFINISHED if unproven else Outcome.DONE
     if not plan.to_delete:
-        crashed = any(decision.reason is Reason.STORE_CRASHED for decision in plan.decisions)
-        return Outcome.BLOCKED if crashed and plan.triggers else Outcome.NOTHING_TO_DO
+        reasons = {decision.reason for decision in plan.decisions}
+        crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)
+        return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
     return Outcome.DONE if released.deleted or not released.kept else Outcome.BLOCKED

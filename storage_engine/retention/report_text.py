@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan import Reason
+from storage_engine.retention.pending_policy import owed_text
 from storage_engine.retention.report import Fate, Report, SegmentReport
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
 
@@ -35,6 +36,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section("Consume queues and index", _dependents(report))
     yield from _section("Consumer lag", _lag(report))
+    yield from _section("Messages still owed", _owed(report))
     yield from _section("Checkpoint", _checkpoint(report))
     yield from _section("Validation", _validation(report))
     yield from _section("Notices", iter(report.notices))
@@ -167,6 +169,13 @@ def _position(row: QueueLag) -> str:
     behind = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
     group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
     return f"{group} {topic}/{row.queue_id}: {behind} behind"
+
+
+def _owed(report: Report) -> Iterator[str]:
+    owed = [item for item in report.owed if item.count != 0]
+    yield from (owed_text(item) for item in owed)
+    if owed:
+        yield f"when the plan was made; policy: {report.pending_policy}"
 
 
 def _checkpoint(report: Report) -> Iterator[str]:

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
+from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
@@ -42,6 +44,9 @@ class RocketMQBrokerStore:
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         return plan(snapshot, self.config, now_ms, self.zone, request)
+
+    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+        return owed(self.files.layout, snapshot)
 
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()

@@ -81,6 +81,7 @@ def test_the_section_may_name_a_catalog() -> None:
         ({"root": 5}, "root"),
         ({"archive": "maybe"}, "archive"),
         ({"lag_policy": "shrug"}, "lag_policy"),
+        ({"pending_policy": "shrug"}, "pending_policy"),
         ({"overrides": "[1]"}, "overrides"),
         ({"overrides": "{"}, "overrides"),
         ({"lake_directory": "/l", "lake_properties": {"type": "rest"}}, "lake_directory"),

@@ -48,11 +48,17 @@ def make_plan(
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:
         with context.errors(run, Step.PLAN):
-            decided = decide(context.broker, request, clock_ms() if now_ms is None else now_ms)
+            decided = decide(
+                context.broker,
+                request,
+                clock_ms() if now_ms is None else now_ms,
+                pending_policy=store.policy.pending_policy,
+            )
             decided_from = {
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
                 "checkpoint": dict(decided.checkpoint),
+                "owed": to_jsonable(decided.owed),
             }
             run = context.journal.record_plan(run, decided.plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)

@@ -20,6 +20,7 @@ from storage_engine.model.plan import Decision, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.deciding import owed_by
 from storage_engine.retention.gate import Passage, Verdict, request_again, same_file, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
@@ -31,6 +32,7 @@ from storage_engine.retention.history import (
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
@@ -109,7 +111,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         )
     with context.changing(now_ms) as held:
         others = _settle(context, run, plan, held.snapshot)
+        pending = context.store.policy.pending_policy
+        owed = owed_by(context.broker, held.snapshot, pending)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
+        fresh = apply_pending_policy(fresh, owed, pending)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             _check_clock(context, fresh)
