@@ -295,6 +295,7 @@ def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth
     client = secured.broker.client
     assert client.runtime_info().commitlog_min_offset == 0
     assert client.update_config({"fileReservedTime": "99999"})["fileReservedTime"] == "99999"
+    assert "-secret" not in str(client.config())
     client.clean_expired_consume_queues()
     assert client.consume_stats(GROUP)
     assert client.consumer_offsets().num_rows

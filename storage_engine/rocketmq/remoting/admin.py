@@ -84,7 +84,7 @@ class BrokerAdmin:
         return self._read(codes.GET_BROKER_RUNTIME_INFO, lambda answer: bodies.runtime_info(answer.body))
 
     def config(self) -> dict[str, str]:
-        """Every setting as it works now; broker.conf may differ. Some are secret (GET_BROKER_CONFIG)."""
+        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG)."""
         return self._read(codes.GET_BROKER_CONFIG, lambda answer: bodies.config(answer.body))
 
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:

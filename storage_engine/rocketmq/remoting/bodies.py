@@ -26,6 +26,8 @@ from storage_engine.rocketmq.remoting.answers import (
 
 UNKNOWN_TIME: Final = -1
 """What brokers say for the time of a message that isn't there."""
+SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+"""Settings that hold passwords, which a broker shows to anybody who may ask (AuthConfig)."""
 
 
 class AnswerError(ValueError):
@@ -52,13 +54,14 @@ def runtime_info(body: bytes) -> RuntimeInfo:
 
 
 def config(body: bytes) -> dict[str, str]:
-    """A broker's settings. The broker escapes nothing (MixAll#properties2String)."""
+    """A broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}
     for line in _decoded(body).splitlines():
         key, separator, value = line.partition("=")
         if not separator:
             raise AnswerError(f"expected lines of key=value, found {line[:40]!r}")
-        settings[key] = value
+        if key not in SECRET_SETTINGS:
+            settings[key] = value
     if not settings:
         raise AnswerError("expected a broker's settings, found none")
     return settings

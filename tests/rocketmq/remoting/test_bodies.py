@@ -87,6 +87,11 @@ def test_what_a_broker_does_not_know_is_none() -> None:
     assert bodies.topic_stats(READERS[bodies.topic_stats])[3].last_update_timestamp_ms is None
 
 
+def test_passwords_among_the_settings_are_left_out() -> None:
+    body = b'authenticationEnabled=true\ninitAuthenticationUser={"username":"a","password":"b"}\n'
+    assert bodies.config(body) == {"authenticationEnabled": "true"}
+
+
 def test_master_is_the_broker_with_id_0() -> None:
     members = bodies.cluster_info(READERS[bodies.cluster_info]).brokers["b"]
     assert (members.master, members.slaves) == ("h:1", ("h:2",))
