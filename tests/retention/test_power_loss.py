@@ -16,7 +16,7 @@ import pytest
 from storage_engine.retention.clock import clock_ms
 
 HERE = Path(__file__).parent
-OTHER_CUTS = int(os.environ.get("STORAGE_ENGINE_POWER_CUTS", "3"))
+OTHER_CUTS = int(os.environ.get("STORAGE_ENGINE_POWER_CUTS", "2"))
 """Beside those after each deletion, which are always made."""
 
 

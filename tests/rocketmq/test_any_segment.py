@@ -22,7 +22,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 
-EXAMPLES = 120
+EXAMPLES = 80
 
 
 @pytest.fixture
