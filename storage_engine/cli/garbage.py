@@ -10,13 +10,11 @@ from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.garbage import collect
+from storage_engine.lake.garbage import LEAST_GRACE_MS, collect
 from storage_engine.retention.clock import clock_ms
 from storage_engine.wording import bytes_text, time_text
 
 _HOUR_MS = 3_600_000
-_LEAST_HOURS = 1.0
-"""A commit of another engine may be under way with files of the last minutes; it takes no lock of ours."""
 
 
 @click.command()
@@ -24,7 +22,7 @@ _LEAST_HOURS = 1.0
 @click.option(
     "--grace",
     "grace_hours",
-    type=click.FloatRange(min=_LEAST_HOURS),
+    type=click.FloatRange(min=LEAST_GRACE_MS / _HOUR_MS),
     default=24.0,
     show_default=True,
     metavar="HOURS",

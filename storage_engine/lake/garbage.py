@@ -21,7 +21,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from storage_engine.durable import fsync_path
-from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.commit_lock import LOCK_NAME, nobody_commits
 from storage_engine.lake.durable_io import local_path
@@ -29,6 +29,9 @@ from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.receipts import list_stores, receipt_history
 from storage_engine.lake.staging import PARTIAL_SUFFIX
+
+LEAST_GRACE_MS = 3_600_000
+"""A commit that takes no lock of ours may be under way with files of the last minutes."""
 
 
 class GarbageKind(StrEnum):
@@ -89,11 +92,20 @@ def collect(lake: Lake, *, grace_ms: int, now_ms: int, delete: bool) -> Collecti
     """Find garbage, and remove it if asked to.
 
     :param grace_ms: how long a file that nothing refers to is left alone, in milliseconds since its last
-        modification. The lock keeps our own commits safe even without one; other engines' need it.
+        modification. The lock keeps our own commits safe even without one; other engines' need it, and
+        on object stores ours do, too.
+    :raises BadInputError: the grace is under an hour, and files are to be removed from an object store.
     :raises LakeUnavailableError: the lake can't be read or listed, or somebody commits all the time. What
         was removed before the error was garbage.
     """
     tables = (lake.messages(), lake.segments())
+    unlocked = [table.location() for table in tables if local_path(table.location()) is None]
+    if delete and unlocked and grace_ms < LEAST_GRACE_MS:
+        raise BadInputError(
+            f"{unlocked[0]}: expected a grace of at least {LEAST_GRACE_MS} ms, found {grace_ms}: on object "
+            "stores no lock keeps a commit's files from being removed. Nothing was removed. Use one that is "
+            "longer than any job that writes to the lake."
+        )
     listed = [file for table in tables for file in _list(table)]
     if not delete:
         return _sort(listed, _references(lake), grace_ms, now_ms)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.archive import archive_segment, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.garbage import LEAST_GRACE_MS, GarbageKind, collect
+from storage_engine.lake.jobs import SegmentJob, new_attempt
+from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import (
     archive,
@@ -29,6 +31,8 @@ from tests.integration.object_store import BUCKET, SECRET_KEY, ObjectStore
 pytestmark = pytest.mark.integration
 
 StoreCopy = Callable[[str], Path]
+
+FAR_FUTURE_MS = 1 << 43
 
 
 @pytest.fixture
@@ -68,6 +72,32 @@ def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tup
     (receipt,) = commit_segments(lake, [first])
     assert commit_segments(lake, [second]) == (receipt,)
     assert receipt.data_file == first.data_file
+    check_exactly_once(lake)
+
+
+def test_the_collector_removes_what_nothing_refers_to_and_leaves_young_files_alone(
+    lake: Lake, jobs: tuple[SegmentJob, ...], object_store: ObjectStore
+) -> None:
+    """Among it an object that is cut off in the middle; no lock protects a commit here, only the grace."""
+    (receipt,) = commit_segments(lake, [archive_segment(jobs[0])])
+    before = object_store.names()
+    whole = archive_segment(jobs[1]).data_file.removeprefix("s3://")
+    cut = f"{whole.rpartition('-')[0]}-{new_attempt()}.parquet"
+    client = object_store.client()
+    with client.open_input_stream(whole) as source, client.open_output_stream(cut) as sink:
+        sink.write(source.read(1000))
+    orphans = {whole, cut}
+    with pytest.raises(BadInputError, match="no lock"):
+        collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=True)
+    young = collect(lake, grace_ms=LEAST_GRACE_MS, now_ms=time.time_ns() // 1_000_000, delete=True)
+    assert (young.garbage, young.young_count) == ((), len(orphans))
+    found = collect(lake, grace_ms=LEAST_GRACE_MS, now_ms=FAR_FUTURE_MS, delete=True)
+    assert {file.path for file in found.deleted} == orphans
+    assert {file.kind for file in found.garbage} == {GarbageKind.DATA_FILE}
+    assert object_store.names() & {name.removeprefix(f"{BUCKET}/") for name in orphans} == set()
+    assert before <= object_store.names()
+    assert broken_receipts(lake, [receipt], read_files=True) == {}
+    commit_segments(lake, [archive_segment(job) for job in jobs])
     check_exactly_once(lake)
 
 
