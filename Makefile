@@ -48,6 +48,7 @@ stress: install  ## Kill a run before each durable operation, kill at random, cu
 	STORAGE_ENGINE_KILLS=1000000 $(BIN)/python -m pytest tests/retention/test_kill.py
 	STORAGE_ENGINE_KILL_ROUNDS=200 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/lake/test_random_kills.py
 	STORAGE_ENGINE_POWER_CUTS=1000000 $(BIN)/python -m pytest tests/retention/test_power_loss.py
+	STORAGE_ENGINE_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/integration/test_spark_clusters.py
 
 .PHONY: clean
 clean:  ## Remove the environment and everything the demo made
