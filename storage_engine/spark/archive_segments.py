@@ -1,8 +1,8 @@
 """Archiving segments on Spark: read, written and proven by its executors; one commit on the driver.
 
 Small segments share a task. What a task gives back of a segment is its proof and what the manifest says of
-its data file, so that the driver opens no data file. It grows by some 45 KiB a segment all the same, as it
-reads back the manifest's entries and the receipts of all of them: 2,000 take 92 MiB.
+its data file, so that the driver opens no data file. It grows all the same, as it reads back
+the manifest's entries and the receipts of all of them: by 224 MiB for 10,000.
 """
 
 from __future__ import annotations
