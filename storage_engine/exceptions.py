@@ -54,7 +54,7 @@ class CorruptFrameError(StorageEngineError):
 
 
 class CorruptBodyError(StorageEngineError):
-    """A message's body can't be decompressed as its system flag says; the message itself is as it was stored."""
+    """A body can't be decompressed as its system flag says; the message itself is as it was stored."""
 
 
 class WrongHostError(StorageEngineError):
