@@ -25,7 +25,7 @@ from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
 from storage_engine.durable import fsync_path, make_dirs, unlink
-from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreNotFoundError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit import commit_segments
@@ -178,14 +178,26 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
             return archive_segment(replace(job, attempt=new_attempt()))
-        if staged != data_file and (path := local_path(staged)) is not None:
-            unlink(path)
+        _remove_staged(staged, data_file)
         raise
+    except LakeUnavailableError as error:
+        path = local_path(staged) if staged != data_file else None
+        if path is None or path.exists() or not isinstance(error.__cause__, FileNotFoundError):
+            _remove_staged(staged, data_file)
+            raise
+        # Another attempt at the same segment committed, and swept this one's file away: its file is proven.
+        if not file_io.new_input(data_file).exists():
+            raise
+        return archive_segment(job)
     except BaseException:
-        if staged != data_file and (path := local_path(staged)) is not None:
-            unlink(path)
+        _remove_staged(staged, data_file)
         raise
     return proven
+
+
+def _remove_staged(staged: str, data_file: str) -> None:
+    if staged != data_file and (path := local_path(staged)) is not None:
+        unlink(path)
 
 
 def _prove(

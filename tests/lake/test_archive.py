@@ -241,6 +241,22 @@ def test_a_torn_file_under_the_final_name_is_not_used(
     _assert_another_takes_its_place(job, final)
 
 
+def test_an_attempt_whose_staged_file_another_one_swept_away_proves_the_others(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    prove = archive._prove
+
+    def overtaken(*arguments: object) -> object:
+        monkeypatch.setattr(archive, "_prove", prove)
+        archive_all(lake, [job])
+        return prove(*arguments)
+
+    monkeypatch.setattr(archive, "_prove", overtaken)
+    proven = archive_segment(job)
+    assert proven.staged_file == proven.data_file == receipts(lake, "store-1")[0].data_file
+
+
 def test_a_full_lake_is_one_clear_error_and_nothing_is_committed(
     segments: list[Path],
     make_jobs: MakeJobs,
