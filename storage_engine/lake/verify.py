@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
@@ -52,6 +53,7 @@ def unseen(_total_bytes: int) -> Iterator[Callable[[int], None]]:
     yield lambda _done_bytes: None
 
 
+@careful_avro()
 def verify(
     lake: Lake,
     level: VerifyLevel,

@@ -17,6 +17,7 @@ import pytest
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake import verify_metadata
 from storage_engine.lake.archive import archive_all, archive_segment
+from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
@@ -328,6 +329,7 @@ def test_archiving_again_adds_the_receipt_that_a_data_file_lacks(world: World) -
         ("segments", "receipts"),
     ],
 )
+@careful_avro()
 def test_a_bit_flipped_in_metadata_is_an_error_or_a_finding_or_changes_nothing(
     table: str, kind: str, world: World
 ) -> None:
