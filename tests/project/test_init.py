@@ -60,7 +60,9 @@ def test_the_connection_names_the_store_that_was_given(tmp_path: Path) -> None:
         "broker_conf": str(conf),
         "time_zone": "Asia/Shanghai",
         "archive": "required",
+        "archive_when": "expiry",
         "lag_policy": "warn",
+        "pending_policy": "warn",
         "spark_conn_id": "spark_default",
     }
     (form,) = get_provider_info()["connection-types"]

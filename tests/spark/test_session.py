@@ -16,14 +16,15 @@ from storage_engine.spark.session import spark_environment, spark_session, spark
 
 @pytest.fixture
 def process() -> Iterator[psutil.Process]:
-    """This process, which must end the test with the children and connections it began with."""
+    """This process, which must end the test with no children and connections but those it began with."""
     process = psutil.Process()
     children = {child.pid for child in process.children(recursive=True)}
     connections = {connection.laddr for connection in process.net_connections()}
     yield process
     gc.collect()
-    assert {child.pid for child in process.children(recursive=True)} == children
-    assert {connection.laddr for connection in process.net_connections()} == connections
+    assert {child.pid for child in process.children(recursive=True)} <= children
+    # What tests before this one left open may close meanwhile.
+    assert {connection.laddr for connection in process.net_connections()} <= connections
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
