@@ -30,8 +30,20 @@ def careful_avro() -> Iterator[None]:
             _careful -= 1
 
 
+class CarefulDecoder(StreamingBinaryDecoder):
+    """Tells content that is cut short from its end, which PyIceberg takes an EOFError for."""
+
+    def read(self, n: int) -> bytes:
+        data = super().read(0) if n < 1 else self._input_stream.read(n)
+        if n < 0 or (len(data) < n and (data or n > 1)):
+            raise ValueError(f"expected {n} bytes of Avro, found {len(data)}: cut short or damaged")
+        if len(data) < n:
+            raise EOFError("the end of the Avro content")
+        return data
+
+
 def _decoder(content: bytes) -> BinaryDecoder:
-    return StreamingBinaryDecoder(content) if _careful else new_decoder(content)
+    return CarefulDecoder(content) if _careful else new_decoder(content)
 
 
 vars(pyiceberg.avro.file)["new_decoder"] = _decoder

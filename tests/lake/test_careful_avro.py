@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyiceberg.avro.file
 import pytest
-from pyiceberg.avro.decoder import StreamingBinaryDecoder
 
-from storage_engine.lake.careful_avro import careful_avro
+from storage_engine.lake.careful_avro import CarefulDecoder, careful_avro
 
 _A_COUNT_BEYOND_THE_CONTENT = b"\xfe\xff\xff\xff\xff\xff\xff\x1f"
 
@@ -22,5 +21,10 @@ def test_the_quick_decoder_is_back_when_the_last_careful_reader_is_done() -> Non
     with careful_avro():
         with careful_avro():
             pass
-        assert isinstance(pyiceberg.avro.file.new_decoder(b""), StreamingBinaryDecoder)
-    assert not isinstance(pyiceberg.avro.file.new_decoder(b""), StreamingBinaryDecoder)
+        assert isinstance(pyiceberg.avro.file.new_decoder(b""), CarefulDecoder)
+    assert not isinstance(pyiceberg.avro.file.new_decoder(b""), CarefulDecoder)
+
+
+def test_content_that_is_cut_short_is_not_taken_for_its_end() -> None:
+    with careful_avro(), pytest.raises(ValueError, match="cut short"):
+        pyiceberg.avro.file.new_decoder(b"ab").read(3)

@@ -54,6 +54,7 @@ def test_session_works_quietly_on_loopback_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
+    of_other_tests = set(process.children(recursive=True))
     with spark_session("test") as spark:
         squares = spark.sparkContext.parallelize(range(10), 2).map(lambda number: (number**2, sys.executable))
         assert squares.collect() == [(number**2, sys.executable) for number in range(10)]
@@ -62,7 +63,7 @@ def test_session_works_quietly_on_loopback_and_leaves_nothing(
         assert spark.sparkContext.uiWebUrl is None
         listening = {
             connection.laddr.ip
-            for each in [process, *process.children(recursive=True)]
+            for each in {process, *process.children(recursive=True)} - of_other_tests
             for connection in each.net_connections()
             if connection.status == psutil.CONN_LISTEN
         }
