@@ -2,8 +2,8 @@
 
 Each attempt is a fork of this process, which has imported everything and never touches a store itself. The
 child counts what makes its work durable (fsync, unlink, rename, link, commit) and sends itself SIGKILL
-before the chosen one. What is left on disk is looked at, the same run is done again without disturbance,
-and what it comes to is compared with a run that nobody killed. Prints one JSON object.
+before the chosen one of a step. What is left on disk is looked at, the same run is done again without
+disturbance, and what it comes to is compared with a run that nobody killed. Prints one JSON object.
 
 Usage: kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
 """
@@ -19,6 +19,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ DELETING = "release"
 """The step that deletes segments; it is killed at each of its operations."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Before the step's operation of this number, counted from 0."""
+
+    step: str
+    operation: int
+
+
 def managed(directory: Path) -> ManagedStore:
     return ManagedStore.local("kill", str(directory / "store"), directory / "managed", time_zone="UTC")
 
@@ -64,15 +73,30 @@ def cycle(store: ManagedStore, at_step: Callable[[str], None]) -> None:
         step()
 
 
-def count_durable_operations(kill_before: int | None) -> tuple[list[str], Callable[[str], None]]:
-    """Patch this process so that it keeps a list of what it does, and dies before number ``kill_before``."""
+def count_durable_operations(kill_before: Moment | None) -> tuple[list[str], Callable[[str], None]]:
+    """Patch this process so that it keeps a list of what it does, and dies at a moment.
+
+    Threads that share an fsync make a step's number of operations vary: a step that ends before the moment
+    is the moment.
+    """
     done: list[str] = []
-    step = [""]
+    now = Moment("", 0)
+
+    def die_at(moment: Moment) -> None:
+        if moment == kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def count(what: str) -> None:
-        if len(done) == kill_before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done.append(f"{step[0]}: {what}")
+        nonlocal now
+        die_at(now)
+        done.append(f"{now.step}: {what}")
+        now = Moment(now.step, now.operation + 1)
+
+    def at_step(name: str) -> None:
+        nonlocal now
+        if kill_before is not None and now.step == kill_before.step:
+            die_at(kill_before)
+        now = Moment(name, 0)
 
     def counted(name: str) -> None:
         real = getattr(os, name)
@@ -93,7 +117,7 @@ def count_durable_operations(kill_before: int | None) -> tuple[list[str], Callab
             count("commit")
 
     event.listen(Engine, "commit", commit)
-    return done, lambda name: step.__setitem__(0, name)
+    return done, at_step
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -122,9 +146,10 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
     return status, json.loads(answer) if answer else None
 
 
-def run_cycle(directory: Path, kill_before: int | None) -> list[str]:
+def run_cycle(directory: Path, kill_before: Moment | None) -> list[str]:
     done, at_step = count_durable_operations(kill_before)
     cycle(managed(directory), at_step)
+    at_step("")
     return done
 
 
@@ -218,6 +243,11 @@ def choose(operations: list[str], most: int) -> list[int]:
     return sorted(chosen)
 
 
+def moment_of(operations: list[str], number: int) -> Moment:
+    steps_of = [operation.partition(":")[0] for operation in operations]
+    return Moment(steps_of[number], steps_of[:number].count(steps_of[number]))
+
+
 def prepare(pristine: Path, directory: Path) -> None:
     (directory / "managed").mkdir(parents=True)
     shutil.copytree(pristine, directory / "store", copy_function=shutil.copy2)
@@ -253,10 +283,11 @@ def main(pristine: Path, work: Path, most: int) -> None:
     )
     chosen = choose(operations, most)
     problems: list[str] = []
-    for kill_before in chosen:
-        where = f"killed before operation {kill_before} ({operations[kill_before]})"
+    for number in chosen:
+        where = f"killed before operation {number} ({operations[number]})"
+        moment = moment_of(operations, number)
         prepare(pristine, work / "killed")
-        status, _ = in_child(lambda number=kill_before: run_cycle(work / "killed", number))
+        status, _ = in_child(lambda moment=moment: run_cycle(work / "killed", moment))
         found = [*not_killed(status), *aftermath(work / "killed", before, expected)]
         problems += [f"{where}: {what}" for what in found]
         shutil.rmtree(work / "killed")
