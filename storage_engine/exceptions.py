@@ -65,6 +65,10 @@ class StoreBusyError(StorageEngineError):
     """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
 
 
+class ChangedUnderUsError(StorageEngineError):
+    """A file of a held store isn't as it was a moment ago: somebody changes it. It was not deleted."""
+
+
 class StoreCrashedError(StorageEngineError):
     """The store has an ``abort`` file: it must be recovered by its broker before it may be changed."""
 

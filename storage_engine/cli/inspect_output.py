@@ -71,7 +71,7 @@ def _print_segments(rows: Sequence[SegmentInspection], *, messages: bool) -> Non
                     row.segment.name,
                     bytes_text(row.segment.facts.size_bytes),
                     row.segment.state.value,
-                    time_text(row.segment.facts.mtime_ns // 1_000_000),
+                    time_text(row.segment.mtime_ns // 1_000_000),
                     time_text(row.first_store_timestamp_ms),
                 )
                 for row in rows

@@ -93,6 +93,7 @@ def segment_jobs(
             messages_location=location,
             accept_damage=accept_damage,
             attempt=attempts.get((segment.log, segment.base_offset), ""),
+            original_mtime_ns=segment.original_mtime_ns,
         )
         for segment in segments
     )
@@ -237,7 +238,8 @@ def _prove(
         source_path=job.path,
         source_device=job.facts.device,
         source_inode=job.facts.inode,
-        source_mtime_ns=job.facts.mtime_ns,
+        # Where a hold has set another time, this is no longer the file's, and a release hashes it again.
+        source_mtime_ns=job.facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
         data_file_bytes=stored_bytes,

@@ -21,6 +21,7 @@ class SegmentJob:
     :param facts: the file as it was when it was chosen; a file that differs is refused.
     :param messages_location: the ``messages`` table's location, so that a task needs no catalog.
     :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
+    :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or
         rewritten: another engine's snapshot expiry may still delete it.
     """
@@ -36,6 +37,7 @@ class SegmentJob:
     messages_location: str
     accept_damage: bool = False
     attempt: str = ""
+    original_mtime_ns: int | None = None
 
     @property
     def path(self) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.model.watch import Watch
 
 
@@ -30,6 +33,17 @@ def broker_module(broker: str, part: str) -> ModuleType:
         raise BadInputError(f"broker: expected one that has a {name} module, found {broker!r}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What a broker folder needs to open a store; see ``ManagedStore``."""
+
+    root: str
+    broker_conf: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+    live: LiveBroker | None = None
+
+
 class Held(Protocol):
     """A store that is held."""
 
@@ -40,7 +54,15 @@ class Held(Protocol):
 
 
 class BrokerStore(Protocol):
-    """One store, with the broker's own settings and rules. Only ``delete_dependents`` changes files."""
+    """One store, with the broker's own settings and rules.
+
+    Only ``let_go``, ``delete_dependents`` and, beside a running broker, ``guard`` and ``unmanage`` change it.
+    """
+
+    @property
+    def lets_go_at_once(self) -> int | None:
+        """How many segments one ``let_go`` takes; None: any number."""
+        ...
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Read what the store is now.
@@ -75,12 +97,46 @@ class BrokerStore(Protocol):
         """
         ...
 
+    def guard(self, now_ms: int) -> HoldStatus:
+        """Begin or renew a hold that outlives this process, and say what disturbed it.
+
+        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
+
+        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
+        """
+        ...
+
+    def look_at_hold(self, now_ms: int) -> HoldStatus:
+        """What ``guard`` would find, without changing anything."""
+        ...
+
+    def unmanage(self, now_ms: int) -> HoldStatus:
+        """End the hold: put every file's time and every setting back as they were."""
+        ...
+
+    def let_go(self, segments: Sequence[Segment]) -> None:
+        """Delete the log's oldest segments, exactly these; durable when it returns.
+
+        Called while the store is held. Safe to repeat with what is left of them after a kill.
+
+        :param segments: the log's first ones, oldest first, as the snapshot of this hold had them.
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
+        """
+        ...
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        ...
+
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         """The files that point only below ``min_offset``, by the broker's own rule."""
         ...
 
     def delete_dependents(self, files: Sequence[DependentFile]) -> None:
-        """Delete them, in an order that is safe to be cut short; their directories are flushed."""
+        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+
+        A running broker does it by itself: then this waits for it, for a bounded time.
+        """
         ...
 
     def checkpoint(self) -> Mapping[str, int]:
@@ -95,6 +151,10 @@ class BrokerStore(Protocol):
 class OpenStore(Protocol):
     """Signature of ``open_store`` in a broker's ``broker`` module."""
 
-    def __call__(
-        self, root: str, broker_conf: str | None, overrides: Mapping[str, str], time_zone: str | None
-    ) -> BrokerStore: ...
+    def __call__(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore: ...
+
+
+class LocalSettings(Protocol):
+    """Signature of ``local_settings`` in a broker's ``broker`` module: for what reads its files alone."""
+
+    def __call__(self, settings: StoreSettings) -> StoreSettings: ...

@@ -45,12 +45,16 @@ class SegmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log. Covers the offsets [base_offset, end_offset)."""
+    """One file of a log. Covers the offsets [base_offset, end_offset).
+
+    :param original_mtime_ns: the file's mtime before a hold of ours set it to another; None: none has.
+    """
 
     log: str
     base_offset: int
     facts: FileFacts
     state: SegmentState
+    original_mtime_ns: int | None = None
 
     @property
     def end_offset(self) -> int:
@@ -59,6 +63,11 @@ class Segment:
     @property
     def name(self) -> str:
         return Path(self.facts.path).name
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was last written to, whatever a hold has made of the file's mtime."""
+        return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
+from storage_engine.retention.brokers import with_local_settings
 from storage_engine.retention.history import released_spans, releases
 from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
@@ -147,7 +148,8 @@ def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *
         files=run.files if run else (),
         accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
     )
-    return collect(store.root, store.broker_conf, store.overrides, scope)
+    here = with_local_settings(store)
+    return collect(here.root, here.broker_conf, here.overrides, scope)
 
 
 def _spans(

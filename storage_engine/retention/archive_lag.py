@@ -58,8 +58,8 @@ class ArchiveLag:
 def archive_lag_of(unproven: Iterable[Segment], now_ms: int, notes: tuple[str, ...] = ()) -> ArchiveLag:
     """Sum up the sealed segments that no lake proves."""
     segments = list(unproven)
-    oldest = min(segments, key=lambda segment: segment.facts.mtime_ns, default=None)
-    age_ms = 0 if oldest is None else now_ms - oldest.facts.mtime_ns // 1_000_000
+    oldest = min(segments, key=lambda segment: segment.mtime_ns, default=None)
+    age_ms = 0 if oldest is None else now_ms - oldest.mtime_ns // 1_000_000
     return ArchiveLag(
         measured_at_ms=now_ms,
         segments=len(segments),

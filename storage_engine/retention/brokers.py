@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from storage_engine.model.broker import BrokerStore, OpenStore, broker_module
+from dataclasses import replace
+
+from storage_engine.model.broker import BrokerStore, LocalSettings, OpenStore, StoreSettings, broker_module
+from storage_engine.model.hold import HoldMemory
 from storage_engine.retention.managed_store import ManagedStore
 
 
-def open_store(store: ManagedStore) -> BrokerStore:
+def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
     """Open ``store`` through ``storage_engine.<broker>.broker``.
 
+    :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
+        looked at, and not be held.
     :raises BadInputError: no such broker, or settings that its broker would not work with.
+    :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
     opener: OpenStore = broker_module(store.broker, "broker").open_store
-    return opener(store.root, store.broker_conf, store.overrides, store.time_zone)
+    return opener(settings_of(store), memory)
+
+
+def with_local_settings(store: ManagedStore) -> ManagedStore:
+    """The store as what reads its files alone may take it: beside a running broker, with the settings that
+    work there now in place of broker.conf.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    if store.live is None:
+        return store
+    localise: LocalSettings = broker_module(store.broker, "broker").local_settings
+    found = localise(settings_of(store))
+    return replace(store, broker_conf=found.broker_conf, overrides=found.overrides)
+
+
+def settings_of(store: ManagedStore) -> StoreSettings:
+    return StoreSettings(store.root, store.broker_conf, store.overrides, store.time_zone, store.live)

@@ -110,7 +110,7 @@ def judge(
     :param waiver: of the approved plan.
     """
     segment = decision.segment
-    untouched = same_file(segment.facts, planned.facts)
+    untouched = undisturbed(segment, planned)
     if policy.archive is ArchiveMode.OFF:
         if untouched:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
@@ -131,6 +131,18 @@ def judge(
 def same_file(left: FileFacts, right: FileFacts) -> bool:
     """Whether device, inode, size, mtime and ctime agree: then nobody wrote to it in between."""
     return replace(left, path="") == replace(right, path="")
+
+
+def undisturbed(segment: Segment, planned: Segment) -> bool:
+    """Whether a segment is as it was, or only a hold of ours has set its file's mtime since."""
+    if segment.original_mtime_ns is None and planned.original_mtime_ns is None:
+        return same_file(segment.facts, planned.facts)
+    return _content(segment) == _content(planned)
+
+
+def _content(segment: Segment) -> tuple[int, int, int, int]:
+    facts = segment.facts
+    return facts.device, facts.inode, facts.size_bytes, segment.mtime_ns
 
 
 def proven_facts(receipt: Receipt) -> FileFacts:

@@ -16,11 +16,13 @@ from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from storage_engine.exceptions import RunStateError
+from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
+from storage_engine.retention.hold_memory import JournalHoldMemory
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
@@ -102,12 +104,14 @@ class Sample:
     """What was looked at and when.
 
     :param archive_lag: None where the lakes were not asked.
+    :param progress: None where no running broker was asked.
     """
 
     store_id: str
     at_ms: int
     levels: tuple[DiskUsage, ...]
     archive_lag: ArchiveLag | None
+    progress: BrokerProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,10 @@ class Journal:
         :raises StoreBusyError: it ran out, or is another's by now.
         """
         self._database.write(lambda connection: renew(connection, lease))
+
+    def hold_memory(self, store_id: str) -> HoldMemory:
+        """What the store's broker folder remembers of its hold on it."""
+        return JournalHoldMemory(self._database, store_id)
 
     # Runs
 
@@ -327,7 +335,12 @@ class Journal:
     # Samples and waivers
 
     def add_sample(
-        self, store_id: str, levels: Sequence[DiskUsage], at_ms: int, archive_lag: ArchiveLag | None = None
+        self,
+        store_id: str,
+        levels: Sequence[DiskUsage],
+        at_ms: int,
+        archive_lag: ArchiveLag | None = None,
+        progress: BrokerProgress | None = None,
     ) -> None:
         """Take down what was seen, and what the clocks of this machine say now."""
         row = {
@@ -336,6 +349,7 @@ class Journal:
             "at_ms": at_ms,
             "archive_lag": to_jsonable(archive_lag),
             "clock": to_jsonable(read_clock()),
+            "progress": to_jsonable(progress),
         }
         self._database.write(lambda connection: connection.execute(insert(samples).values(**row)))
 
@@ -350,7 +364,9 @@ class Journal:
         if row is None:
             return None
         lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
-        return Sample(row.store_id, row.at_ms, tuple(from_jsonable(DiskUsage, d) for d in row.levels), lag)
+        progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
+        levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
+        return Sample(row.store_id, row.at_ms, levels, lag, progress)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
         """What the clocks said at a store's newest samples, the last taken first."""

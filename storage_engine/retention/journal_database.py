@@ -137,6 +137,7 @@ class JournalDatabase:
             # Locks the row where a transaction doesn't lock the whole database.
             connection.execute(update(schema_version).values(version=schema_version.c.version))
             version = connection.execute(select(schema_version.c.version)).scalar_one()
+            metadata.create_all(connection)
             for column in ADDED_SINCE.get(version, ()):
                 kind = column.type.compile(connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")

@@ -18,7 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -100,8 +100,18 @@ samples = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("archive_lag", JSON(none_as_null=True)),
     Column("clock", JSON(none_as_null=True)),
+    Column("progress", JSON(none_as_null=True)),
 )
 Index("storage_engine_samples_by_store", samples.c.store_id, samples.c.at_ms)
+
+holds = Table(
+    "storage_engine_holds",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("state", JSON, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""What a broker folder remembers of its hold on a store beside a running broker; no row: not held."""
 
 waivers = Table(
     "storage_engine_waivers",
@@ -113,6 +123,7 @@ waivers = Table(
 )
 
 ADDED_SINCE: dict[int, tuple[Column[Any], ...]] = {
-    1: (stores.c.host, samples.c.archive_lag, samples.c.clock),
+    1: (stores.c.host, samples.c.archive_lag, samples.c.clock, samples.c.progress),
+    2: (samples.c.progress,),
 }
-"""By schema version, the columns that it lacks; all of them may be empty."""
+"""By schema version, the columns that it lacks; all of them may be empty. Tables that it lacks are made."""

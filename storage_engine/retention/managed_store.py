@@ -12,6 +12,7 @@ from typing import Any
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
 
 
@@ -29,6 +30,7 @@ class ManagedStore:
     :param second_lake: takes what is archived while ``lake`` can't be reached. What is in either counts.
     :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
         host on which it was first seen.
+    :param live: the broker that runs on the store; None: it is stopped.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ManagedStore:
     policy: Policy = field(default_factory=Policy)
     second_lake: LakeConfig | None = None
     host: str | None = None
+    live: LiveBroker | None = None
 
     @property
     def lakes(self) -> tuple[LakeConfig, ...]:

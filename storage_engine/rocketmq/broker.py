@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from storage_engine import durable
+from storage_engine.exceptions import ChangedUnderUsError
+from storage_engine.model.broker import BrokerStore, StoreSettings
+from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store import SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
+from storage_engine.rocketmq.beside.live_config import local_settings as live_settings
+from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.owed import owed
@@ -21,6 +27,8 @@ from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
+
+_NO_BROKER = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,26 @@ class RocketMQBrokerStore:
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
 
+    @property
+    def lets_go_at_once(self) -> int | None:
+        return 1
+
+    def guard(self, now_ms: int) -> HoldStatus:
+        return _NO_BROKER
+
+    def look_at_hold(self, now_ms: int) -> HoldStatus:
+        return _NO_BROKER
+
+    def unmanage(self, now_ms: int) -> HoldStatus:
+        return _NO_BROKER
+
+    def let_go(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            unlink_unchanged(segment)
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        return None
+
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         return dependents.expired_dependents(self.files.layout, self.config, min_offset)
 
@@ -69,13 +97,55 @@ class RocketMQBrokerStore:
         return tuple(path for path in (*active, *others) if path.exists())
 
 
-def open_store(
-    root: str, broker_conf: str | None, overrides: Mapping[str, str], time_zone: str | None
-) -> RocketMQBrokerStore:
+def open_store(settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
     """Open a store by its broker's settings; see :class:`storage_engine.model.broker.OpenStore`.
 
     :raises BadInputError: settings that its broker would not work with, or an unknown time zone.
     :raises StoreNotFoundError: a directory of the store is missing.
+    :raises BrokerError: its broker runs by the settings, and can't be asked.
     """
-    config = load_broker_config(broker_conf, overrides, root=root)
-    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(time_zone))
+    if settings.live is not None:
+        from storage_engine.rocketmq.beside.store import open_beside
+
+        return open_beside(settings, settings.live, memory)
+    return open_files(settings)
+
+
+def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
+    """A stopped broker's store, or the files of any."""
+    config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
+    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone))
+
+
+def local_settings(settings: StoreSettings) -> StoreSettings:
+    """See :class:`storage_engine.model.broker.LocalSettings`.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    if settings.live is None:
+        return settings
+    with reach(settings.live) as admin:
+        overrides = live_settings(admin.config(), settings.root, settings.overrides)
+    return replace(settings, broker_conf=None, overrides=overrides)
+
+
+def unlink_unchanged(segment: Segment) -> None:
+    """Unlink a segment's file and flush its directory, if the file is as the segment says.
+
+    The directory is flushed before the next, younger one goes: a power loss must never leave a hole.
+
+    :raises ChangedUnderUsError: it is not; nothing was done.
+    """
+    path = Path(segment.facts.path)
+    try:
+        found = FileFacts.of(path)
+    except FileNotFoundError:
+        found = None
+    if found != segment.facts:
+        raise ChangedUnderUsError(
+            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
+            "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
+            "Stop who does."
+        )
+    durable.unlink(path)
+    durable.fsync_path(path.parent)

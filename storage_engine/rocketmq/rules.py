@@ -144,7 +144,7 @@ def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: Z
 
 def mtime_ms(segment: Segment) -> int:
     """A segment's mtime in whole milliseconds, as Java's File#lastModified gives it."""
-    return segment.facts.mtime_ns // 1_000_000
+    return segment.mtime_ns // 1_000_000
 
 
 def _above(percent: int, what: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:

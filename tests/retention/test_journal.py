@@ -142,7 +142,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 2, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 3, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -153,7 +153,8 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journa
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 1")
         connection.execute("ALTER TABLE storage_engine_stores DROP COLUMN host")
-        for column in ("archive_lag", "clock"):
+        connection.execute("DROP TABLE storage_engine_holds")
+        for column in ("archive_lag", "clock", "progress"):
             connection.execute(f"ALTER TABLE storage_engine_samples DROP COLUMN {column}")
     connection.close()
     upgraded = Journal(f"sqlite:///{path}")
@@ -162,6 +163,9 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journa
     assert sample is not None
     assert (sample.levels, sample.archive_lag) == ((DiskUsage("/s", 50),), None)
     assert upgraded.clock_readings(store.store_id) == ()
+    memory = upgraded.hold_memory(store.store_id)
+    memory.save({"fence": 7})
+    assert memory.load() == {"fence": 7}
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "nosuch:///x"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import (
+    ChangedUnderUsError,
     CorruptFileError,
     GateRefusedError,
     LakeConflictError,
@@ -259,7 +260,7 @@ def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_d
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "record", change_then_record)
-        with pytest.raises(GateRefusedError, match="expected it as it was a moment ago"):
+        with pytest.raises(ChangedUnderUsError, match="expected it as it was a moment ago"):
             steps.release(store, "r")
     assert segment(store, 1 << 20).exists()
     assert {row.fate for row in build_report(store, "r").segments if row.planned} == {Fate.PENDING}

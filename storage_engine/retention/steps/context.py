@@ -96,9 +96,10 @@ def open_context(store: ManagedStore) -> Context:
     :raises BadInputError: settings that can't be used.
     :raises StoreNotFoundError: there is no such store.
     """
-    broker = open_store(store)
+    open_store(store)
     journal = Journal(store.journal_url)
-    return Context(store, journal, identify(store, journal), broker)
+    record = identify(store, journal)
+    return Context(store, journal, record, open_store(store, journal.hold_memory(record.store_id)))
 
 
 def approved_plan(run: Run) -> Plan:

@@ -1,27 +1,28 @@
-"""Delete what the approved plan says, as far as the gate lets it pass. The only place that unlinks segments.
+"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments go.
 
-Under the broker's lock and our lease: a new snapshot, a new plan, every segment judged before the first one
-goes; then, oldest first, for each: intent, unlink, directory flushed, result. Killed at any instant and run
-again, it goes on where it stopped.
+Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
+before the first one goes; then, oldest first: intent, the deed, directory flushed, result. Of a stopped
+broker's store one by one; beside a running broker together, since it deletes them itself. Killed at any
+instant and run again, it goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError, LakeConflictError, RunStateError
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError, RunStateError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, StoreSnapshot
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.retention.deciding import owed_by
-from storage_engine.retention.gate import Passage, Verdict, request_again, same_file, still_eligible
+from storage_engine.retention.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
     chain_heads,
@@ -77,7 +78,8 @@ def release(
     :raises RunStateError: no such run, it has no plan, or another plan was approved.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
-    :raises GateRefusedError: a segment has no valid receipt, is gone, or changes under our eyes.
+    :raises GateRefusedError: a segment has no valid receipt, or is gone.
+    :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
     :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
@@ -124,8 +126,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             # A queue or index file that broke since the plan is found while every segment is still there.
             context.broker.dependents(verdicts[-1].segment.end_offset)
         _flush_directories(context, held.snapshot)
-        for verdict in verdicts:
-            _delete(context, run, verdict, proofs, held.lease)
+        for batch in _batches(verdicts, context.broker.lets_go_at_once):
+            _delete(context, run, batch, proofs, held.lease)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
     return ReleaseResult(
@@ -273,10 +275,29 @@ def _hash_again(verdict: Verdict) -> Verdict:
     return Verdict(verdict.decision, Passage.PROVEN, verdict.receipt, detail)
 
 
-def _delete(context: Context, run: Run, verdict: Verdict, proofs: Proofs, lease: Lease) -> None:
+def _batches(verdicts: Sequence[Verdict], size: int | None) -> Iterator[Sequence[Verdict]]:
+    size = size or max(len(verdicts), 1)
+    return (verdicts[start : start + size] for start in range(0, len(verdicts), size))
+
+
+def _delete(context: Context, run: Run, verdicts: Sequence[Verdict], proofs: Proofs, lease: Lease) -> None:
+    """Have segments go together: intents, the deed, results."""
+    entries = [_entry(verdict, proofs) for verdict in verdicts]
+    said = [(entry.subject, to_jsonable(entry)) for entry in entries]
+    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
+    try:
+        context.broker.let_go([verdict.segment for verdict in verdicts])
+    except ChangedUnderUsError as error:
+        # Withdraws the intents: whatever becomes of the files now is not our doing.
+        withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries]
+        context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
+        raise
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+
+
+def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
     segment, receipt = verdict.segment, verdict.receipt
-    path = Path(segment.facts.path)
-    entry = SegmentRelease(
+    return SegmentRelease(
         log=segment.log,
         base_offset=segment.base_offset,
         facts=segment.facts,
@@ -289,23 +310,3 @@ def _delete(context: Context, run: Run, verdict: Verdict, proofs: Proofs, lease:
         receipt_hash=receipt.row_hash if receipt else None,
         lake=proofs.lake_of(receipt) if receipt else None,
     )
-    said = [(entry.subject, to_jsonable(entry))]
-    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
-    try:
-        found = FileFacts.of(path)
-    except FileNotFoundError:
-        found = None
-    if found is None or not same_file(found, segment.facts):
-        # Withdraws the intent: whatever becomes of the file now is not our doing.
-        context.journal.record(
-            run, Step.RELEASE, Phase.ERROR, [(entry.subject, {"found": to_jsonable(found)})]
-        )
-        raise GateRefusedError(
-            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
-            "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
-            "Stop who does."
-        )
-    durable.unlink(path)
-    # Before the next, younger one goes: a power loss must never leave a hole.
-    durable.fsync_path(path.parent)
-    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)

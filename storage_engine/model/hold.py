@@ -1,0 +1,89 @@
+"""A hold on a store whose broker runs on: what it rests on, and what has disturbed it. Broker-neutral."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class HoldMemory(Protocol):
+    """Where a broker folder keeps what it must know again after a kill. Durable when a call returns."""
+
+    def load(self) -> Mapping[str, Any] | None:
+        """What was saved last; None: nothing, or it was dropped."""
+        ...
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        """Replace what is kept; None drops it."""
+        ...
+
+
+class DisturbanceKind(StrEnum):
+    """What somebody else, or time, did to a held store."""
+
+    MTIME_CHANGED = "mtime-changed"
+    SETTING_CHANGED = "setting-changed"
+    SETTING_NOT_SAVED = "setting-not-saved"
+    """The broker's config file still has the old value, which a restart would bring back."""
+    SEGMENT_GONE = "segment-gone"
+    BROKER_RESTARTED = "broker-restarted"
+    BROKER_REPLACED = "broker-replaced"
+    """Another store's bytes under offsets that we know: a new lineage."""
+    ROLE_CHANGED = "role-changed"
+    HOLD_LAPSED = "hold-lapsed"
+    """Nobody renewed it in time; the broker was free to delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """:param detail: what was expected, what was found, and what to do.
+    :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
+    :param end_offset: behind that range; -1 otherwise.
+    :param topics: of the messages in that range, as far as they can still be told.
+    """
+
+    kind: DisturbanceKind
+    detail: str
+    log: str = ""
+    start_offset: int = -1
+    end_offset: int = -1
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldStatus:
+    """:param held: nothing that isn't released on purpose can go now, as far as can be told.
+    :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
+        needed, since only the active segment is there.
+    :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
+    :param disturbances: found by this look, and not reported before.
+    :param notices: what a person should know, and what could not be checked.
+    """
+
+    held: bool
+    fence_offset: int = -1
+    ends_at_ms: int | None = None
+    disturbances: tuple[Disturbance, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProgress:
+    """How far a running broker is with its own work; None: it doesn't say.
+
+    :param flush_behind_bytes: in the log and not on disk yet.
+    :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
+    :param checkpoint_behind_ms: by name, how much older than the newest message each value is.
+    :param timer_behind_messages: in the log and not in the timers yet.
+    """
+
+    sampled_at_ms: int
+    min_offset: int
+    max_offset: int
+    earliest_message_timestamp_ms: int | None
+    flush_behind_bytes: int | None
+    dispatch_behind_bytes: int | None
+    checkpoint_behind_ms: Mapping[str, int]
+    timer_behind_messages: int | None

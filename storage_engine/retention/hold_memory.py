@@ -1,0 +1,34 @@
+"""Where a broker folder keeps what it has to know again of a hold: one row of the journal a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.retention.journal_schema import holds
+
+
+class JournalHoldMemory:
+    """Implements :class:`storage_engine.model.hold.HoldMemory`."""
+
+    def __init__(self, database: JournalDatabase, store_id: str) -> None:
+        self._database = database
+        self._store_id = store_id
+
+    def load(self) -> Mapping[str, Any] | None:
+        query = select(holds.c.state).where(holds.c.store_id == self._store_id)
+        return self._database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        def write(connection: Connection) -> None:
+            connection.execute(delete(holds).where(holds.c.store_id == self._store_id))
+            if state is not None:
+                row = {"store_id": self._store_id, "state": to_jsonable(state), "at_ms": clock_ms()}
+                connection.execute(insert(holds).values(**row))
+
+        self._database.write(write)

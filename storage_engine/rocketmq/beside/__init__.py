@@ -1,0 +1,1 @@
+"""A store whose broker runs on: read from its disk, held and released through the broker itself."""

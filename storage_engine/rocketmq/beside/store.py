@@ -1,0 +1,144 @@
+"""A store whose broker runs on, as retention sees it: files for what they say, the broker for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.broker import StoreSettings
+from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.owed import Owed
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.watch import Watch
+from storage_engine.rocketmq.beside import dependents, hold, progress, release, watch
+from storage_engine.rocketmq.beside.hold import HeldBeside
+from storage_engine.rocketmq.beside.live_config import local_settings, refuse_slave
+from storage_engine.rocketmq.beside.reach import reach
+from storage_engine.rocketmq.beside.same_store import check_same_store
+from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class BesideStore:
+    """Implements :class:`storage_engine.model.broker.BrokerStore`.
+
+    :param files: the store's files, by the broker's live settings.
+    :param settings: those settings, as the broker says them.
+    """
+
+    admin: BrokerAdmin
+    files: RocketMQBrokerStore
+    settings: Mapping[str, str]
+    live: LiveBroker
+    memory: HoldMemory | None
+
+    @property
+    def lets_go_at_once(self) -> int | None:
+        return None
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Sealed is what both the files and the broker have behind them.
+
+        :raises BrokerError: the broker can't be asked.
+        :raises BadInputError: the directory isn't this broker's store.
+        """
+        before = self.admin.runtime_info()
+        seen = self.files.snapshot(now_ms)
+        (log,) = seen.logs
+        check_same_store(self.admin, log, seen.root)
+        log = hold.with_original_times(as_the_broker_says(log, before), self.memory)
+        return replace(seen, crashed=False, logs=(log,))
+
+    def watch(self, now_ms: int) -> Watch:
+        return watch.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        return self.files.triggers(snapshot, now_ms, request)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        return self.files.plan(snapshot, now_ms, request)
+
+    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+        return self.files.owed(snapshot)
+
+    def guard(self, now_ms: int) -> HoldStatus:
+        return hold.guard(self, now_ms)
+
+    def look_at_hold(self, now_ms: int) -> HoldStatus:
+        return hold.look(self, now_ms)
+
+    def unmanage(self, now_ms: int) -> HoldStatus:
+        return hold.unmanage(self, now_ms)
+
+    @contextmanager
+    def hold(self) -> Iterator[HeldBeside]:
+        """The hold must stand before anything is decided on; it outlives the block.
+
+        :raises GateRefusedError: it can't be had, or what is remembered of it can't be kept.
+        """
+        if self.memory is None:
+            raise GateRefusedError(
+                f"{self.files.files.layout.root}: expected a journal that remembers its hold, found none."
+            )
+        with hold.held(self) as held:
+            yield held
+
+    def let_go(self, segments: Sequence[Segment]) -> None:
+        release.let_go(self, segments)
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        return progress.progress(self.admin.runtime_info(), self.checkpoint(), now_ms)
+
+    def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
+        return self.files.dependents(min_offset)
+
+    def delete_dependents(self, files: Sequence[DependentFile]) -> None:
+        dependents.wait_until_gone(self, files)
+
+    def checkpoint(self) -> Mapping[str, int]:
+        return self.files.checkpoint()
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        return self.files.flush_paths(snapshot)
+
+
+def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
+    """A log as its files show it, cut to what the broker said before they were looked at.
+
+    :param info: asked for before the files were listed: only what it has behind it is sealed.
+    """
+    end = min(log.max_offset, info.commitlog_max_offset)
+    # The broker counts what is behind against a max offset that it takes a moment later.
+    dispatched = min(log.dispatched_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
+    return replace(
+        log,
+        segments=tuple(
+            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
+            for segment in log.segments
+        ),
+        dispatched_offset=max(dispatched, log.min_offset),
+    )
+
+
+def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> BesideStore:
+    """Open a store by the settings that its broker says it has.
+
+    :raises BadInputError: a slave, or settings that can't be worked with.
+    :raises StoreNotFoundError: a directory of the store is missing here.
+    :raises BrokerError: the broker can't be asked.
+    """
+    admin = reach(live)
+    found = admin.config()
+    refuse_slave(found, admin.address)
+    here = local_settings(found, settings.root, settings.overrides)
+    files = open_files(replace(settings, broker_conf=None, overrides=here))
+    return BesideStore(admin, files, found, live, memory)
