@@ -68,6 +68,7 @@ def _connection_type() -> dict[str, Any]:
                 "Time zone",
                 "IANA name of the zone in which the broker reads deleteWhen; empty: the worker's own.",
             ),
+            **_BROKER_FIELDS,
             "lake_directory": _text(
                 "Lake directory",
                 "Directory of an embedded lake (SQLite catalog and Parquet files); empty: as the "
@@ -175,6 +176,64 @@ def _option(
         "default": default,
     }
     return {**option, "sensitive": True} if sensitive else option
+
+
+def _flag(label: str, description: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": "boolean", "default": False},
+    }
+
+
+_BROKER_FIELDS = {
+    "mode": _choice(
+        "Mode",
+        ["offline", "beside"],
+        "offline: the broker is stopped while the store is cleaned. beside: it runs on; the store is held "
+        "and released through it.",
+    ),
+    "broker_address": _text(
+        "Broker address",
+        "Beside: host:port of the master's listen port; empty: name servers are asked for it each time.",
+    ),
+    "name_servers": _text("Name servers", "Beside: host:port, several separated by semicolons."),
+    "broker_name": _text("Broker name", "Beside: the broker's brokerName; needed with name servers alone."),
+    "broker_conn_id": _text(
+        "Broker credentials",
+        "Beside: a connection whose login and password are the broker's access key and secret key; empty: "
+        "requests are not signed.",
+    ),
+    "broker_tls": _choice(
+        "Broker TLS",
+        ["off", "on", "unverified"],
+        "Beside: whether broker and name servers are spoken to by TLS; unverified trusts any certificate.",
+    ),
+    "broker_ca_file": _text(
+        "Broker CA file", "PEM file of who signed the broker's certificate; empty: the system's authorities."
+    ),
+    "broker_server_name": _text(
+        "Broker server name", "Name that the broker's certificate must bear; empty: the address's host."
+    ),
+    "broker_certificate_file": _text(
+        "Own certificate", "PEM file of our own certificate and key, for a broker that wants one."
+    ),
+    "may_change_settings": _flag(
+        "May change settings",
+        "Beside: cleanFileForciblyEnable may be set to false on the broker while the store is held. Without "
+        "it nothing is held where the disk comes near the broker's forced cleanup.",
+    ),
+    "hold_hours": _number(
+        "Hold (hours)",
+        "Beside: a hold that nobody renews for so long ends by itself, and the broker deletes by its own "
+        "rules again; empty: 24.",
+    ),
+    "allow_same_disk": _flag(
+        "Allow the broker's disk",
+        "Beside: lake, journal, reports and temporary files may lie on a disk of the broker, which they can "
+        "fill.",
+    ),
+}
 
 
 _CONFIG_SECTION = {

@@ -12,6 +12,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.hooks.fields import Fields
+from storage_engine.hooks.live_broker import live_broker
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.managed_store import ManagedStore
@@ -45,7 +47,7 @@ def managed_store(
     :param password: the journal's password, put into its URL.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
-    read = _Fields(conn_id, extra)
+    read = Fields(conn_id, extra)
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
@@ -68,6 +70,7 @@ def managed_store(
         ),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
+        live=live_broker(read),
     )
 
 
@@ -81,7 +84,7 @@ def spark_connection(extra: Mapping[str, Any]) -> str:
     return str(extra.get("spark_conn_id") or DEFAULT_SPARK_CONNECTION)
 
 
-def _lake(read: _Fields, defaults: Defaults, directory: Path) -> LakeConfig:
+def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
     properties = read.mapping("lake_properties")
     place = read.text("lake_directory")
     if properties and place:
@@ -94,7 +97,7 @@ def _lake(read: _Fields, defaults: Defaults, directory: Path) -> LakeConfig:
     return LakeConfig.local(place or defaults.lake or str(directory / "lake"))
 
 
-def _second_lake(read: _Fields, defaults: Defaults) -> LakeConfig | None:
+def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
     named = read.extra.get("second_lake")
     value = named or defaults.second_lake
     if not value:
@@ -116,7 +119,7 @@ def _catalog_properties(text: str, option: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in properties.items()}
 
 
-def _journal_url(read: _Fields, password: str | None, defaults: Defaults, directory: Path) -> str:
+def _journal_url(read: Fields, password: str | None, defaults: Defaults, directory: Path) -> str:
     url = read.text("journal_url") or defaults.journal_url or f"sqlite:///{directory / 'journal.db'}"
     if not password:
         return url
@@ -124,59 +127,3 @@ def _journal_url(read: _Fields, password: str | None, defaults: Defaults, direct
         return make_url(url).set(password=password).render_as_string(hide_password=False)
     except ArgumentError:
         raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Typed access to a connection's extra fields."""
-
-    conn_id: str
-    extra: Mapping[str, Any]
-
-    def error(self, name: str, expected: str, found: object) -> BadInputError:
-        return BadInputError(
-            f"connection {self.conn_id}: field {name}: expected {expected}, found {found!r}."
-        )
-
-    def text(self, name: str, *, required: bool = False) -> str:
-        value = self.extra.get(name)
-        if value is None or value == "":
-            if required:
-                raise self.error(name, "a value", value)
-            return ""
-        if not isinstance(value, str):
-            raise self.error(name, "text", value)
-        return value.strip()
-
-    def choice(self, name: str, allowed: list[str]) -> str:
-        value = self.text(name) or allowed[0]
-        if value not in allowed:
-            raise self.error(name, f"one of {', '.join(allowed)}", value)
-        return value
-
-    def number(self, name: str) -> int | None:
-        """A whole number above 0; None where the field is empty."""
-        value = self.extra.get(name)
-        if value is None or value == "":
-            return None
-        try:
-            number = int(str(value))
-        except ValueError:
-            number = 0
-        if number < 1:
-            raise self.error(name, "a whole number above 0", value)
-        return number
-
-    def mapping(self, name: str) -> dict[str, str]:
-        """An object of texts; the form stores it as JSON text or as an object, so both are read."""
-        value = self.extra.get(name)
-        if isinstance(value, str) and value.strip():
-            try:
-                value = json.loads(value)
-            except ValueError:
-                raise self.error(name, "a JSON object", "something else") from None
-        if not value:
-            return {}
-        if not isinstance(value, dict):
-            raise self.error(name, "a JSON object", type(value).__name__)
-        return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
 from storage_engine.hooks.lake_credentials import with_credentials
+from storage_engine.hooks.live_broker import with_broker_credentials
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_CONNECTION = "storage_engine_default"
@@ -57,11 +58,12 @@ class StorageEngineHook(BaseHook):
         store = managed_store(
             self.storage_engine_conn_id, self.connection.extra_dejson, self.connection.password, _defaults()
         )
-        second = store.second_lake
+        second, live = store.second_lake, store.live
         store = replace(
             store,
             lake=with_credentials(store.lake, self.get_connection),
             second_lake=second and with_credentials(second, self.get_connection),
+            live=live and with_broker_credentials(live, self.connection.extra_dejson, self.get_connection),
         )
         _mask_secrets(store)
         return store
@@ -77,7 +79,7 @@ class StorageEngineHook(BaseHook):
         return store_queue(self.connection.extra_dejson)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Look at store, journal and lake without changing any; for the form's Test button.
+        """Look at store, broker, journal and lake without changing any; for the form's Test button.
 
         A lake that does not exist yet is no failure: the first archive creates it.
 
@@ -138,6 +140,8 @@ def _mask_secrets(store: ManagedStore) -> None:
     for lake in store.lakes:
         for secret in sorted(lake.secrets):
             mask_secret(secret)
+    if store.live is not None and store.live.secret_key:
+        mask_secret(store.live.secret_key)
     try:
         password = make_url(store.journal_url).password
     except ArgumentError:

@@ -1,0 +1,78 @@
+"""From a connection's fields to the broker that runs on its store. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.hooks.fields import Fields
+from storage_engine.hooks.lake_credentials import NamedConnection
+from storage_engine.model.live import LiveBroker
+
+OFFLINE = "offline"
+BESIDE = "beside"
+TLS_OFF = "off"
+TLS_ON = "on"
+TLS_UNVERIFIED = "unverified"
+
+
+def live_broker(read: Fields) -> LiveBroker | None:
+    """What the fields say of a running broker; None where the store's broker is stopped.
+
+    :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
+    """
+    mode = read.choice("mode", [OFFLINE, BESIDE])
+    address, name_servers = read.text("broker_address"), read.text("name_servers")
+    if mode == OFFLINE:
+        for name, given in (("broker_address", address), ("name_servers", name_servers)):
+            if given:
+                raise read.error(name, f"mode {BESIDE}, or no {name}: offline, no broker runs", given)
+        return None
+    name = read.text("broker_name")
+    if not address and not name_servers:
+        raise read.error("broker_address", "host:port of the broker's listen port, or name_servers", "")
+    if not address and not name:
+        raise read.error("broker_name", "the name by which name servers know the broker", "")
+    tls = read.choice("broker_tls", [TLS_OFF, TLS_ON, TLS_UNVERIFIED])
+    files = {key: read.text(key) for key in ("broker_ca_file", "broker_certificate_file")}
+    server_name = read.text("broker_server_name")
+    for key, given in {**files, "broker_server_name": server_name}.items():
+        if given and tls == TLS_OFF:
+            raise read.error(key, f"broker_tls {TLS_ON}, or no {key}", given)
+    return LiveBroker(
+        address=address,
+        name_servers=name_servers,
+        broker_name=name,
+        tls=tls != TLS_OFF,
+        tls_ca_file=files["broker_ca_file"],
+        tls_server_name=server_name,
+        tls_certificate_file=files["broker_certificate_file"],
+        tls_verify=tls != TLS_UNVERIFIED,
+        may_change_settings=read.flag("may_change_settings"),
+        hold_hours=read.number("hold_hours") or LiveBroker().hold_hours,
+        allow_same_disk=read.flag("allow_same_disk"),
+    )
+
+
+def with_broker_credentials(
+    live: LiveBroker, extra: Mapping[str, Any], connection: Callable[[str], NamedConnection]
+) -> LiveBroker:
+    """The broker with access key and secret key of the connection that ``broker_conn_id`` names, if any.
+
+    They are looked up when a task runs and stand in no DAG, no rendered field and no XCom.
+
+    :raises BadInputError: that connection lacks one of them.
+    """
+    conn_id = str(extra.get("broker_conn_id") or "").strip()
+    if not conn_id:
+        return live
+    found = connection(conn_id)
+    if not (found.login and found.password):
+        missing = "password" if found.login else "login"
+        raise BadInputError(
+            f"connection {conn_id}, named by broker_conn_id: expected the broker's access key as its login "
+            f"and the secret key as its password, found no {missing}."
+        )
+    return replace(live, access_key=found.login, secret_key=found.password)
