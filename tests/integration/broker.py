@@ -30,6 +30,10 @@ STOP_SECONDS = 60
 
 ACCESS = Access()
 
+BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
+CLEANS_AT_ONCE = str(JAVA_PROJECT / "CleansAtOnce.java")
+"""The same broker, whose cleaning begins when it has started, not a minute later."""
+
 JVM_OPTIONS = (
     "-Xms256m",
     "-Xmx512m",
@@ -243,9 +247,9 @@ class Broker:
 
     store: Path
     port: int
-    java: JavaProcess
     access: Access
     client: RemotingClient = field(init=False)
+    java: JavaProcess = field(init=False)
 
     def __post_init__(self) -> None:
         self.client = RemotingClient(self.port, self.access)
@@ -264,12 +268,14 @@ def start_broker(
     *,
     access: Access = ACCESS,
     jvm_options: Sequence[str] = (),
+    main_class: str = BROKER_MAIN,
 ) -> Broker:
     """Start a broker on a store directory and wait until it serves and is registered.
 
     :param work: directory for its config, home and logs; created.
     :param overrides: keys of broker.conf beyond those of the fixture stores.
     :param access: how this broker wants to be spoken to.
+    :param main_class: a class, or a source file that Java compiles as it starts it.
     :raises BrokerStartError: when it ends before it serves; the process is gone then.
     """
     work.mkdir(parents=True, exist_ok=True)
@@ -289,11 +295,30 @@ def start_broker(
             **(overrides or {}),
         },
     )
-    process = JavaProcess.start(
-        "org.apache.rocketmq.broker.BrokerStartup", ["-c", str(conf)], work / "broker", jvm_options
-    )
+    return _launch(Broker(store, port, access), work, name_server_port, jvm_options, main_class)
+
+
+def start_again(
+    broker: Broker,
+    work: Path,
+    name_server_port: int,
+    *,
+    jvm_options: Sequence[str] = (),
+    main_class: str = BROKER_MAIN,
+) -> None:
+    """Start a broker that was stopped or killed, at the same port and with its broker.conf as it left it.
+
+    :raises BrokerStartError: when it ends before it serves; the process is gone then.
+    """
+    _launch(broker, work, name_server_port, jvm_options, main_class)
+
+
+def _launch(
+    broker: Broker, work: Path, name_server_port: int, jvm_options: Sequence[str], main_class: str
+) -> Broker:
+    arguments = ["-c", str(work / "broker.conf")]
+    broker.java = process = JavaProcess.start(main_class, arguments, work / "broker", jvm_options)
     try:
-        broker = Broker(store, port, process, access)
         process.wait_until(lambda: bool(broker.client.runtime_info().values))
         name_servers = NameServers(f"127.0.0.1:{name_server_port}")
         process.wait_until(lambda: _is_registered(name_servers, broker))
@@ -312,9 +337,18 @@ def running_broker(
     *,
     access: Access = ACCESS,
     jvm_options: Sequence[str] = (),
+    main_class: str = BROKER_MAIN,
 ) -> Iterator[Broker]:
     """A broker for the duration of the block. It is killed at the end unless the block stopped it."""
-    broker = start_broker(store, work, name_server_port, overrides, access=access, jvm_options=jvm_options)
+    broker = start_broker(
+        store,
+        work,
+        name_server_port,
+        overrides,
+        access=access,
+        jvm_options=jvm_options,
+        main_class=main_class,
+    )
     try:
         yield broker
     finally:
