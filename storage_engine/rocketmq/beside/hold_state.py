@@ -1,0 +1,162 @@
+"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Found`). Data only.
+
+Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after a
+kill knows each file's first mtime and each setting's first value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+FORCIBLY: Final = "cleanFileForciblyEnable"
+RESERVED: Final = "fileReservedTime"
+HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
+"""Settings that a hold rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A segment whose mtime we set, or are about to.
+
+    :param inode: of the file; another one under its path is another file, which we never touched.
+    :param original_mtime_ns: before we touched it for the first time.
+    :param mtime_ns: what we set it to last.
+    :param ctime_ns: what the file system made of that; None: it was meant to be set, and may have been.
+    """
+
+    base_offset: int
+    path: str
+    inode: int
+    original_mtime_ns: int
+    mtime_ns: int
+    ctime_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSetting:
+    """A setting that we changed, or are about to.
+
+    :param original: its value before; as the broker writes it.
+    """
+
+    key: str
+    original: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldState:
+    """Everything that has to be known again after a kill.
+
+    :param manager: tells this hold from those of other managers; in the marker file of the store.
+    :param boot_timestamp_ms: of the broker's process when it was last looked at.
+    :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
+        needed, since only the active one is left.
+    :param ends_at_ms: when the broker may delete again by its own rules, unless the hold is renewed.
+    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made.
+    :param min_offset: the broker's, when it was last looked at.
+    :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
+    :param end_offset: behind the last of them.
+    :param releasing: base offsets of the segments that are let go right now; the fence lies behind them.
+    :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
+    :param reported: disturbances that last, and were reported already.
+    """
+
+    manager: str
+    boot_timestamp_ms: int
+    fence_offset: int = -1
+    ends_at_ms: int = 0
+    touched: tuple[Touched, ...] = ()
+    changed_settings: tuple[ChangedSetting, ...] = ()
+    expected_settings: Mapping[str, str] = field(default_factory=dict)
+    min_offset: int = 0
+    segments: tuple[tuple[int, int], ...] = ()
+    end_offset: int = 0
+    releasing: tuple[int, ...] = ()
+    last_trigger_ms: int | None = None
+    reported: tuple[str, ...] = ()
+
+    def touched_at(self, base_offset: int) -> Touched | None:
+        return next((t for t in self.touched if t.base_offset == base_offset), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFile:
+    """A file of the log, as its directory has it."""
+
+    base_offset: int
+    path: str
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSettings:
+    """:data:`HELD_SETTINGS` as broker.conf has them: what a restart of the broker brings back.
+
+    :param path: of broker.conf; None: nobody told us where it is.
+    :param values: those that are in it; one that isn't has the broker's default. None: it can't be read.
+    :param problem: why it can't.
+    """
+
+    path: str | None = None
+    values: Mapping[str, str] | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A broker and its log at one moment: what a hold is judged by. The broker was asked before the files.
+
+    :param settings: the broker's, as they work now.
+    :param role: brokerRole.
+    :param min_offset: the broker's; behind files that it no longer serves.
+    :param max_offset: the broker's; a segment that ends behind it is active.
+    :param files: of the log, by base offset; not necessarily back to back.
+    """
+
+    at_ms: int
+    address: str
+    boot_timestamp_ms: int
+    min_offset: int
+    max_offset: int
+    settings: Mapping[str, str]
+    role: str
+    files: tuple[SeenFile, ...]
+    saved: SavedSettings = field(default_factory=SavedSettings)
+
+    def file_at(self, base_offset: int) -> SeenFile | None:
+        return next((file for file in self.files if file.base_offset == base_offset), None)
+
+
+def load_state(memory: HoldMemory | None) -> HoldState | None:
+    """
+    :raises GateRefusedError: what is remembered isn't what this release writes.
+    """
+    saved = None if memory is None else memory.load()
+    if saved is None:
+        return None
+    try:
+        return from_jsonable(HoldState, saved, "the hold in the journal")
+    except BadInputError as error:
+        raise GateRefusedError(
+            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to unmanage "
+            "the store with it."
+        ) from error
+
+
+def save_state(memory: HoldMemory, state: HoldState | None) -> None:
+    """Durable when it returns."""
+    memory.save(None if state is None else to_jsonable(state))
