@@ -43,6 +43,7 @@ from storage_engine.lake.jobs import (
 )
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.manifest_entry import packed_facts
+from storage_engine.lake.pace import pace_at
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
@@ -71,9 +72,11 @@ def segment_jobs(
     broker: str,
     store_root: str,
     accept_damage: bool = False,
+    bytes_per_second: int | None = None,
 ) -> tuple[SegmentJob, ...]:
     """Describe what to archive; the only place that asks the lake where its data files go.
 
+    :param bytes_per_second: see ``pace``.
     :raises LakeUnavailableError: when the lake can't be read.
     """
     segments = list(segments)
@@ -94,6 +97,7 @@ def segment_jobs(
             accept_damage=accept_damage,
             attempt=attempts.get((segment.log, segment.base_offset), ""),
             original_mtime_ns=segment.original_mtime_ns,
+            bytes_per_second=bytes_per_second,
         )
         for segment in segments
     )
@@ -170,7 +174,11 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     staged = staged_location(data_file) if is_local and not exists else data_file
     try:
         if not exists:
-            with lake_errors(data_file, "write a data file"), _new_file(file_io, staged) as sink:
+            with (
+                lake_errors(data_file, "write a data file"),
+                _new_file(file_io, staged) as file,
+                pace_at(job.bytes_per_second).writing(file) as sink,
+            ):
                 write_data_file(job, codec, data, sink)
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
@@ -212,7 +220,8 @@ def _prove(
 ) -> ProvenSegment:
     with (
         parquet_errors(data_file),
-        open_data_file(file_io, staged) as stored,
+        open_data_file(file_io, staged) as file,
+        pace_at(job.bytes_per_second).reading(file) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
         counter = RowCounter()
@@ -271,11 +280,14 @@ def _read_source(job: SegmentJob) -> tuple[memoryview, str]:
     data = _source_memory(job.facts.size_bytes)
     digest = hashlib.sha256()
     done = 0
+    pace = pace_at(job.bytes_per_second)
     with _source_errors(job), Path(job.path).open("rb", buffering=0) as file:
         inode = os.fstat(file.fileno()).st_ino
         while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
             digest.update(data[done : done + count])
             done += count
+            pace.spend(count)
+        pace.forget(file.fileno())
     if (done, inode) != (len(data), job.facts.inode):
         raise ProofError(
             f"{job.path}: expected {len(data)} bytes of inode {job.facts.inode}, read {done} of inode "

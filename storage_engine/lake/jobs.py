@@ -24,6 +24,7 @@ class SegmentJob:
     :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or
         rewritten: another engine's snapshot expiry may still delete it.
+    :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
     """
 
     store_id: str
@@ -38,6 +39,7 @@ class SegmentJob:
     accept_damage: bool = False
     attempt: str = ""
     original_mtime_ns: int | None = None
+    bytes_per_second: int | None = None
 
     @property
     def path(self) -> str:

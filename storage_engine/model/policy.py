@@ -41,6 +41,8 @@ class Policy:
     :param archive_lag_alarm_bytes: sealed bytes without a proof above which an alarm is raised; None: never.
     :param archive_lag_alarm_seconds: age of the oldest sealed segment without a proof above which an alarm
         is raised; None: never.
+    :param archive_bytes_per_second: how fast one archive task may read and write at most, all processes of
+        its Spark job together, so that a broker on the same disks keeps its speed; None: no limit.
     :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
     """
 
@@ -51,4 +53,5 @@ class Policy:
     archive_budget_bytes: int = 16 << 30
     archive_lag_alarm_bytes: int | None = None
     archive_lag_alarm_seconds: int | None = None
+    archive_bytes_per_second: int | None = None
     lag_max_age_minutes: int = 60

@@ -8,7 +8,7 @@ the manifest's entries and the receipts of all of them: by 224 MiB for 10,000.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import SparkJobError, StorageEngineError
@@ -81,7 +81,7 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     context = spark.sparkContext
     try:
         with visible_to_executors(spark, jobs) as sight:
-            groups = task_groups(jobs, context.defaultParallelism)
+            groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)
             tasks = context.parallelize(groups, len(groups))
             outcomes: list[_Outcome] = tasks.map(lambda group: _attempt(sight, group)).collect()
     except StorageEngineError:
@@ -93,6 +93,17 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
             "the driver's log for the rest; running it again is safe."
         ) from error
     return outcomes
+
+
+def _at_one_limit(jobs: Sequence[SegmentJob], parallelism: int) -> list[SegmentJob]:
+    """Each task is a process with a pace of its own: together they keep to what one was allowed."""
+    tasks = max(1, min(len(jobs), parallelism))
+    return [
+        job
+        if job.bytes_per_second is None
+        else replace(job, bytes_per_second=max(1, job.bytes_per_second // tasks))
+        for job in jobs
+    ]
 
 
 def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,15 @@ def test_segments_are_archived_by_tasks_and_committed_together(
     assert [Path(s.path).read_bytes() for s in restored] == [path.read_bytes() for path in segments]
     assert archive_segments(spark, jobs) == rows
     assert archive_segments(spark, []) == ()
+
+
+def test_tasks_keep_to_one_limit_together(spark: Any, lake: Lake, segments: list[Path]) -> None:
+    jobs = [replace(job, bytes_per_second=4 << 20) for job in _jobs(lake, segments)]
+    began = time.monotonic()
+    rows = archive_segments(spark, jobs)
+    seconds = time.monotonic() - began
+    # Each process may catch up on a tenth of a second.
+    assert seconds > sum(row.size_bytes + 3 * row.data_file_bytes for row in rows) / (4 << 20) - 0.4
 
 
 def test_lost_and_damaged_data_files_are_replaced_by_archiving_again(

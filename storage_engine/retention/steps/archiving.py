@@ -224,6 +224,7 @@ def _jobs(
         broker=context.store.broker,
         store_root=context.store.real_root,
         accept_damage=accept_damage,
+        bytes_per_second=context.store.policy.archive_bytes_per_second,
     )
 
 

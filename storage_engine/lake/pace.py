@@ -1,0 +1,156 @@
+"""How fast archiving may read and write, so that a broker on the same disks keeps its own speed.
+
+A limit is one of the process, over all its threads, and counts every byte that is read from segments and
+written to or read back from data files, cached or not. Archiving at a limit is gentle in two more ways: what
+is written goes to disk as it is written, not in one burst at the end, and pages that only we wanted leave
+the page cache. The kernel keeps those that a process has mapped and used, as a broker has those that it
+serves to consumers far behind. Without a limit nothing here costs anything.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+_BURST_SECONDS = 0.1
+"""So much of a pause may be caught up on afterwards."""
+
+_BLOCK_BYTES = 1 << 20
+"""Written at a time, so that no single write is a burst."""
+
+_SYNC_BYTES = 16 << 20
+
+
+class Pace:
+    """No limit."""
+
+    def spend(self, count: int) -> None:
+        """Wait until ``count`` bytes more may be read or written."""
+
+    def forget(self, descriptor: int) -> None:
+        """The bytes of this open file won't be wanted again soon."""
+
+    @contextmanager
+    def writing(self, sink: Any) -> Iterator[Any]:
+        """
+        :param sink: an open binary file, which is left open.
+        :return: what to write to instead.
+        """
+        yield sink
+
+    @contextmanager
+    def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
+        """
+        :param file: open for reading at any position; it is left open.
+        :return: what to read from instead.
+        """
+        yield file
+
+
+class LimitedPace(Pace):
+    """A token bucket: who finds it empty waits, in the order of asking.
+
+    :param bytes_per_second: above 0.
+    :param clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._paid_until = clock()
+
+    def spend(self, count: int) -> None:
+        with self._lock:
+            now = self._clock()
+            start = max(self._paid_until, now - _BURST_SECONDS)
+            self._paid_until = start + count / self._bytes_per_second
+            pause = self._paid_until - now
+        if pause > 0:
+            self._sleep(pause)
+
+    def forget(self, descriptor: int) -> None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    @contextmanager
+    def writing(self, sink: Any) -> Iterator[Any]:
+        yield _PacedSink(sink, self)
+
+    @contextmanager
+    def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
+        source = _PacedSource(file, self)
+        with pa.PythonFile(source, mode="r") as paced:
+            yield paced
+        if isinstance(file, pa.OSFile):
+            self.forget(file.fileno())
+
+
+@cache
+def pace_at(bytes_per_second: int | None) -> Pace:
+    """The process's one pace at a limit, shared by all who archive at it; None: without one."""
+    return Pace() if bytes_per_second is None else LimitedPace(bytes_per_second)
+
+
+class _PacedSink(io.RawIOBase):
+    """Closing it leaves the sink open."""
+
+    def __init__(self, sink: Any, pace: Pace) -> None:
+        super().__init__()
+        self._sink = sink
+        self._pace = pace
+        self._unsynced_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _BLOCK_BYTES):
+            block = view[start : start + _BLOCK_BYTES]
+            self._pace.spend(len(block))
+            self._sink.write(block)
+            self._unsynced_bytes += len(block)
+        if self._unsynced_bytes >= _SYNC_BYTES and isinstance(self._sink, pa.OSFile):
+            os.fdatasync(self._sink.fileno())
+            self._unsynced_bytes = 0
+        return len(view)
+
+
+class _PacedSource(io.RawIOBase):
+    """Closing it leaves the file open."""
+
+    def __init__(self, file: pa.NativeFile, pace: Pace) -> None:
+        super().__init__()
+        self._file = file
+        self._pace = pace
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(None if size < 0 else size)
+        self._pace.spend(len(data))
+        return data
