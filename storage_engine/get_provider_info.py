@@ -112,6 +112,11 @@ def _connection_type() -> dict[str, Any]:
                 "Archive lag alarm (seconds)",
                 "Alarm when a sealed segment is older than this without a proof; empty: never.",
             ),
+            "archive_bytes_per_second": _number(
+                "Archive limit (bytes a second)",
+                "What one archive task reads and writes at most, so that a broker on the same disks keeps "
+                "its speed; empty: no limit.",
+            ),
             "lag_policy": _choice(
                 "Lag policy",
                 ["warn", "block", "ignore"],

@@ -10,6 +10,7 @@ import click
 
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.cli.options import (
+    archive_limit_option,
     check_store,
     json_option,
     lake_option,
@@ -49,6 +50,7 @@ from storage_engine.wording import bytes_text, count_text
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @policy_options
+@archive_limit_option
 @json_option
 def clean(
     store: Path,
@@ -64,6 +66,7 @@ def clean(
     lag_policy: str,
     pending_policy: str,
     archive_policy: str,
+    archive_bytes_per_second: int | None,
     as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
@@ -81,6 +84,7 @@ def clean(
         archive_policy,
         second_lake_dir,
         pending_policy,
+        archive_bytes_per_second,
     )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.options import (
+    archive_limit_option,
     check_store,
     journal_of,
     json_option,
@@ -49,6 +50,7 @@ from storage_engine.wording import bytes_text
     callback=size_bytes,
     help="At most so much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
 )
+@archive_limit_option
 @json_option
 def archive(
     store: Path,
@@ -62,6 +64,7 @@ def archive(
     spark_master: str | None,
     accept_damage: bool,
     budget_bytes: int | None,
+    archive_bytes_per_second: int | None,
     as_json: bool,
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
@@ -69,7 +72,13 @@ def archive(
     The store is only read. A segment that is archived already is left alone.
     """
     managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+        store,
+        lake_dir,
+        broker_conf,
+        overrides,
+        time_zone,
+        second_lake_dir=second_lake_dir,
+        archive_bytes_per_second=archive_bytes_per_second,
     )
     check_store(managed)
     run_key = f"archive-{clock_ms()}"

@@ -106,6 +106,21 @@ pending_policy_option = click.option(
 )
 
 
+def _speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    speed = size_bytes(context, parameter, text)
+    if speed is not None and speed < 1:
+        raise click.BadParameter(f"expected a size above 0, found {text!r}", context, parameter)
+    return speed
+
+
+archive_limit_option = click.option(
+    "--archive-bytes-per-second",
+    metavar="SIZE",
+    callback=_speed,
+    help="Read and write at most so much a second while archiving, such as 50MB; default: no limit.",
+)
+
+
 def policy_options(command: Command) -> Command:
     for decorate in (
         pending_policy_option,
@@ -138,6 +153,7 @@ def managed_store(
     archive_policy: str = ArchiveMode.REQUIRED.value,
     second_lake_dir: Path | None = None,
     pending_policy: str = PendingPolicy.WARN.value,
+    archive_bytes_per_second: int | None = None,
 ) -> ManagedStore:
     """The store that a command line names. Without a lake, only steps that need none may be called.
 
@@ -159,6 +175,7 @@ def managed_store(
             archive=ArchiveMode(archive_policy),
             lag_policy=LagPolicy(lag_policy),
             pending_policy=PendingPolicy(pending_policy),
+            archive_bytes_per_second=archive_bytes_per_second,
         ),
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,

@@ -66,6 +66,7 @@ def managed_store(
             archive_budget_bytes=read.number("archive_budget_bytes") or Policy().archive_budget_bytes,
             archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),
             archive_lag_alarm_seconds=read.number("archive_lag_alarm_seconds"),
+            archive_bytes_per_second=read.number("archive_bytes_per_second"),
             lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
         ),
         second_lake=_second_lake(read, defaults),

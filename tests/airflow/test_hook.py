@@ -55,6 +55,13 @@ def test_the_journal_password_is_put_into_its_url() -> None:
     assert store.journal_url == "postgresql://keeper:p%40ss%2Fword@db/journal"
 
 
+def test_how_fast_to_archive_is_a_number_of_bytes() -> None:
+    assert _store({}).policy.archive_bytes_per_second is None
+    assert _store({"archive_bytes_per_second": "50000000"}).policy.archive_bytes_per_second == 50_000_000
+    with pytest.raises(BadInputError, match="archive_bytes_per_second: expected a whole number above 0"):
+        _store({"archive_bytes_per_second": 0})
+
+
 @pytest.mark.parametrize("form", [lambda value: value, json.dumps], ids=["object", "text"])
 def test_objects_may_come_as_json_text(form: Callable[[object], object]) -> None:
     store = _store(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,23 @@ def test_a_size_that_is_none_is_refused(cli, archived, text: str) -> None:
     refused = cli("verify", "--lake", archived.lake, "--max-bytes", text)
     assert refused.exit_code == 2
     assert "expected a size such as 10GiB" in refused.err
+
+
+def test_archiving_keeps_to_its_limit(cli, store_copy, tmp_path) -> None:
+    words = (
+        "archive",
+        store_copy("clean-stop"),
+        "--lake",
+        tmp_path / "lake",
+        "--budget",
+        "1MiB",
+        "--archive-bytes-per-second",
+    )
+    assert "expected a size above 0, found '0'" in cli(*words, "0").err
+    began = time.monotonic()
+    (row,) = cli(*words, "2MiB", "--json").json["archived"]
+    least = row["size_bytes"] + 3 * row["data_file_bytes"]
+    assert time.monotonic() - began > least / (2 << 20) - 0.2
 
 
 def test_restore_brings_every_segment_back_and_keeps_what_is_there(cli, archived, sealed, tmp_path) -> None:
