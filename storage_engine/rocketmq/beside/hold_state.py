@@ -63,6 +63,10 @@ class HoldState:
     :param min_offset: the broker's, when it was last looked at.
     :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
     :param end_offset: behind the last of them.
+    :param max_offset: the broker's, when it was last looked at.
+    :param address: of the broker, then.
+    :param frame_offset: where the first message of the newest sealed segment begins; -1: none is known.
+    :param frame_sha256: of that message's frame.
     :param releasing: base offsets of the segments that are let go right now; the fence lies behind them.
     :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
     :param reported: disturbances that last, and were reported already.
@@ -78,6 +82,10 @@ class HoldState:
     min_offset: int = 0
     segments: tuple[tuple[int, int], ...] = ()
     end_offset: int = 0
+    max_offset: int = 0
+    address: str = ""
+    frame_offset: int = -1
+    frame_sha256: str = ""
     releasing: tuple[int, ...] = ()
     last_trigger_ms: int | None = None
     reported: tuple[str, ...] = ()
@@ -125,6 +133,8 @@ class Found:
     :param min_offset: the broker's; behind files that it no longer serves.
     :param max_offset: the broker's; a segment that ends behind it is active.
     :param files: of the log, by base offset; not necessarily back to back.
+    :param frame_sha256: of the frame that the broker has at the ``frame_offset`` that is remembered; "": no
+        message begins there. None: nobody asked.
     """
 
     at_ms: int
@@ -136,6 +146,7 @@ class Found:
     role: str
     files: tuple[SeenFile, ...]
     saved: SavedSettings = field(default_factory=SavedSettings)
+    frame_sha256: str | None = None
 
     def file_at(self, base_offset: int) -> SeenFile | None:
         return next((file for file in self.files if file.base_offset == base_offset), None)

@@ -1,0 +1,221 @@
+"""What somebody else, or time, did to a held store: what is remembered of it against what is found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Final
+
+from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState, Touched
+from storage_engine.rocketmq.beside.live_config import SLAVE
+from storage_engine.rocketmq.store import LOG
+
+ENDS_TRUST: Final = frozenset({DisturbanceKind.BROKER_REPLACED, DisturbanceKind.ROLE_CHANGED})
+"""What is remembered is of another store than the broker's: nothing may be held, renewed or let go by it."""
+
+_DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
+"""What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
+
+
+def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
+    """Everything that isn't as it was left; what lasts and was reported already is left out.
+
+    Where the broker has another store now, nothing else is said: it would be about the wrong one.
+    """
+    seen = tuple(chain(_role(state, found), _replaced(state, found)))
+    if not seen:
+        seen = tuple(
+            chain(
+                _restarted(state, found),
+                _lapsed(state, found),
+                _gone(state, found),
+                _touched(state, found),
+                _settings(state, found),
+                _saved(state, found),
+            )
+        )
+    return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
+
+
+def name_of(disturbance: Disturbance) -> str:
+    """What ``HoldState.reported`` has of it: the same as long as it lasts."""
+    return f"{disturbance.kind.value}: {disturbance.detail}"
+
+
+def _role(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    if found.role == SLAVE:
+        yield Disturbance(
+            DisturbanceKind.ROLE_CHANGED,
+            f"{found.address}: expected a master, found a slave (brokerRole={found.role}): another broker is "
+            "the master now. Nothing is held or let go here. Manage the new master's store, and unmanage this "
+            "one.",
+        )
+    elif state.address and found.address != state.address and _is_other_process(state, found):
+        yield Disturbance(
+            DisturbanceKind.ROLE_CHANGED,
+            f"expected the master at {state.address}, found another process as the master at "
+            f"{found.address}: a slave was promoted, or the broker has moved. Its segments need not be the "
+            "files here, so nothing is held or let go. Where they are the same files, unmanage the store, and "
+            "the next run holds it anew; where they aren't, manage the new master's store.",
+        )
+
+
+def _replaced(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    what = ""
+    if found.max_offset < _newest_offset(state):
+        what = (
+            f"expected a log that reaches beyond {_newest_offset(state)}, where its newest segment began, "
+            f"found one that ends at {found.max_offset}"
+        )
+    elif _is_known_frame_other(state, found):
+        what = f"expected the message at offset {state.frame_offset} that was there, found other bytes"
+    if what:
+        yield Disturbance(
+            DisturbanceKind.BROKER_REPLACED,
+            f"{found.address}: {what}: the broker has another store than before (restored, wiped, or another "
+            "broker). Nothing is held or let go. Find out why; then begin a new lineage with `adopt`, and "
+            "what is in the lake stays.",
+        )
+
+
+def _restarted(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    if not _is_other_process(state, found):
+        return
+    shorter = (
+        f" Its log ends at {found.max_offset}, {state.max_offset - found.max_offset} bytes before where it "
+        "ended: the crash lost what was not flushed."
+        if found.max_offset < state.max_offset
+        else ""
+    )
+    yield Disturbance(
+        DisturbanceKind.BROKER_RESTARTED,
+        f"{found.address}: expected the process started {_time(state.boot_timestamp_ms)}, found one started "
+        f"{_time(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its files; settings "
+        f"are as broker.conf has them.{shorter}",
+    )
+
+
+def _lapsed(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    if 0 < state.ends_at_ms < found.at_ms:
+        yield Disturbance(
+            DisturbanceKind.HOLD_LAPSED,
+            f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody "
+            "did: since then the broker was free to delete by its own rules. Let the pipeline run more often "
+            "than hold_hours.",
+        )
+
+
+def _gone(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    """One a range that is gone, as far as its segments are neighbours."""
+    there = {file.base_offset for file in found.files}
+    ends = [base for base, _ in state.segments[1:]] + [state.end_offset]
+    start = -1
+    end = -1
+    for (base, _), behind in zip(state.segments, ends, strict=True):
+        # Files behind the newest message are preallocated: there is nothing in them to be lost.
+        gone = base not in there and base not in state.releasing and base < state.max_offset
+        if gone and start < 0:
+            start = base
+        if gone:
+            end = min(behind, state.max_offset)
+        elif start >= 0:
+            yield _range_gone(start, end)
+            start = -1
+    if start >= 0:
+        yield _range_gone(start, end)
+
+
+def _range_gone(start: int, end: int) -> Disturbance:
+    return Disturbance(
+        DisturbanceKind.SEGMENT_GONE,
+        f"expected the log's bytes [{start}, {end}), found no file: they went without us. Find out who "
+        "deletes (the broker's own rules, an administrator, another tool), and stop it.",
+        log=LOG,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    for touched in state.touched:
+        file = found.file_at(touched.base_offset)
+        if file is None:
+            continue
+        if file.inode != touched.inode:
+            why = f"expected inode {touched.inode}, found {file.inode}: another file has its name"
+        elif file.mtime_ns in _possible_mtimes(touched):
+            continue
+        else:
+            why = (
+                f"expected the modification time {_time(touched.mtime_ns // 1_000_000)} that the hold set, "
+                f"found {_time(file.mtime_ns // 1_000_000)}: somebody touched it"
+            )
+        yield Disturbance(
+            DisturbanceKind.MTIME_CHANGED,
+            f"{file.path}: {why}. The hold rests on it until it is renewed. Find out who changes the store's "
+            "files, and stop it.",
+            log=LOG,
+        )
+
+
+def _possible_mtimes(touched: Touched) -> tuple[int, ...]:
+    if touched.ctime_ns is None:  # killed in between: it was meant to be set, and may have been
+        return (touched.mtime_ns, touched.original_mtime_ns)
+    return (touched.mtime_ns,)
+
+
+def _settings(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    for key, expected in _expected(state).items():
+        value = found.settings.get(key)
+        if value != expected:
+            yield Disturbance(
+                DisturbanceKind.SETTING_CHANGED,
+                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
+                "store was held. Find out who, and set it back.",
+            )
+
+
+def _saved(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    """What a restart would undo; what can't be read is for a notice, not for an alarm."""
+    if found.saved.values is None:
+        return
+    for key in _expected(state):
+        saved, works = found.saved.values.get(key, _DEFAULTS[key]), found.settings.get(key)
+        if works is not None and saved != works:
+            yield Disturbance(
+                DisturbanceKind.SETTING_NOT_SAVED,
+                f"{found.saved.path}: expected {key}={works}, as the broker works now, found {key}={saved}"
+                f"{'' if key in found.saved.values else ' (the default)'}: a restart brings that back. Make "
+                "the file writable for the broker, or write it there.",
+            )
+
+
+def _expected(state: HoldState) -> dict[str, str]:
+    return {**state.expected_settings, **{changed.key: changed.ours for changed in state.changed_settings}}
+
+
+def _newest_offset(state: HoldState) -> int:
+    """Where the segment began that was active: what is below it was sealed, and on disk."""
+    return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
+
+
+def _is_known_frame_other(state: HoldState, found: Found) -> bool:
+    return (
+        state.frame_offset >= found.min_offset
+        and bool(state.frame_sha256)
+        and found.frame_sha256 is not None
+        and found.frame_sha256 != state.frame_sha256
+    )
+
+
+def _is_other_process(state: HoldState, found: Found) -> bool:
+    return found.boot_timestamp_ms != state.boot_timestamp_ms
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # an mtime can be any number
+        return f"{ms} ms after 1970"
