@@ -139,6 +139,10 @@ class GateRefusedError(StorageEngineError):
     """A release was refused because an invariant does not hold; nothing was deleted by this call."""
 
 
+class ReleasedTooMuchError(StorageEngineError):
+    """A broker, or somebody beside it, deleted more than was let go; what exceeds it may be lost."""
+
+
 class RunStateError(StorageEngineError):
     """A step was called for a run that is not at this step (no plan, not approved, unknown key)."""
 

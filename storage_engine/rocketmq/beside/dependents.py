@@ -1,0 +1,69 @@
+"""Queue and index files beside a running broker: it deletes them itself, once its log begins later.
+
+That is a pass of its own, each cleanResourceInterval and only when the min offset has moved
+(CleanConsumeQueueService#deleteExpiredFiles). Request 306 would not hurry it: it drops whole queues, with
+their last file and their count of offsets (ConsumeQueueStore#cleanExpired).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine import durable
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.plan import DependentFile
+from storage_engine.rocketmq.beside.passes import (
+    Patience,
+    dependents_patience_seconds,
+    until_first_pass_seconds,
+)
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.beside.store import BesideStore
+
+POLL_SECONDS: Final = 0.25
+LISTINGS: Final = 5
+"""Times that they are listed anew when the broker deletes one in the middle."""
+
+
+def expired(store: BesideStore, min_offset: int) -> tuple[DependentFile, ...]:
+    """The files that the broker will delete once its log begins at ``min_offset``; it may be at it.
+
+    :raises CorruptFileError: a file that can't be what its name says.
+    :raises StoreBusyError: files went away each time that they were listed.
+    """
+    for _ in range(LISTINGS):
+        try:
+            return store.files.dependents(min_offset)
+        except FileNotFoundError as error:
+            gone = error
+    raise StoreBusyError(
+        f"{gone.filename}: went away while the store was being read, as others did before: its broker is "
+        "cleaning. Try again in a minute."
+    ) from gone
+
+
+def wait_until_gone(
+    store: BesideStore, files: Sequence[DependentFile], meanwhile: Callable[[], object]
+) -> None:
+    """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
+
+    :param meanwhile: called now and then.
+    :raises BrokerError: the broker can't be asked when it was started.
+    """
+    paths = {Path(file.facts.path) for file in files}
+    left = {path for path in paths if path.exists()}
+    if left:
+        first = until_first_pass_seconds(store.admin.runtime_info().boot_timestamp_ms)
+        patience = Patience(dependents_patience_seconds(store.files.config), first, meanwhile)
+        while left and not patience.is_over:
+            patience.pause(POLL_SECONDS)
+            still = {path for path in left if path.exists()}
+            if still != left:
+                patience.progressed()
+            left = still
+    for directory in {path.parent for path in paths}:
+        if directory.is_dir():
+            durable.fsync_path(directory)

@@ -1,0 +1,258 @@
+"""Let exactly a prefix of a running broker's log go: the broker deletes it, and nothing behind it.
+
+A broker has no call for that. It deletes what has expired by its mtime, from the oldest on and as long as
+each has; so what stays is fenced, the prefix is made as old as can be, and the broker is told to delete. What
+went is known from both: its min offset, and the files. Killed at any instant and called again with what is
+left of the prefix, it goes on: the fence behind the prefix stands before anything of it can go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine import durable
+from storage_engine.exceptions import (
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    ChangedUnderUsError,
+    GateRefusedError,
+    ReleasedTooMuchError,
+    StoreNotFoundError,
+)
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.rocketmq.beside import hold
+from storage_engine.rocketmq.beside.hold_state import HoldState, load_state, save_state
+from storage_engine.rocketmq.beside.passes import (
+    MANUAL_PASSES,
+    Patience,
+    interval_ms,
+    segment_patience_seconds,
+    until_first_pass_seconds,
+)
+from storage_engine.rocketmq.mapped_files import NAME_DIGITS
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.beside.store import BesideStore
+
+POLL_SECONDS: Final = 0.25
+UNANSWERED_SECONDS: Final = 30.0
+"""How long a broker may leave us without an answer while it is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What goes, and the first file that stays.
+
+    :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
+    """
+
+    segments: tuple[Segment, ...]
+    stays: Path
+    directories: dict[Path, tuple[int, int]]
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def let_go(
+    store: BesideStore, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.
+
+    :param meanwhile: called now and then while it waits.
+    :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
+    :raises GateRefusedError: the store isn't held, or its broker restarted meanwhile; nothing was done.
+    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
+    :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
+    :raises ReleasedTooMuchError: more is gone than these.
+    """
+    if not segments:
+        return
+    memory, state = _standing_hold(store)
+    prefix = _prefix(store, segments)
+    _check_unchanged(prefix, state)
+    info = store.admin.runtime_info()
+    if info.boot_timestamp_ms != state.boot_timestamp_ms:
+        raise GateRefusedError(
+            f"{store.admin.address}: expected the broker that was held, started at "
+            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. Nothing was "
+            "deleted. Run the same again, which looks at the new one."
+        )
+    state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
+    patience = Patience(
+        segment_patience_seconds(store.files.config),
+        until_first_pass_seconds(info.boot_timestamp_ms),
+        meanwhile,
+    )
+    state = _have_it_go(store, memory, state, prefix, patience)
+    for directory in prefix.directories:
+        durable.fsync_path(directory)
+    hold.forget_released(store, memory, state)
+
+
+def _standing_hold(store: BesideStore) -> tuple[HoldMemory, HoldState]:
+    state = load_state(store.memory)
+    if store.memory is None or state is None:
+        raise GateRefusedError(
+            f"{store.files.files.layout.root}: expected the store to be held, found no hold of it. Nothing "
+            "was deleted. Hold it first."
+        )
+    return store.memory, state
+
+
+def _prefix(store: BesideStore, segments: Sequence[Segment]) -> Prefix:
+    """
+    :raises GateRefusedError: no file follows the last of them: then nothing would be left.
+    """
+    name = str(segments[-1].end_offset).zfill(NAME_DIGITS)
+    paths = store.files.files.layout.log_paths
+    stays = next((path / name for path in paths if (path / name).exists()), None)
+    if stays is None:
+        raise GateRefusedError(
+            f"{', '.join(map(str, paths))}: expected segment {name} behind those that go, found none. "
+            "Nothing was deleted. Plan again."
+        )
+    directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
+    return Prefix(tuple(segments), stays, {path: _identity(path) for path in directories})
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    stat = directory.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _check_unchanged(prefix: Prefix, state: HoldState) -> None:
+    """
+    :raises ChangedUnderUsError: one isn't as it was, and no release of ours is on its way.
+    :raises GateRefusedError: likewise, while one is: they may still go as it meant.
+    """
+    for segment in prefix.segments:
+        try:
+            found = FileFacts.of(segment.facts.path)
+        except FileNotFoundError:
+            if segment.base_offset in state.releasing:
+                continue
+            found = None
+        if found == segment.facts:
+            continue
+        text = (
+            f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "
+            f"{found or 'no file'}: somebody changes the store while we hold it."
+        )
+        if state.releasing:
+            raise GateRefusedError(f"{text} What an earlier call let go may still go. Stop who does.")
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
+
+
+def _have_it_go(
+    store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, patience: Patience
+) -> HoldState:
+    """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
+    one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
+    triggered: float | None = None
+    before: tuple[int, int] | None = None
+    while True:
+        if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
+            state = _trigger(store, memory, state)
+            triggered = time.monotonic()
+        info = _ask(store, state, patience)
+        left = _left(prefix)
+        _check_not_too_much(store, info, prefix)
+        if not left and info.commitlog_min_offset == prefix.end_offset:
+            return state
+        now = (info.commitlog_min_offset, len(left))
+        if before is not None and now != before:
+            patience.progressed()
+        before = now
+        if patience.is_over:
+            raise BrokerRefusedError(
+                f"{store.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
+                f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
+                f"are left after {patience.waited_seconds:.0f} s, the first is {left[0] if left else 'none'}. "
+                "What is behind them stays, they may go any time. Look into the broker's store.log for why "
+                "it doesn't delete, and run the same again, which goes on.",
+                may_have_acted=True,
+            )
+        patience.pause(POLL_SECONDS)
+
+
+def _trigger(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldState:
+    """A lost answer may be that of a broker which is at it: the files will tell.
+
+    :raises BrokerError: it was not told.
+    """
+    state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
+    save_state(memory, state)
+    try:
+        store.admin.delete_expired_commitlog()
+    except BrokerError as error:
+        if not error.may_have_acted:
+            raise
+    return state
+
+
+def _ask(store: BesideStore, state: HoldState, patience: Patience) -> RuntimeInfo:
+    """
+    :raises BrokerUnavailableError: it doesn't answer for too long, or another process answers in its place.
+    """
+    ends = time.monotonic() + UNANSWERED_SECONDS
+    while True:
+        try:
+            info = store.admin.runtime_info()
+            break
+        except BrokerUnavailableError as error:
+            if time.monotonic() >= ends:
+                error.may_have_acted = True
+                raise
+        patience.pause(POLL_SECONDS)
+    if info.boot_timestamp_ms != state.boot_timestamp_ms:
+        raise BrokerUnavailableError(
+            f"{store.admin.address}: expected the broker that was told to delete, started at "
+            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. What was to "
+            "stay stays. Run the same again, which looks at the new one and goes on.",
+            may_have_acted=True,
+        )
+    return info
+
+
+def _left(prefix: Prefix) -> list[Path]:
+    """Files of the prefix that are there.
+
+    :raises StoreNotFoundError: a directory isn't the one that it was, so nobody can say.
+    """
+    left = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
+    for directory, identity in prefix.directories.items():
+        if not directory.is_dir() or _identity(directory) != identity:
+            raise StoreNotFoundError(
+                f"{directory}: expected the directory that was there a moment ago, found another or none. "
+                "Check that its disk is mounted, and run the same again."
+            )
+    return left
+
+
+def _check_not_too_much(store: BesideStore, info: RuntimeInfo, prefix: Prefix) -> None:
+    """
+    :raises ReleasedTooMuchError: what was to stay is gone.
+    """
+    if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
+        return
+    found = (
+        f"the broker says that it begins at {info.commitlog_min_offset}"
+        if info.commitlog_min_offset > prefix.end_offset
+        else f"{prefix.stays} is gone"
+    )
+    behind = max(info.commitlog_min_offset, prefix.end_offset)
+    raise ReleasedTooMuchError(
+        f"{store.files.files.layout.root}: expected the log to begin at {prefix.end_offset} with what was let "
+        f"go, found that {found}: offsets {prefix.end_offset} to {behind} or beyond went though they were to "
+        "stay. Find out who deletes or touches files there; run verify, which tells what of it is in the lake "
+        "and what is lost."
+    )
