@@ -41,7 +41,9 @@ def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
 
 def name_of(disturbance: Disturbance) -> str:
     """What ``HoldState.reported`` has of it: the same as long as it lasts."""
-    return f"{disturbance.kind.value}: {disturbance.detail}"
+    d = disturbance
+    said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
+    return f"{d.kind.value}: {said}"
 
 
 def _role(state: HoldState, found: Found) -> Iterator[Disturbance]:
@@ -49,16 +51,16 @@ def _role(state: HoldState, found: Found) -> Iterator[Disturbance]:
         yield Disturbance(
             DisturbanceKind.ROLE_CHANGED,
             f"{found.address}: expected a master, found a slave (brokerRole={found.role}): another broker is "
-            "the master now. Nothing is held or let go here. Manage the new master's store, and unmanage this "
-            "one.",
+            "the master now. Nothing is held or let go here. Manage the new master's store, and unmanage "
+            "this one.",
         )
     elif state.address and found.address != state.address and _is_other_process(state, found):
         yield Disturbance(
             DisturbanceKind.ROLE_CHANGED,
             f"expected the master at {state.address}, found another process as the master at "
             f"{found.address}: a slave was promoted, or the broker has moved. Its segments need not be the "
-            "files here, so nothing is held or let go. Where they are the same files, unmanage the store, and "
-            "the next run holds it anew; where they aren't, manage the new master's store.",
+            "files here, so nothing is held or let go. Where they are the same files, unmanage the store, "
+            "and the next run holds it anew; where they aren't, manage the new master's store.",
         )
 
 
