@@ -57,7 +57,7 @@ def live_broker(read: Fields) -> LiveBroker | None:
 
 
 def with_broker_credentials(
-    live: LiveBroker, extra: Mapping[str, Any], connection: Callable[[str], NamedConnection]
+    live: LiveBroker, extra: Mapping[str, Any], connection: Callable[[str], Any]
 ) -> LiveBroker:
     """The broker with access key and secret key of the connection that ``broker_conn_id`` names, if any.
 

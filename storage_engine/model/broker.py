@@ -12,7 +12,7 @@ from typing import Protocol
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import Segment, StoreSnapshot
@@ -62,6 +62,11 @@ class BrokerStore(Protocol):
     @property
     def lets_go_at_once(self) -> int | None:
         """How many segments one ``let_go`` takes; None: any number."""
+        ...
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        """The directories that the broker writes to."""
         ...
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
@@ -152,6 +157,24 @@ class OpenStore(Protocol):
     """Signature of ``open_store`` in a broker's ``broker`` module."""
 
     def __call__(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore: ...
+
+
+class WatchStore(Protocol):
+    """Signature of ``watch_store`` in a broker's ``broker`` module: what ``BrokerStore.watch`` does, for who
+    may see nothing of a store but its running broker. A broker that can't be asked is no error: the look
+    isn't ``known`` then.
+    """
+
+    def __call__(self, settings: StoreSettings, now_ms: int) -> Watch: ...
+
+
+class AskBroker(Protocol):
+    """Signature of ``running_broker`` in a broker's ``broker`` module.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+
+    def __call__(self, live: LiveBroker) -> RunningBroker: ...
 
 
 class LocalSettings(Protocol):

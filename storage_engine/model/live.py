@@ -8,6 +8,25 @@ HOLD_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """What a running broker says of itself.
+
+    :param role: by the broker's own word, such as ASYNC_MASTER.
+    :param version: its release, by its own word.
+    :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
+    """
+
+    address: str
+    name: str
+    role: str
+    version: str
+    boot_timestamp_ms: int
+    min_offset: int
+    max_offset: int
+    dispatch_behind_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LiveBroker:
     """A store whose broker runs: its settings, its state and its deletions go through that broker.
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from storage_engine.model.broker import BrokerStore, LocalSettings, OpenStore, StoreSettings, broker_module
+from storage_engine.model.broker import (
+    AskBroker,
+    BrokerStore,
+    LocalSettings,
+    OpenStore,
+    StoreSettings,
+    broker_module,
+)
 from storage_engine.model.hold import HoldMemory
+from storage_engine.model.live import RunningBroker
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -32,6 +40,17 @@ def with_local_settings(store: ManagedStore) -> ManagedStore:
     localise: LocalSettings = broker_module(store.broker, "broker").local_settings
     found = localise(settings_of(store))
     return replace(store, broker_conf=found.broker_conf, overrides=found.overrides)
+
+
+def running_broker(store: ManagedStore) -> RunningBroker | None:
+    """What the broker that runs on the store says of itself; None: the store's broker is stopped.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    if store.live is None:
+        return None
+    ask: AskBroker = broker_module(store.broker, "broker").running_broker
+    return ask(store.live)
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:

@@ -32,6 +32,7 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 class Step(StrEnum):
+    HOLD = "hold"
     PLAN = "plan"
     ARCHIVE = "archive"
     SEALED = "archive-sealed"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.owed import Owed
@@ -22,6 +23,7 @@ from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import recorded_lag
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
+from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
@@ -107,6 +109,8 @@ class Report:
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that the archive lag exceeds.
+    :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
+        None where none runs.
     :param levels: of the disks when the plan was made.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
@@ -125,6 +129,7 @@ class Report:
     plan_digest: str | None
     decided_at_ms: int | None
     triggers: tuple[Trigger, ...]
+    hold: HoldStatus | None
     levels: tuple[DiskUsage, ...]
     crashed: bool
     segments: tuple[SegmentReport, ...]
@@ -196,6 +201,7 @@ def report_of(context: Context, run: Run) -> Report:
         plan_digest=run.plan_digest,
         decided_at_ms=plan.decided_at_ms if plan else None,
         triggers=plan.triggers if plan else (),
+        hold=recorded_hold(context, run),
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
         segments=_segments(plan, {**others, **gone}, released.kept if released else ()),

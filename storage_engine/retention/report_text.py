@@ -11,6 +11,7 @@ from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.pending_policy import owed_text
 from storage_engine.retention.report import Fate, Report, SegmentReport
+from storage_engine.retention.steps.holding import disturbance_text, hold_text
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
 
 _LAGGING_SHOWN = 10
@@ -29,6 +30,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"WARNING {alarm}"
     yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
     yield from _cause(report)
+    yield from _section("Hold beside the running broker", _hold(report))
     yield from _section("Archived and proven", _archived(report))
     yield from _section("Archive lag", _archive_lag(report))
     yield from _section("Deleted", _segments(report, Fate.DELETED))
@@ -66,6 +68,14 @@ def _cause(report: Report) -> Iterator[str]:
     if report.waiver is not None:
         waiver = report.waiver
         yield f"Receipts waived by {waiver.person} at {_time(waiver.at_ms)}: {waiver.reason}"
+
+
+def _hold(report: Report) -> Iterator[str]:
+    hold = report.hold
+    if hold is None:
+        return
+    yield hold_text(hold)
+    yield from (f"WARNING {disturbance_text(one)}" for one in hold.disturbances)
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.broker import BrokerStore, StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import FileFacts, Segment, SegmentState, StoreSnapshot
@@ -39,6 +40,11 @@ class RocketMQBrokerStore:
     config: BrokerConfig
     zone: ZoneInfo
 
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        layout = self.files.layout
+        return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         return self.files.snapshot(now_ms)
 
@@ -54,7 +60,7 @@ class RocketMQBrokerStore:
         return plan(snapshot, self.config, now_ms, self.zone, request)
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
-        return owed(self.files.layout, snapshot)
+        return owed(self.files.layout)
 
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
@@ -117,6 +123,19 @@ def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
     return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone))
 
 
+def watch_store(settings: StoreSettings, now_ms: int) -> Watch:
+    """See :class:`storage_engine.model.broker.WatchStore`.
+
+    :raises BadInputError: settings that its broker would not work with, or an unknown time zone.
+    :raises StoreNotFoundError: of a stopped broker's store a directory is missing.
+    """
+    if settings.live is not None:
+        from storage_engine.rocketmq.beside.watch import watch_store as watch_beside
+
+        return watch_beside(settings, settings.live, now_ms)
+    return open_files(settings).watch(now_ms)
+
+
 def local_settings(settings: StoreSettings) -> StoreSettings:
     """See :class:`storage_engine.model.broker.LocalSettings`.
 
@@ -127,6 +146,22 @@ def local_settings(settings: StoreSettings) -> StoreSettings:
     with reach(settings.live) as admin:
         overrides = live_settings(admin.config(), settings.root, settings.overrides)
     return replace(settings, broker_conf=None, overrides=overrides)
+
+
+def running_broker(live: LiveBroker) -> RunningBroker:
+    """Ask a broker what it is; see :class:`storage_engine.model.broker.AskBroker`."""
+    with reach(live) as admin:
+        settings, info = admin.config(), admin.runtime_info()
+    return RunningBroker(
+        address=admin.address,
+        name=settings.get("brokerName", ""),
+        role=settings.get("brokerRole", ""),
+        version=info.version,
+        boot_timestamp_ms=info.boot_timestamp_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        dispatch_behind_bytes=info.dispatch_behind_bytes,
+    )
 
 
 def unlink_unchanged(segment: Segment) -> None:

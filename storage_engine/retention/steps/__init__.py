@@ -1,15 +1,17 @@
 """The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
 
-sense → make_plan → record_lag → archive_planned → release → clean_dependents →
+sense → hold → make_plan → record_lag → archive_planned → release → clean_dependents →
 flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
 
-Beside them, at any time: archive_sealed → record_archive_lag
+Beside them, at any time: archive_sealed → record_archive_lag; hold, which make_plan and release do by
+themselves, and unmanage
 """
 
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
+from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
@@ -20,6 +22,7 @@ __all__ = [
     "ArchiveResult",
     "CheckpointResult",
     "DependentsResult",
+    "HoldResult",
     "Kept",
     "LagQuestion",
     "PlanResult",
@@ -31,6 +34,7 @@ __all__ = [
     "archive_sealed",
     "clean_dependents",
     "flush_checkpoint",
+    "hold",
     "lag_question",
     "make_plan",
     "record_archive_lag",
@@ -39,4 +43,5 @@ __all__ = [
     "recorded_plan",
     "release",
     "sense",
+    "unmanage",
 ]

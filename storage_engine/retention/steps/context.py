@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from storage_engine.model.broker import BrokerStore
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
@@ -77,10 +78,19 @@ class Context:
     def changing(self, now_ms: int) -> Iterator[Holding]:
         """Hold the store, by the broker's lock and by our lease, and look at it anew.
 
+        Of a running broker there is no lock, so the lease comes first: two of ours must not begin a hold at
+        a time.
+
         :raises StoreBusyError: a broker or another run has it.
+        :raises GateRefusedError: beside a running broker the store can't be held.
         :raises StoreCrashedError: its broker has to recover it first.
         """
-        with self.broker.hold() as held, self.journal.lease(self.record.store_id) as lease:
+        with ExitStack() as stack:
+            if self.store.live is not None:
+                lease = stack.enter_context(self.journal.lease(self.record.store_id))
+            held = stack.enter_context(self.broker.hold())
+            if self.store.live is None:
+                lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.broker.snapshot(now_ms)
             if snapshot.crashed:
                 raise StoreCrashedError(
@@ -93,10 +103,11 @@ class Context:
 
 def open_context(store: ManagedStore) -> Context:
     """
-    :raises BadInputError: settings that can't be used.
+    :raises BadInputError: settings that can't be used, or something of ours would lie on a disk of the
+        running broker.
     :raises StoreNotFoundError: there is no such store.
     """
-    open_store(store)
+    check_disks(store, open_store(store).data_paths)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     return Context(store, journal, record, open_store(store, journal.hold_memory(record.store_id)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
@@ -11,6 +11,7 @@ from storage_engine.retention.deciding import decide
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import approved_plan, open_context
+from storage_engine.retention.steps.holding import keep_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +37,25 @@ class PlanResult:
 def make_plan(
     store: ManagedStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
 ) -> PlanResult:
-    """Plan the run; a run that has a plan keeps it.
+    """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: a store that can't be planned, or that couldn't be cleaned up behind its segments.
+    :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     """
     context = open_context(store)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:
+        now_ms = clock_ms() if now_ms is None else now_ms
         with context.errors(run, Step.PLAN):
+            held = keep_held(context, run, now_ms)
             decided = decide(
                 context.broker,
                 request,
-                clock_ms() if now_ms is None else now_ms,
+                now_ms,
                 pending_policy=store.policy.pending_policy,
             )
             decided_from = {
@@ -60,7 +64,8 @@ def make_plan(
                 "checkpoint": dict(decided.checkpoint),
                 "owed": to_jsonable(decided.owed),
             }
-            run = context.journal.record_plan(run, decided.plan, decided_from)
+            plan = replace(decided.plan, notices=held + decided.plan.notices)
+            run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(run, context.record.lineage)
 

@@ -37,6 +37,7 @@ from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.holding import keep_held
 from storage_engine.wording import duration_text
 
 
@@ -78,7 +79,8 @@ def release(
     :raises RunStateError: no such run, it has no plan, or another plan was approved.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
-    :raises GateRefusedError: a segment has no valid receipt, or is gone.
+    :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
+        can't be held.
     :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
@@ -111,6 +113,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
             "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
         )
+    kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         others = _settle(context, run, plan, held.snapshot)
         pending = context.store.policy.pending_policy
@@ -138,7 +141,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
         freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
-        notices=(*held.notices, *proofs.notices, *lag_notices(context, run)),
+        notices=tuple(
+            dict.fromkeys((*kept_held, *held.notices, *proofs.notices, *lag_notices(context, run)))
+        ),
     )
 
 

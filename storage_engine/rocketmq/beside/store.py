@@ -21,8 +21,10 @@ from storage_engine.rocketmq.beside.live_config import local_settings, refuse_sl
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rereading import ATTEMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class BesideStore:
     @property
     def lets_go_at_once(self) -> int | None:
         return None
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return self.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Sealed is what both the files and the broker have behind them.
@@ -68,7 +74,7 @@ class BesideStore:
         return self.files.plan(snapshot, now_ms, request)
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
-        return self.files.owed(snapshot)
+        return owed(self.files.files.layout, attempts=ATTEMPTS)
 
     def guard(self, now_ms: int) -> HoldStatus:
         return hold.guard(self, now_ms)

@@ -1,0 +1,135 @@
+"""Keep a running broker from deleting what isn't archived, and leave its store as it was found.
+
+Where the broker is stopped nothing has to be held between runs, and all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.hold import Disturbance, HoldStatus
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.archiving import begin_background_run
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.wording import time_text
+
+
+@dataclass(frozen=True, slots=True)
+class HoldResult:
+    """:param beside: whether a broker runs on the store by its settings; otherwise there is nothing to hold.
+    :param renewed: the hold was begun or renewed now; otherwise another of our runs was at it, or had no
+        need to.
+    """
+
+    store: str
+    store_id: str
+    beside: bool
+    renewed: bool
+    status: HoldStatus
+
+
+def hold(store: ManagedStore, now_ms: int | None = None, *, run_key: str | None = None) -> HoldResult:
+    """Begin or renew the hold on a store whose broker runs on.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param run_key: the run that takes down what disturbed the hold, and is begun if it isn't yet; None: that
+        is the caller's to do.
+    :raises GateRefusedError: the store can't be held; says why, and the remedy.
+    :raises BrokerError: the broker can't be asked.
+    """
+    context = open_context(store)
+    now_ms = clock_ms() if now_ms is None else now_ms
+    if run_key is None:
+        return _result(context, *_guard(context, now_ms))
+    run = begin_background_run(context, run_key)
+    with context.errors(run, Step.HOLD):
+        return _result(context, *_guarded(context, run, now_ms))
+
+
+def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
+    """End the hold: every file's time and every setting as they were. The broker's own rules count again.
+
+    :raises StoreBusyError: a run has the store; nothing was changed.
+    :raises BrokerError: the broker can't be asked.
+    """
+    context = open_context(store)
+    with context.journal.lease(context.record.store_id):
+        status = context.broker.unmanage(clock_ms() if now_ms is None else now_ms)
+    return _result(context, status, True)
+
+
+def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
+    """Begin or renew the hold for a run, and take down what it was found to be.
+
+    :return: what a person should know of it; nothing where no broker runs.
+    :raises GateRefusedError: the store can't be held; says why, and the remedy.
+    """
+    if context.store.live is None:
+        return ()
+    status, _ = _guarded(context, run, now_ms)
+    return (*status.notices, *map(disturbance_text, status.disturbances))
+
+
+def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
+    """The run's last look at its hold, with every disturbance that the run has found."""
+    found = [
+        from_jsonable(HoldStatus, event.payload["result"])
+        for event in context.journal.events(run, Step.HOLD, Phase.RESULT)
+    ]
+    if not found:
+        return None
+    disturbances = dict.fromkeys(one for status in found for one in status.disturbances)
+    return replace(found[-1], disturbances=tuple(disturbances))
+
+
+def hold_text(status: HoldStatus) -> str:
+    """A hold in one line."""
+    if not status.held:
+        return "not held: the broker deletes by its own rules"
+    until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
+    what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
+    return f"held {until}: {what}"
+
+
+def disturbance_text(disturbance: Disturbance) -> str:
+    """A disturbance in one line."""
+    place = ""
+    if disturbance.start_offset >= 0:
+        place = f" {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
+    return f"{disturbance.kind.value}{place}: {disturbance.detail}{_topics(disturbance.topics)}"
+
+
+def _topics(topics: Sequence[str]) -> str:
+    return f" Topics: {', '.join(topics)}." if topics else ""
+
+
+def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
+    started_ns = time.monotonic_ns()
+    status, renewed = _guard(context, now_ms)
+    if context.store.live is not None:
+        context.save(run, Step.HOLD, status, started_ns)
+    return status, renewed
+
+
+def _guard(context: Context, now_ms: int) -> tuple[HoldStatus, bool]:
+    """The hold's state, and whether it was renewed for it."""
+    if context.store.live is None:
+        return context.broker.guard(now_ms), False
+    try:
+        # Two of ours must not change the same files and settings at a time.
+        with context.journal.lease(context.record.store_id):
+            return context.broker.guard(now_ms), True
+    except StoreBusyError as error:
+        status = context.broker.look_at_hold(now_ms)
+        return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False
+
+
+def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:
+    beside = context.store.live is not None
+    return HoldResult(context.store.name, context.record.store_id, beside, renewed and beside, status)
