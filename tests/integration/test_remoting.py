@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import signal
@@ -10,15 +9,10 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from storage_engine.exceptions import (
     BrokerProtocolError,
@@ -30,12 +24,11 @@ from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access, Tls
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import PullStatus
-from storage_engine.rocketmq.remoting.command import SerialiseType
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.name_server import NameServers
-from storage_engine.rocketmq.remoting.signature import Credentials
-from tests.integration.broker import Broker, name_server, running_broker
+from tests.integration.broker import Broker, name_server
 from tests.integration.remoting import RemotingClient
+from tests.integration.secured import Secured, secured_broker
 from tests.integration.stores import Truth, file_hashes, served, unpack
 
 pytestmark = pytest.mark.integration
@@ -239,56 +232,11 @@ def test_broker_that_hangs_is_unavailable_in_bounded_time_and_serves_on(untouche
     assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
 
 
-@dataclass(frozen=True)
-class Secured:
-    """A broker that takes TLS only, knows its users, and answers in binary headers.
-
-    :param access: its super user's.
-    """
-
-    broker: Broker
-    access: Access
-
-    def ask(self, access: Access) -> BrokerAdmin:
-        return BrokerAdmin(self.broker.client.address, access)
-
-    def as_user(self, access_key: str, secret_key: str) -> Access:
-        return replace(self.access, credentials=Credentials(access_key, secret_key))
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Secured]:
     work = tmp_path_factory.mktemp("secured")
-    certificate, key = _certificate(work)
-    access = Access(credentials=Credentials("admin", "admin-secret"), tls=Tls(ca_file=str(certificate)))
-    authentication = "org.apache.rocketmq.auth.authentication.provider"
-    authorization = "org.apache.rocketmq.auth.authorization.provider"
-    settings = {
-        "brokerName": "broker-secured",
-        "authenticationEnabled": True,
-        "authenticationProvider": f"{authentication}.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": f"{authentication}.LocalAuthenticationMetadataProvider",
-        "authorizationEnabled": True,
-        "authorizationProvider": f"{authorization}.DefaultAuthorizationProvider",
-        "authorizationMetadataProvider": f"{authorization}.LocalAuthorizationMetadataProvider",
-        "initAuthenticationUser": json.dumps({"username": "admin", "password": "admin-secret"}),
-        "innerClientAuthenticationCredentials": json.dumps(
-            {"accessKey": "inner", "secretKey": "inner-secret"}
-        ),
-    }
-    jvm_options = (
-        "-Dtls.server.mode=enforcing",
-        "-Dtls.test.mode.enable=false",
-        f"-Dtls.config.file={work / 'none'}",
-        f"-Dtls.server.certPath={certificate}",
-        f"-Dtls.server.keyPath={key}",
-        f"-Drocketmq.serialize.type={SerialiseType.ROCKETMQ.name}",
-    )
-    store = unpack("clean-stop", work / "store")
-    with running_broker(
-        store, work, name_server_port, settings, access=access, jvm_options=jvm_options
-    ) as broker:
-        yield Secured(broker, access)
+    with secured_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
+        yield broker
 
 
 def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth: Truth) -> None:
@@ -389,31 +337,3 @@ def test_broker_that_is_killed_is_unavailable_at_once(secured: Secured) -> None:
             with pytest.raises(BrokerUnavailableError) as raised:
                 ask()
             assert not raised.value.may_have_acted
-
-
-def _certificate(work: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    paths = work / "broker.pem", work / "broker.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return paths
