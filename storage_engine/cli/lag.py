@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.cli.output import print_table
+from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
+from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
 from storage_engine.wording import count_text, duration_text
 
 
-def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> Iterator[pa.Table]:
+def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> LagInProcess:
     """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
 
     :param plan_base_offsets: the segments that are about to go.
@@ -27,6 +28,7 @@ def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) ->
             broker_conf=managed.broker_conf,
             overrides=managed.overrides,
             time_zone=managed.time_zone,
+            live=managed.live,
             plan_base_offsets=plan_base_offsets,
         )
     )
@@ -37,7 +39,7 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
     return table if group is None else table.filter(pc.field("group") == group)
 
 
-def print_lag(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource) -> None:
     lost = any(row["lost_messages"] for row in rows)
     print_table(
         "Consumer lag",
@@ -63,6 +65,10 @@ def print_lag(rows: Sequence[Mapping[str, Any]]) -> None:
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
         f"{count_text(risky, 'queue')} the next message is in a segment that a cleanup deletes now."
     )
+    if source.positions is PositionsFrom.BROKER:
+        click.echo("Positions: as the running broker has them.")
+    for notice in source.notices:
+        click.echo(f"WARNING {notice}")
 
 
 def _known(value: int | None) -> int | str:

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class PositionsFrom(StrEnum):
+    FILES = "files"
+    """What the broker last wrote down: of a stopped one that is all there is to know."""
+    BROKER = "broker"
+    """The running broker, when it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagSource:
+    """Where the positions of groups are from.
+
+    :param written_at_ms: when files that a running broker goes on writing were written; None: the positions
+        are of when lag was computed, or the broker is stopped.
+    :param notices: what a person should know of them.
+    """
+
+    positions: PositionsFrom = PositionsFrom.FILES
+    written_at_ms: int | None = None
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,7 @@ class LagSummary:
     :param soonest_loss_ms: time until the first message may go that some group has not read; None when
         there is none, or its end can't be told.
     :param worst: the queues and groups that are furthest behind, in messages.
+    :param source: where the groups' positions are from.
     """
 
     groups: int
@@ -65,3 +88,4 @@ class LagSummary:
     lost_messages: int = 0
     soonest_loss_ms: int | None = None
     worst: tuple[QueueLag, ...] = ()
+    source: LagSource = field(default_factory=LagSource)

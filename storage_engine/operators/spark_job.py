@@ -153,6 +153,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             broker_conf=store.broker_conf,
             overrides=store.overrides,
             time_zone=store.time_zone,
+            live=store.live,
             plan_base_offsets=asked.base_offsets,
             now_ms=asked.decided_at_ms,
         )
@@ -160,6 +161,8 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         if result is None:
             result = self.submit(context, request, ConsumerLagResult)
         record_lag(store, key, result.summary, result.at_risk)
+        for notice in result.summary.source.notices:
+            self.log.warning("%s", notice)
         for lag in result.at_risk:
             self.log.warning(
                 "%s still has to read %s/%d from segment %s, which the plan lets go",

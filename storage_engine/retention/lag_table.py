@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage_engine import durable
-from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSource, LagSummary, QueueLag
 from storage_engine.rocketmq.positions import coded, names_of
 
 AT_RISK_LIMIT = 1000
@@ -124,10 +124,13 @@ def lag_part(table: pa.Table) -> LagPart:
     )
 
 
-def merge(parts: Iterable[LagPart]) -> tuple[LagSummary, tuple[QueueLag, ...]]:
+def merge(
+    parts: Iterable[LagPart], source: LagSource | None = None
+) -> tuple[LagSummary, tuple[QueueLag, ...]]:
     """The summary of a whole table, and its first rows at risk.
 
     :param parts: of all its shares.
+    :param source: where its positions are from; None: the files of a stopped broker's store.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
@@ -144,6 +147,7 @@ def merge(parts: Iterable[LagPart]) -> tuple[LagSummary, tuple[QueueLag, ...]]:
         lost_messages=sum(part.lost_messages for part in parts),
         soonest_loss_ms=min(losses, default=None),
         worst=tuple(nsmallest(WORST_LIMIT, (row for part in parts for row in part.worst), key=_worst_first)),
+        source=source or LagSource(),
     )
     rows = (row for part in parts for row in part.at_risk)
     return summary, tuple(nsmallest(AT_RISK_LIMIT, rows, key=_first_affected))

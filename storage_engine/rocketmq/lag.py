@@ -7,7 +7,8 @@ and everything behind that vectorised, so that a Spark task can do any share of 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.model.lag import LagSource
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
@@ -25,6 +27,7 @@ from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, mapped
 from storage_engine.rocketmq.positions import NAME, names_of, one_array
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import queue_directories
@@ -60,12 +63,17 @@ class LagContext:
     :param doomed: base offsets of the segments that are about to go.
     :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
         gone before it; None where the window never comes.
+    :param source: where the positions are from that are measured.
+    :param attempts: how often a queue's files are read that don't fit together; beside a running broker
+        more than one.
     """
 
     layout: StoreLayout
     segments: tuple[LogFile, ...]
     doomed: frozenset[int]
     time_to_loss_ms: tuple[int | None, ...]
+    source: LagSource = field(default_factory=LagSource)
+    attempts: int = 1
 
     @property
     def log_min_offset(self) -> int:
@@ -197,7 +205,8 @@ def _read_queues(
     for topic, queue_id, span in _runs(positions):
         wanted = np.where(known[span], committed[span], 0)
         try:
-            bounds, physical = _read_queue(context, topic, queue_id, wanted)
+            read_queue = partial(_read_queue, context, topic, queue_id, wanted)
+            bounds, physical = reread(read_queue, context.attempts)
         except FileNotFoundError as error:
             raise StoreBusyError(
                 f"{error.filename}: went away while lag was computed: somebody else changes the store."

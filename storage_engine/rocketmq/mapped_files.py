@@ -11,13 +11,15 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StoreBusyError
 
 NAME_DIGITS = 20
+
+_LISTINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,30 @@ def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
     """(path, size) of every file, in the order of names, whatever is wrong with it.
 
     A missing directory has none, and directories inside are no files. A last file without a byte doesn't
-    count: the broker removes it when it opens the store (MappedFileQueue#doLoad).
+    count: the broker removes it when it opens the store (MappedFileQueue#doLoad), or is about to give it its
+    size.
+
+    :raises StoreBusyError: files keep going away while they are listed.
     """
     found: list[tuple[Path, int]] = []
     for directory in directories:
-        try:
-            with os.scandir(directory) as entries:
-                found += [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        found += _list_directory(directory)
     found.sort(key=lambda item: (item[0].name, str(item[0])))
     if found and found[-1][1] == 0:
         found.pop()
     return tuple(found)
+
+
+def _list_directory(directory: Path) -> list[tuple[Path, int]]:
+    for _ in range(_LISTINGS):
+        try:
+            entries = os.scandir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        with entries, suppress(FileNotFoundError):
+            # of a file that goes away meanwhile others may have gone that were listed: look again
+            return [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
+    raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
 
 
 def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:

@@ -6,19 +6,23 @@ can't be read, is missing where something says that it was there, or ends too ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.owed import Owed, OwedKind
-from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.half_messages import undecided
-from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.layout import StoreLayout, list_segments
 from storage_engine.rocketmq.owed_queue import Longs
+from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.rocketmq.timers import waiting_timers
+
+_Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
+"""Of a kind: physical offsets, and due times of as many messages or of none."""
 
 _WHEEL_STOPS = (
     "asked for offset 0 once it is gone, the broker reads the first frame that is left, and the whole timer "
@@ -26,31 +30,35 @@ _WHEEL_STOPS = (
 )
 
 
-def owed(layout: StoreLayout, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+def owed(layout: StoreLayout, *, attempts: int = 1) -> tuple[Owed, ...]:
     """What is owed, one item a kind.
 
-    :param snapshot: of the same store; beside a running broker, taken before.
-    """
-    log = [
-        LogFile(segment.facts.path, segment.base_offset, segment.facts.size_bytes)
-        for segment in snapshot.logs[0].segments
-    ]
+    Of a kind's files those that say how far the broker is are read first: what it does meanwhile is owed
+    still, by them. What comes in while they are read may be missing; it lies behind any segment that was
+    sealed before.
 
-    def halves() -> tuple[Longs, Longs]:
+    :param attempts: how often files are read that don't fit together; beside a running broker more than one.
+    """
+
+    def halves(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
         return undecided(layout, log), np.empty(0, np.int64)
 
-    return (
-        _owed(OwedKind.DELAYED, log[0].base_offset, lambda: waiting_in_levels(layout)),
-        _owed(OwedKind.TIMER, log[0].base_offset, lambda: waiting_timers(layout, log)),
-        _owed(OwedKind.HALF, log[0].base_offset, halves),
-    )
+    readers: dict[OwedKind, _Reader] = {
+        OwedKind.DELAYED: lambda _: waiting_in_levels(layout),
+        OwedKind.TIMER: lambda log: waiting_timers(layout, log),
+        OwedKind.HALF: halves,
+    }
+    return tuple(_owed(kind, layout, reader, attempts) for kind, reader in readers.items())
 
 
-def _owed(kind: OwedKind, log_min_offset: int, read: Callable[[], tuple[Longs, Longs]]) -> Owed:
-    """:param read: gives physical offsets, and due times of as many messages or of none."""
+def _owed(kind: OwedKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Owed:
+    def read() -> tuple[int, Longs, Longs]:
+        log = [LogFile(str(file.path), file.base_offset, file.size_bytes) for file in list_segments(layout)]
+        return log[0].base_offset, *reader(log)
+
     try:
-        offsets, due = read()
-    except (BadInputError, OSError) as error:
+        log_min_offset, offsets, due = reread(read, attempts)
+    except (BadInputError, StoreBusyError, OSError) as error:
         return Owed(kind, None, error=str(error))
     there = offsets >= log_min_offset
     timed = due[there][due[there] >= 0] if len(due) else due

@@ -1,4 +1,6 @@
-"""Which group reads which queue, as far as the broker's files tell. Reads config and directory names only.
+"""Which group reads which queue, as far as a broker's files, or the running broker itself, tell.
+
+Reads config and directory names only.
 
 A broker knows the topics of a group that has committed an offset, and little of one that has not: its retry
 topic, and its SQL filters. Consumers that keep their offsets themselves (broadcasting) are not known at all.
@@ -25,17 +27,46 @@ RETRY_TOPIC_PREFIX = "%RETRY%"
 Longs = npt.NDArray[np.int64]
 
 
-def group_positions(layout: StoreLayout) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """What is known of who consumes, before the queues are looked at.
+
+    :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
+    :param groups: names of all groups that exist.
+    :param subscriptions: (group, topic) that are known, with or without an offset.
+    """
+
+    committed: pa.Table
+    groups: frozenset[str]
+    subscriptions: frozenset[tuple[str, str]]
+
+
+def consumers_in_files(layout: StoreLayout) -> Consumers:
+    """What the broker last wrote down.
+
+    :raises CorruptFileError: a config file that can't be read as what it is.
+    """
+    return Consumers(
+        consumer_offsets(layout),
+        frozenset(config_files.groups(layout)),
+        frozenset(config_files.filtered_subscriptions(layout)),
+    )
+
+
+def group_positions(layout: StoreLayout, consumers: Consumers | None = None) -> pa.Table:
     """One row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
+
+    :param consumers: None: those in the store's files.
 
     ``committed_offset`` is null where a group that reads the topic has none: unknown, not zero. A group
     that is known by nothing but its name is there with queue 0 of its retry topic.
 
     :raises CorruptFileError: a config file that can't be read as what it is.
     """
-    committed = consumer_offsets(layout)
+    consumers = consumers or consumers_in_files(layout)
+    committed = consumers.committed
     reads = _Reads.of(committed)
-    missing = [*_uncommitted_queues(layout, reads), *_uncommitted_topics(layout, reads)]
+    missing = [*_uncommitted_queues(layout, reads), *_uncommitted_topics(layout, reads, consumers)]
     if not missing:
         return committed
     return in_queue_order(pa.concat_tables([committed, *missing]))
@@ -114,12 +145,12 @@ def _found(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
     return np.asarray(ascending[at] == values)
 
 
-def _uncommitted_topics(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
+def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers) -> Iterator[pa.Table]:
     """Queues of topics in which a group has no offset at all, and is known to read them all the same."""
     groups = dict(zip(names_of(reads.groups), range(len(reads.groups)), strict=True))
-    pairs = set(config_files.filtered_subscriptions(layout))
+    pairs = set(consumers.subscriptions)
     topics = {topic.topic for topic in config_files.topics(layout)}
-    for group in groups.keys() | set(config_files.groups(layout)):
+    for group in groups.keys() | consumers.groups:
         retry = RETRY_TOPIC_PREFIX + group
         if retry in topics and (group not in groups or _has_queues(layout, retry)):
             pairs.add((group, retry))

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
-from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
+from storage_engine.model.lag import LagSource, LagSummary, QueueLag
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts
 from storage_engine.retention.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
+from storage_engine.rocketmq.beside.live_config import local_settings
+from storage_engine.rocketmq.beside.reach import reach
+from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import RocketMQStore
-from storage_engine.rocketmq.subscriptions import group_positions
+from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions
 from storage_engine.rocketmq.window import time_zone
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ class ConsumerLagRequest:
     """What to compute; crosses to the job as JSON.
 
     :param store_root: the store; executors must see it under the same path.
-    :param broker_conf, overrides, time_zone: as in ``ManagedStore``.
+    :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
     :param plan_base_offsets: base offsets of the segments that a plan lets go; empty: ask without a plan.
     :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
         under the same path.
@@ -47,6 +52,7 @@ class ConsumerLagRequest:
     broker_conf: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
+    live: LiveBroker | None = None
     plan_base_offsets: tuple[int, ...] = ()
     now_ms: int | None = None
 
@@ -97,7 +103,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         else:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
         file.unlink()
-    return ConsumerLagResult(*merge(parts), request.table_path)
+    return ConsumerLagResult(*merge(parts, context.source), request.table_path)
 
 
 def _compute(context: LagContext, file: Path, number: int, rows: tuple[int, int]) -> LagPart:
@@ -127,11 +133,27 @@ def check_sight(newest: FileFacts, positions: Path) -> None:
             )
 
 
-def lag_in_process(request: ConsumerLagRequest) -> Iterator[pa.Table]:
+@dataclass(frozen=True, slots=True)
+class LagInProcess:
     """The same table, computed here without Spark, share by share: for one store at a shell."""
-    context, positions = prepare(request)
-    for start, end in queue_shares(positions, SHARE_ROWS):
-        yield queue_lags(context, positions.slice(start, end - start))
+
+    context: LagContext
+    positions: pa.Table
+
+    @property
+    def source(self) -> LagSource:
+        return self.context.source
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for start, end in queue_shares(self.positions, SHARE_ROWS):
+            yield queue_lags(self.context, self.positions.slice(start, end - start))
+
+
+def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
+    """
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    """
+    return LagInProcess(*prepare(request))
 
 
 def lag_without_spark(request: ConsumerLagRequest, most_positions: int) -> ConsumerLagResult | None:
@@ -146,20 +168,54 @@ def lag_without_spark(request: ConsumerLagRequest, most_positions: int) -> Consu
     with new_lag_table(request.table_path) as directory:
         table = queue_lags(context, positions)
         write_share(directory, 0, table)
-    return ConsumerLagResult(*merge([lag_part(table)]), request.table_path)
+    return ConsumerLagResult(*merge([lag_part(table)], context.source), request.table_path)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagContext, pa.Table]:
-    """What the tasks measure against, and the groups' positions, queue by queue."""
+    """What the tasks measure against, and the groups' positions, queue by queue.
+
+    The positions of a running broker's groups are taken before its queues are looked at: what comes in
+    meanwhile makes lag larger, never smaller.
+    """
     now_ms = time.time_ns() // 1_000_000 if request.now_ms is None else request.now_ms
-    config = load_broker_config(request.broker_conf, request.overrides, root=request.store_root)
-    store = RocketMQStore.open(config)
-    context = lag_context(
-        store.layout,
-        store.snapshot(now_ms),
-        config,
-        request.plan_base_offsets,
-        now_ms,
-        time_zone(request.time_zone),
-    )
-    return context, group_positions(store.layout)
+    if request.live is None:
+        config = _config(request, request.broker_conf, request.overrides)
+        store = RocketMQStore.open(config)
+        consumers, source, attempts = consumers_in_files(store.layout), LagSource(), 1
+    else:
+        store, consumers, source = _beside(request, request.live)
+        attempts = ATTEMPTS
+
+    def context() -> LagContext:
+        return lag_context(
+            store.layout,
+            store.snapshot(now_ms),
+            store.config,
+            request.plan_base_offsets,
+            now_ms,
+            time_zone(request.time_zone),
+        )
+
+    measured = replace(reread(context, attempts), source=source, attempts=attempts)
+    return measured, group_positions(store.layout, consumers)
+
+
+def _beside(request: ConsumerLagRequest, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
+    """A running broker's store by the settings that work there, and who consumes from it.
+
+    :raises BrokerError: it can't be asked, and its files don't tell either.
+    """
+    try:
+        with reach(live) as admin:
+            settings = local_settings(admin.config(), request.store_root, request.overrides)
+            store = RocketMQStore.open(_config(request, None, settings))
+            return store, *live_consumers(admin, store.layout)
+    except BrokerError as error:
+        store = RocketMQStore.open(_config(request, request.broker_conf, request.overrides))
+        return store, *consumers_written_down(store.layout, error)
+
+
+def _config(
+    request: ConsumerLagRequest, broker_conf: str | None, overrides: Mapping[str, str]
+) -> BrokerConfig:
+    return load_broker_config(broker_conf, overrides, root=request.store_root)

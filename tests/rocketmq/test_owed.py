@@ -33,7 +33,7 @@ def owed_of(root: Path) -> dict[OwedKind, Owed]:
     paths = ",".join(str(path) for path in sorted(root.glob("cl[12]")))
     settings = {"storePathCommitLog": paths} if paths else {}
     store = RocketMQStore.open(load_broker_config(None, settings, root=str(root)))
-    return {found.kind: found for found in owed(store.layout, store.snapshot(0))}
+    return {found.kind: found for found in owed(store.layout)}
 
 
 def delivered_up_to(root: Path) -> dict[int, int]:

@@ -109,9 +109,12 @@ def _doubt(context: Context, run: Run) -> str:
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE
-    age_ms, most_minutes = clock_ms() - results[-1].at_ms, context.store.policy.lag_max_age_minutes
+    written_at_ms = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source.written_at_ms
+    taken = "taken" if written_at_ms is None else "written down by the broker, which could not be asked,"
+    at_ms = results[-1].at_ms if written_at_ms is None else min(results[-1].at_ms, written_at_ms)
+    age_ms, most_minutes = clock_ms() - at_ms, context.store.policy.lag_max_age_minutes
     if age_ms < 0:
-        return f"one that was taken {duration_text(-age_ms)} from now: the clock went back"
+        return f"one that was {taken} {duration_text(-age_ms)} from now: the clock went back"
     if age_ms > most_minutes * 60_000:
-        return f"one that was taken {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
+        return f"one that was {taken} {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
     return ""

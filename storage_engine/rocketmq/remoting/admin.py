@@ -186,6 +186,24 @@ class BrokerAdmin:
         """Consumer groups that the broker has (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
         return self._read(codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG, lambda answer: bodies.groups(answer.body))
 
+    def clustering_subscriptions(self, group: str) -> frozenset[str]:
+        """Topics that a group's members subscribe to, as they said (GET_CONSUMER_CONNECTION_LIST).
+
+        :return: none for a group without members now, or whose members each take every message.
+        """
+
+        def parse(answer: RemotingCommand) -> frozenset[str]:
+            if answer.code == codes.CONSUMER_NOT_ONLINE:
+                return frozenset()
+            return bodies.clustering_subscriptions(answer.body)
+
+        return self._read(
+            codes.GET_CONSUMER_CONNECTION_LIST,
+            parse,
+            {"consumerGroup": group},
+            accept=(codes.SUCCESS, codes.CONSUMER_NOT_ONLINE),
+        )
+
     def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
         """How far a group is, by topic and queue id (GET_CONSUME_STATS).
 
@@ -209,7 +227,7 @@ class BrokerAdmin:
         return found
 
     def consumer_offsets(self) -> pa.Table:
-        """Every committed offset, but those of light message queues (GET_ALL_CONSUMER_OFFSET).
+        """Every committed offset, those in light message queues included (GET_ALL_CONSUMER_OFFSET).
 
         :return: as ``rocketmq.consumer_offsets.consumer_offsets`` gives them.
         """

@@ -82,6 +82,14 @@ def groups(body: bytes) -> frozenset[str]:
     return frozenset(map(str, _table(_object(body), "subscriptionGroupTable")))
 
 
+def clustering_subscriptions(body: bytes) -> frozenset[str]:
+    """Topics that a group's connected members share among them; none for a group that broadcasts."""
+    found = _object(body)
+    if _required(found, "messageModel") == "BROADCASTING":
+        return frozenset()
+    return frozenset(map(str, _table(found, "subscriptionTable")))
+
+
 def topic_stats(body: bytes) -> dict[int, QueueStats]:
     return {
         queue_id: QueueStats(

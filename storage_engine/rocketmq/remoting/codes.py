@@ -18,6 +18,7 @@ GET_ROUTE_INFO_BY_TOPIC: Final = 105
 GET_BROKER_CLUSTER_INFO: Final = 106
 GET_ALL_SUBSCRIPTION_GROUP_CONFIG: Final = 201
 GET_TOPIC_STATS_INFO: Final = 202
+GET_CONSUMER_CONNECTION_LIST: Final = 203
 GET_CONSUME_STATS: Final = 208
 CLEAN_EXPIRED_CONSUME_QUEUE: Final = 306
 DELETE_EXPIRED_COMMITLOG: Final = 329
@@ -37,6 +38,7 @@ NAMES: Final[Mapping[int, str]] = {
     GET_BROKER_CLUSTER_INFO: "clusters and brokers",
     GET_ALL_SUBSCRIPTION_GROUP_CONFIG: "all consumer groups",
     GET_TOPIC_STATS_INFO: "stats of a topic",
+    GET_CONSUMER_CONNECTION_LIST: "connected members of a group",
     GET_CONSUME_STATS: "consume stats of a group",
     CLEAN_EXPIRED_CONSUME_QUEUE: "clean expired consume queues",
     DELETE_EXPIRED_COMMITLOG: "delete expired commitlog files",
@@ -53,6 +55,7 @@ PULL_NOT_FOUND: Final = 19
 PULL_RETRY_IMMEDIATELY: Final = 20
 PULL_OFFSET_MOVED: Final = 21
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+CONSUMER_NOT_ONLINE: Final = 206
 
 NOT_BEGUN: Final = frozenset({SYSTEM_BUSY, REQUEST_CODE_NOT_SUPPORTED, NO_PERMISSION})
 """Said before a request is looked at: nothing was done."""
