@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,13 +119,16 @@ class BrokerStore(Protocol):
         """End the hold: put every file's time and every setting back as they were."""
         ...
 
-    def let_go(self, segments: Sequence[Segment]) -> None:
+    def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
         """Delete the log's oldest segments, exactly these; durable when it returns.
 
         Called while the store is held. Safe to repeat with what is left of them after a kill.
 
         :param segments: the log's first ones, oldest first, as the snapshot of this hold had them.
+        :param meanwhile: called now and then where it waits for a broker.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
+        :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
+        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """
         ...
 
@@ -137,10 +140,12 @@ class BrokerStore(Protocol):
         """The files that point only below ``min_offset``, by the broker's own rule."""
         ...
 
-    def delete_dependents(self, files: Sequence[DependentFile]) -> None:
+    def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
         """Delete them, in an order that is safe to be cut short; their directories are flushed.
 
-        A running broker does it by itself: then this waits for it, for a bounded time.
+        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+
+        :param meanwhile: called now and then where it waits for a broker.
         """
         ...
 

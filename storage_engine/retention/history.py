@@ -9,8 +9,8 @@ from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
-from storage_engine.model.store import FileFacts, Segment
-from storage_engine.retention.gate import Passage, same_file
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.gate import Passage, undisturbed
 from storage_engine.retention.journal import Event, Journal, Phase, Step
 
 
@@ -22,6 +22,7 @@ class SegmentRelease:
     :param data_file: where those bytes are in the lake; None likewise.
     :param receipt_hash: ``row_hash`` of the receipt; None likewise.
     :param lake: which of the store's lakes proves it; None likewise.
+    :param original_mtime_ns: as of :class:`Segment`.
     """
 
     log: str
@@ -35,6 +36,12 @@ class SegmentRelease:
     data_file: str | None
     receipt_hash: str | None
     lake: str | None = None
+    original_mtime_ns: int | None = None
+
+    @property
+    def segment(self) -> Segment:
+        """As it was when it went."""
+        return Segment(self.log, self.base_offset, self.facts, SegmentState.SEALED, self.original_mtime_ns)
 
     @property
     def subject(self) -> str:
@@ -120,7 +127,7 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     for run_key in dict.fromkeys(event.run_key for event in events if event.subject == subject):
         done, meant = releases(event for event in events if event.run_key == run_key)
         release = done.get(subject) or meant.get(subject)
-        if release is not None and same_file(release.facts, segment.facts):
+        if release is not None and undisturbed(release.segment, segment):
             return release
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -78,7 +78,7 @@ class RocketMQBrokerStore:
     def unmanage(self, now_ms: int) -> HoldStatus:
         return _NO_BROKER
 
-    def let_go(self, segments: Sequence[Segment]) -> None:
+    def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
         for segment in segments:
             unlink_unchanged(segment)
 
@@ -88,7 +88,7 @@ class RocketMQBrokerStore:
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         return dependents.expired_dependents(self.files.layout, self.config, min_offset)
 
-    def delete_dependents(self, files: Sequence[DependentFile]) -> None:
+    def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
         dependents.delete_dependents(files)
 
     def checkpoint(self) -> Mapping[str, int]:

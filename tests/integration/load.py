@@ -1,4 +1,4 @@
-"""Producers and consumers on a real broker, and what they say became of each message (tests/java/Load.java)."""
+"""Producers and consumers on a real broker, that say what became of each message (tests/java/Load.java)."""
 
 from __future__ import annotations
 

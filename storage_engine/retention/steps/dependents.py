@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import RunStateError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.retention.steps.releasing import ReleaseResult
+from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
+from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)
 class DependentsResult:
     """:param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
-    :param notices: what could not be checked while the store was taken.
+    :param notices: what could not be checked while the store was taken, and what stayed.
     """
 
     run_key: str
@@ -35,6 +36,8 @@ class DependentsResult:
 
 def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
     """Delete the dependents of what the run released; nothing when it released nothing.
+
+    A running broker deletes them itself; what stays longer than it takes is a notice.
 
     :raises RunStateError: the run has not released yet.
     :raises StoreBusyError: a broker or another run has the store.
@@ -65,17 +68,26 @@ def _clean(context: Context, run: Run) -> DependentsResult:
     with context.changing(clock_ms()) as held:
         min_offset = min(log.min_offset for log in held.snapshot.logs)
         files = context.broker.dependents(min_offset)
-        said = [(file.facts.path, to_jsonable(file)) for file in files]
-        context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=held.lease)
-        context.broker.delete_dependents(files)
+        intend_dependents(context, run, files, held.lease)
+        context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease))
         _record_results(context, run)
+        stay = [file.facts.path for file in files if Path(file.facts.path).exists()]
     deleted = deleted_dependents(context, run)
     return DependentsResult(
         run_key=run.run_key,
         min_offset=min_offset,
         deleted=Counter(file.kind.value for file in deleted),
         freed_bytes=sum(file.facts.size_bytes for file in deleted),
-        notices=held.notices,
+        notices=(*held.notices, *_stay_notices(stay)),
+    )
+
+
+def _stay_notices(paths: Sequence[str]) -> tuple[str, ...]:
+    if not paths:
+        return ()
+    return (
+        f"{count_text(len(paths), 'queue or index file')} below the log's beginning still there, the first is "
+        f"{paths[0]}: a running broker deletes such when its log begins later again, or after its next start",
     )
 
 

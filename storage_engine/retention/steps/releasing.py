@@ -17,7 +17,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError, RunStateError
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Decision, Plan, Reason, Urgency
+from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
@@ -82,6 +82,8 @@ def release(
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
         can't be held.
     :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
+    :raises BrokerError: a running broker didn't delete all that was let go; run again, it goes on.
+    :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was let go.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
     :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
@@ -127,7 +129,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
-            context.broker.dependents(verdicts[-1].segment.end_offset)
+            dependents = context.broker.dependents(verdicts[-1].segment.end_offset)
+            if context.store.live is not None:
+                # Its broker deletes them as soon as the segments are gone: nobody could list them then.
+                intend_dependents(context, run, dependents, held.lease)
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
             _delete(context, run, batch, proofs, held.lease)
@@ -285,13 +290,20 @@ def _batches(verdicts: Sequence[Verdict], size: int | None) -> Iterator[Sequence
     return (verdicts[start : start + size] for start in range(0, len(verdicts), size))
 
 
+def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile], lease: Lease) -> None:
+    """Say once of each file that it goes after the run's segments."""
+    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)}
+    said = [(file.facts.path, to_jsonable(file)) for file in files if file.facts.path not in known]
+    context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
+
+
 def _delete(context: Context, run: Run, verdicts: Sequence[Verdict], proofs: Proofs, lease: Lease) -> None:
     """Have segments go together: intents, the deed, results."""
     entries = [_entry(verdict, proofs) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
-        context.broker.let_go([verdict.segment for verdict in verdicts])
+        context.broker.let_go([verdict.segment for verdict in verdicts], lambda: context.journal.renew(lease))
     except ChangedUnderUsError as error:
         # Withdraws the intents: whatever becomes of the files now is not our doing.
         withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries]
@@ -308,6 +320,7 @@ def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
         facts=segment.facts,
         reason=verdict.decision.reason,
         reason_detail=verdict.decision.detail,
+        original_mtime_ns=segment.original_mtime_ns,
         passage=verdict.passage,
         passage_detail=verdict.detail,
         sha256=receipt.sha256 if receipt else None,

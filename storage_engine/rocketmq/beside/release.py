@@ -26,8 +26,8 @@ from storage_engine.exceptions import (
 )
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.rocketmq.beside import hold
-from storage_engine.rocketmq.beside.hold_state import HoldState, load_state, save_state
+from storage_engine.rocketmq.beside.fence import fence, put_back, set_mtimes
+from storage_engine.rocketmq.beside.hold_state import Found, HoldState, SeenFile, load_state, save_state
 from storage_engine.rocketmq.beside.passes import (
     MANUAL_PASSES,
     Patience,
@@ -50,6 +50,7 @@ UNANSWERED_SECONDS: Final = 30.0
 class Prefix:
     """What goes, and the first file that stays.
 
+    :param stays: whatever it holds, no broker deletes its last file.
     :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
     """
 
@@ -86,7 +87,8 @@ def let_go(
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. Nothing was "
             "deleted. Run the same again, which looks at the new one."
         )
-    state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
+    _check_not_too_much(store, info, prefix)
+    state = _expose(store, memory, state, prefix, info)
     patience = Patience(
         segment_patience_seconds(store.files.config),
         until_first_pass_seconds(info.boot_timestamp_ms),
@@ -95,7 +97,7 @@ def let_go(
     state = _have_it_go(store, memory, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
-    hold.forget_released(store, memory, state)
+    save_state(memory, _without(state, prefix))
 
 
 def _standing_hold(store: BesideStore) -> tuple[HoldMemory, HoldState]:
@@ -152,6 +154,55 @@ def _check_unchanged(prefix: Prefix, state: HoldState) -> None:
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
+def _expose(
+    store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, info: RuntimeInfo
+) -> HoldState:
+    """Move the fence behind the prefix, and make the prefix, and nothing else, as old as can be.
+
+    In this order, so that a kill in between leaves no moment at which more could go; the oldest segment comes
+    last, since until then it keeps the younger ones.
+    """
+    found = Found(
+        at_ms=time.time_ns() // 1_000_000,
+        address=store.admin.address,
+        boot_timestamp_ms=info.boot_timestamp_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        settings=store.settings,
+        role="",
+        files=(_seen(FileFacts.of(prefix.stays), prefix.end_offset),),
+    )
+    going = tuple(segment.base_offset for segment in prefix.segments)
+    state = replace(state, releasing=going)
+    there = fence(found, state, store.live.hold_hours, store.files.config.file_reserved_time_hours)
+    fenced = () if there.file is None else (there.file.base_offset,)
+    state = replace(state, fence_offset=fenced[0] if fenced else -1, ends_at_ms=there.ends_at_ms)
+    save_state(memory, state)
+    if there.file is not None:
+        state = set_mtimes(memory, state, [(there.file, there.mtime_ns)])
+    others = {touched.base_offset for touched in state.touched} - {*going, *fenced}
+    state = put_back(memory, state, others)
+    # What an earlier call has come to may go away right now.
+    left = [s for s in reversed(prefix.segments) if s.facts.mtime_ns and Path(s.facts.path).exists()]
+    return set_mtimes(memory, state, [(_seen(s.facts, s.base_offset), 0) for s in left])
+
+
+def _seen(facts: FileFacts, base_offset: int) -> SeenFile:
+    return SeenFile(base_offset, facts.path, facts.inode, facts.size_bytes, facts.mtime_ns, facts.ctime_ns)
+
+
+def _without(state: HoldState, prefix: Prefix) -> HoldState:
+    """The hold once the prefix is gone: the fence stands where the log begins."""
+    end = prefix.end_offset
+    return replace(
+        state,
+        releasing=(),
+        min_offset=end,
+        touched=tuple(touched for touched in state.touched if touched.base_offset >= end),
+        segments=tuple((base, inode) for base, inode in state.segments if base >= end),
+    )
+
+
 def _have_it_go(
     store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, patience: Patience
 ) -> HoldState:
@@ -160,14 +211,14 @@ def _have_it_go(
     triggered: float | None = None
     before: tuple[int, int] | None = None
     while True:
-        if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
-            state = _trigger(store, memory, state)
-            triggered = time.monotonic()
         info = _ask(store, state, patience)
         left = _left(prefix)
         _check_not_too_much(store, info, prefix)
         if not left and info.commitlog_min_offset == prefix.end_offset:
             return state
+        if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
+            state = _trigger(store, memory, state)
+            triggered = time.monotonic()
         now = (info.commitlog_min_offset, len(left))
         if before is not None and now != before:
             patience.progressed()
@@ -176,9 +227,9 @@ def _have_it_go(
             raise BrokerRefusedError(
                 f"{store.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, the first is {left[0] if left else 'none'}. "
-                "What is behind them stays, they may go any time. Look into the broker's store.log for why "
-                "it doesn't delete, and run the same again, which goes on.",
+                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
+                "is behind them stays; they may go any time. Look into the broker's store.log for why it "
+                "doesn't delete, and run the same again, which goes on.",
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
@@ -201,14 +252,14 @@ def _trigger(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldSt
 
 def _ask(store: BesideStore, state: HoldState, patience: Patience) -> RuntimeInfo:
     """
-    :raises BrokerUnavailableError: it doesn't answer for too long, or another process answers in its place.
+    :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
     """
     ends = time.monotonic() + UNANSWERED_SECONDS
     while True:
         try:
             info = store.admin.runtime_info()
             break
-        except BrokerUnavailableError as error:
+        except BrokerError as error:
             if time.monotonic() >= ends:
                 error.may_have_acted = True
                 raise
@@ -244,15 +295,14 @@ def _check_not_too_much(store: BesideStore, info: RuntimeInfo, prefix: Prefix) -
     """
     if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
         return
-    found = (
-        f"the broker says that it begins at {info.commitlog_min_offset}"
-        if info.commitlog_min_offset > prefix.end_offset
-        else f"{prefix.stays} is gone"
-    )
-    behind = max(info.commitlog_min_offset, prefix.end_offset)
+    if info.commitlog_min_offset > prefix.end_offset:
+        found = f"the broker says that it begins at {info.commitlog_min_offset}"
+        behind = f" to {info.commitlog_min_offset}"
+    else:
+        found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{store.files.files.layout.root}: expected the log to begin at {prefix.end_offset} with what was let "
-        f"go, found that {found}: offsets {prefix.end_offset} to {behind} or beyond went though they were to "
-        "stay. Find out who deletes or touches files there; run verify, which tells what of it is in the lake "
-        "and what is lost."
+        f"{store.files.files.layout.root}: expected the log to begin at {prefix.end_offset} with what was "
+        f"let go, found that {found}: from offset {prefix.end_offset}{behind} more went than was to. Find "
+        "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
+        "what is lost."
     )
