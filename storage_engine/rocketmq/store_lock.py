@@ -95,6 +95,27 @@ def lock_holder(layout: StoreLayout) -> Holder | None:
     return None if pid is None else Holder(pid, _process_name(pid), str(path))
 
 
+def is_locked(layout: StoreLayout) -> bool | None:
+    """Whether another process has the broker's lock, in whatever container; None: this system can't tell.
+
+    Never opens the file while this process holds the store.
+
+    :raises OSError: the lock file can't be opened.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    path = layout.lock.resolve()
+    with _held_guard:
+        if path in _held or not path.exists():
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kind, _ = _lock_on(fd)
+        finally:
+            os.close(fd)
+    return kind != fcntl.F_UNLCK
+
+
 def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -125,10 +146,16 @@ def _locking_pid(fd: int) -> int | None:
     """Who has a lock on byte 0 that keeps us out; None when nobody has, or the system can't tell."""
     if not sys.platform.startswith("linux"):
         return None
+    kind, pid = _lock_on(fd)
+    return None if kind == fcntl.F_UNLCK or pid <= 0 else pid
+
+
+def _lock_on(fd: int) -> tuple[int, int]:
+    """Kind of the lock on byte 0 that would keep us out, and whose: 0 is one of another PID namespace."""
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
     asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
-    return None if kind == fcntl.F_UNLCK or pid <= 0 else int(pid)
+    return int(kind), int(pid)
 
 
 def _process_name(pid: int) -> str:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from storage_engine.model.hold import Disturbance, DisturbanceKind
-from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState, Touched
+from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState
 from storage_engine.rocketmq.beside.live_config import SLAVE
 from storage_engine.rocketmq.store import LOG
 
@@ -147,7 +147,7 @@ def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
             continue
         if file.inode != touched.inode:
             why = f"expected inode {touched.inode}, found {file.inode}: another file has its name"
-        elif file.mtime_ns in _possible_mtimes(touched):
+        elif file.mtime_ns in touched.possible_mtimes_ns:
             continue
         else:
             why = (
@@ -160,12 +160,6 @@ def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
             "files, and stop it.",
             log=LOG,
         )
-
-
-def _possible_mtimes(touched: Touched) -> tuple[int, ...]:
-    if touched.ctime_ns is None:  # killed in between: it was meant to be set, and may have been
-        return (touched.mtime_ns, touched.original_mtime_ns)
-    return (touched.mtime_ns,)
 
 
 def _settings(state: HoldState, found: Found) -> Iterator[Disturbance]:

@@ -1,7 +1,7 @@
-"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Found`). Data only.
+"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Found`).
 
-Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after a
-kill knows each file's first mtime and each setting's first value.
+Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
+a kill knows each file's first mtime and each setting's first value.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Touched:
     :param original_mtime_ns: before we touched it for the first time.
     :param mtime_ns: what we set it to last.
     :param ctime_ns: what the file system made of that; None: it was meant to be set, and may have been.
+    :param before_mtime_ns: just before it was set last.
     """
 
     base_offset: int
@@ -36,6 +37,15 @@ class Touched:
     original_mtime_ns: int
     mtime_ns: int
     ctime_ns: int | None = None
+    before_mtime_ns: int | None = None
+
+    @property
+    def possible_mtimes_ns(self) -> tuple[int, ...]:
+        """What the file has if nobody else touched it."""
+        if self.ctime_ns is not None:
+            return (self.mtime_ns,)
+        before = self.original_mtime_ns if self.before_mtime_ns is None else self.before_mtime_ns
+        return (self.mtime_ns, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +173,8 @@ def load_state(memory: HoldMemory | None) -> HoldState | None:
         return from_jsonable(HoldState, saved, "the hold in the journal")
     except BadInputError as error:
         raise GateRefusedError(
-            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to unmanage "
-            "the store with it."
+            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to "
+            "unmanage the store with it."
         ) from error
 
 

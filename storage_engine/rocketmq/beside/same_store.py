@@ -1,51 +1,86 @@
-"""Whether a directory is the store of the broker that answers: by its newest frames, not by its path."""
+"""Whether a directory is the store of the broker that answers: by newest frame and lock, not by path."""
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store import LogSnapshot
 from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.store_lock import is_locked
+from storage_engine.rocketmq.store_times import LogFile
 
 
-def check_same_store(admin: BrokerAdmin, log: LogSnapshot, root: str) -> None:
-    """Compare where the log begins, and the first frame of the newest segment that has one.
+def check_same_store(
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+) -> None:
+    """Compare the first frame of the newest segment that has one, and whether a broker runs on these files.
 
-    :param log: as the files show it; the broker may have deleted from its beginning since.
-    :raises BadInputError: they differ.
+    A copy has the same frames; a broker's lock it hasn't.
+
+    :param info: asked for before the files were listed.
+    :param files: of the log, in order; older ones may be gone by now.
+    :raises BadInputError: they aren't the broker's.
     """
-    min_offset = admin.runtime_info().commitlog_min_offset
-    if min_offset not in {segment.base_offset for segment in log.segments}:
+    _check_reaches_end(admin, info, layout, files)
+    try:
+        locked = is_locked(layout)
+    except OSError as error:
         raise BadInputError(
-            f"{root}: expected the store of broker {admin.address}, whose log begins at {min_offset}, found "
-            f"files that begin at {log.min_offset}. Nothing was changed. Check the path, what is mounted "
-            "there, and the address."
+            f"{layout.lock}: expected to see whether a broker runs on this store, found {error.strerror}. "
+            "Nothing was changed. Run as the broker's user."
+        ) from error
+    if locked is False:
+        raise BadInputError(
+            f"{layout.root}: expected the store on which broker {admin.address} runs, found that no process "
+            f"has the lock {layout.lock}: it is a copy, or a mount that doesn't show the locks of the "
+            "broker's machine. Nothing was changed. Check the path, and run where the broker runs."
         )
-    for segment in reversed(log.segments):
-        frame = _first_frame(Path(segment.facts.path))
+    for file in reversed(files):
+        if file.base_offset >= info.commitlog_max_offset:
+            continue
+        frame = _first_frame(Path(file.path))
         if frame is None:
             continue
-        found = admin.view_message(segment.base_offset)
-        if found == frame:
+        if admin.view_message(file.base_offset) == frame:
             return
         raise BadInputError(
-            f"{segment.facts.path}: expected the store of broker {admin.address}, found another message at "
-            f"offset {segment.base_offset} than the broker has there. Nothing was changed. Check the path, "
-            "what is mounted there, and the address."
+            f"{file.path}: expected the store of broker {admin.address}, found another message at offset "
+            f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
+            "mounted there, and the address."
         )
+
+
+def _check_reaches_end(
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+) -> None:
+    """Where the newest message lies there has to be a file."""
+    end = info.commitlog_max_offset
+    holder = next((file for file in reversed(files) if file.base_offset < end), None)
+    if end == info.commitlog_min_offset if holder is None else holder.base_offset + holder.size_bytes >= end:
+        return
+    there = f"the last at offset {files[-1].base_offset}" if files else "none"
+    raise BadInputError(
+        f"{layout.root}: expected the store of broker {admin.address}, whose log ends at {end}, found other "
+        f"files, {there}. Nothing was changed. Check the path, what is mounted there, and the address."
+    )
 
 
 def _first_frame(path: Path) -> bytes | None:
-    """A segment's first frame; None where no message begins it."""
-    with path.open("rb", buffering=0) as file:
-        header = os.pread(file.fileno(), 8, 0)
-        if len(header) < 8:
-            return None
-        size, magic = struct.unpack(">iI", header)
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_MESSAGE_BYTES:
-            return None
-        return os.pread(file.fileno(), size, 0)
+    """A segment's first frame; None where no message begins it, or it has just gone."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            header = os.pread(file.fileno(), 8, 0)
+            if len(header) < 8:
+                return None
+            size, magic = struct.unpack(">iI", header)
+            if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_MESSAGE_BYTES:
+                return None
+            return os.pread(file.fileno(), size, 0)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,78 @@
+"""Look at a running broker and its log, as far as a hold depends on them. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import javaproperties
+
+from storage_engine.rocketmq.beside.hold_state import HELD_SETTINGS, Found, SavedSettings, SeenFile
+from storage_engine.rocketmq.beside.live_config import ROLE
+from storage_engine.rocketmq.beside.same_store import check_same_store
+from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
+from storage_engine.rocketmq.store_times import LogFile
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.beside.store import BesideStore
+
+
+def find(store: BesideStore, now_ms: int) -> Found:
+    """What there is now; the broker is asked before the files are listed.
+
+    :raises BrokerError: the broker can't be asked.
+    :raises BadInputError: the directory isn't this broker's store.
+    """
+    layout = store.files.files.layout
+    info = store.admin.runtime_info()
+    config = store.admin.config()
+    files = _files(layout.log_paths)
+    listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
+    check_same_store(store.admin, info, layout, listed)
+    return Found(
+        at_ms=now_ms,
+        address=store.admin.address,
+        boot_timestamp_ms=info.boot_timestamp_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        settings=config,
+        role=config.get(ROLE, ""),
+        files=files,
+        saved=saved_settings(store.broker_conf),
+    )
+
+
+def saved_settings(broker_conf: str | None) -> SavedSettings:
+    """What broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
+    if broker_conf is None:
+        return SavedSettings()
+    try:
+        properties = javaproperties.loads(Path(broker_conf).read_bytes())
+    except (OSError, ValueError) as error:
+        return SavedSettings(broker_conf, None, str(error))
+    values: dict[str, str] = {key: properties[key].strip() for key in HELD_SETTINGS if key in properties}
+    return SavedSettings(broker_conf, values)
+
+
+def _files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
+    """A file that goes in the middle of it is one that went before."""
+    seen = []
+    for path, _ in list_raw_files(directories):
+        if not is_offset(path.name):
+            continue
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue
+        if stat.st_size:
+            seen.append(
+                SeenFile(
+                    base_offset=int(path.name),
+                    path=str(path),
+                    inode=stat.st_ino,
+                    size_bytes=stat.st_size,
+                    mtime_ns=stat.st_mtime_ns,
+                    ctime_ns=stat.st_ctime_ns,
+                )
+            )
+    return tuple(seen)

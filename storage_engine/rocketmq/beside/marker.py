@@ -1,0 +1,141 @@
+"""One manager a store: a lock for a moment among processes of this machine, a marker file for longer.
+
+The marker lies in the store's root and says until when a hold stands. Another manager, with another journal,
+leaves the store alone for so long. It is renewed in place, which works on a full disk too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+NAME: Final = ".storage-engine-hold"
+_BYTES: Final = 512
+"""A sector: written as one, whatever is cut short."""
+_WAIT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """:param manager: whose hold it is (``HoldState.manager``).
+    :param host: name of the machine that renewed it last.
+    """
+
+    manager: str
+    host: str
+    ends_at_ms: int
+
+
+@contextmanager
+def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
+    """Keep other processes of this machine from working on the store's hold. Ends with the process, too.
+
+    :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
+    """
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            if time.monotonic() >= deadline:
+                raise StoreBusyError(
+                    f"{root}: expected nobody else to work on the store's hold, found that another process "
+                    "of this machine does. Nothing was changed. Wait until it is done."
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(fd)
+
+
+def read_marker(root: Path) -> Marker | None:
+    """
+    :raises GateRefusedError: there is a marker that can't be read: whose it is, is unknown.
+    """
+    path = root / NAME
+    try:
+        text = path.read_bytes().decode()
+        return from_jsonable(Marker, json.loads(text), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, BadInputError) as error:
+        raise GateRefusedError(
+            f"{path}: expected the marker of a hold, found what can't be read ({error}). Nothing was "
+            "changed. Find out who manages this store; if nobody else does, remove the file."
+        ) from error
+
+
+def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
+    """
+    :param manager: ours; None: we have no hold yet.
+    :raises GateRefusedError: another manager's hold stands, or can't be told.
+    """
+    found = read_marker(root)
+    if found is None or found.manager == manager or found.ends_at_ms <= now_ms:
+        return
+    until = datetime.fromtimestamp(found.ends_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    raise GateRefusedError(
+        f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
+        f"until {until}, by another journal than ours. Nothing was changed. Have it unmanage the store; if "
+        "it is gone for good, wait until then or remove the file."
+    )
+
+
+def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
+    """Say durably that the store is held until ``ends_at_ms``.
+
+    :return: a notice when there is no space for it; empty otherwise.
+    :raises GateRefusedError: it may not be written.
+    """
+    path = root / NAME
+    data = json.dumps(to_jsonable(Marker(manager, socket.gethostname(), ends_at_ms))).encode().ljust(_BYTES)
+    try:
+        try:
+            _write_in_place(path, data)
+        except FileNotFoundError:
+            durable.write_file(path, data)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"{path}: no space to mark that the store is held, so that another manager can't tell"
+        raise GateRefusedError(
+            f"{path}: expected to mark that the store is held, found {error.strerror}. Nothing was changed. "
+            "Run as the broker's user, with its file system mounted writable."
+        ) from error
+    return ""
+
+
+def remove_marker(root: Path, manager: str) -> None:
+    """Remove our own marker, durably; another's stays."""
+    found = read_marker(root)
+    if found is not None and found.manager == manager:
+        durable.unlink(root / NAME)
+        durable.fsync_path(root)
+
+
+def _write_in_place(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
