@@ -34,7 +34,14 @@ class ProcessTree:
         self._mark = uuid.uuid4().hex
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        stdin: int = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches only us.
 
         :param log: file that receives its output.
@@ -43,11 +50,12 @@ class ProcessTree:
             self._started[name] = subprocess.Popen(
                 command,
                 env={**environment, **_KEEP_ENVIRONMENT, MARK: self._mark},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        return self._started[name]
 
     def wait(self, name: str) -> int:
         """Wait for a started process that ends by itself.
@@ -76,12 +84,15 @@ class ProcessTree:
                 continue
         return found
 
-    def stop(self) -> None:
-        """End every process of the tree: ask the started ones, then kill whatever is left."""
+    def stop(self, ask_seconds: float = _ASK_SECONDS) -> None:
+        """End every process of the tree: ask the started ones, then kill whatever is left.
+
+        :param ask_seconds: how long the started ones may take to end by themselves.
+        """
         for process in self._started.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        self._wait_for_started(_ASK_SECONDS)
+        self._wait_for_started(ask_seconds)
         deadline = time.monotonic() + _KILL_SECONDS
         while (living := self.living()) and time.monotonic() < deadline:
             for orphan in living:
