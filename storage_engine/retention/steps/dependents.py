@@ -86,7 +86,7 @@ def _stay_notices(paths: Sequence[str]) -> tuple[str, ...]:
     if not paths:
         return ()
     return (
-        f"{count_text(len(paths), 'queue or index file')} below the log's beginning still there, the first is "
+        f"{count_text(len(paths), 'queue or index file')} below the log's beginning stay, the first is "
         f"{paths[0]}: a running broker deletes such when its log begins later again, or after its next start",
     )
 
