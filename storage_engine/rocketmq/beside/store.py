@@ -18,6 +18,7 @@ from storage_engine.model.watch import Watch
 from storage_engine.rocketmq.beside import dependents, hold, progress, release, watch
 from storage_engine.rocketmq.beside.hold import HeldBeside
 from storage_engine.rocketmq.beside.live_config import local_settings, refuse_slave
+from storage_engine.rocketmq.beside.newest import newest_message_ms
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
@@ -25,6 +26,7 @@ from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS
+from storage_engine.rocketmq.store_times import LogFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class BesideStore:
 
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
+    :param broker_conf: the broker's config file as it is named here; None: nobody named it.
     """
 
     admin: BrokerAdmin
@@ -40,6 +43,7 @@ class BesideStore:
     settings: Mapping[str, str]
     live: LiveBroker
     memory: HoldMemory | None
+    broker_conf: str | None
 
     @property
     def lets_go_at_once(self) -> int | None:
@@ -53,12 +57,14 @@ class BesideStore:
         """Sealed is what both the files and the broker have behind them.
 
         :raises BrokerError: the broker can't be asked.
-        :raises BadInputError: the directory isn't this broker's store.
+        :raises BadInputError: a slave, or the directory isn't this broker's store.
         """
         before = self.admin.runtime_info()
         seen = self.files.snapshot(now_ms)
         (log,) = seen.logs
-        check_same_store(self.admin, log, seen.root)
+        refuse_slave(self.settings, self.admin.address)
+        listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
+        check_same_store(self.admin, before, self.files.files.layout, listed)
         log = hold.with_original_times(as_the_broker_says(log, before), self.memory)
         return replace(seen, crashed=False, logs=(log,))
 
@@ -102,7 +108,9 @@ class BesideStore:
         release.let_go(self, segments, meanwhile)
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        return progress.progress(self.admin.runtime_info(), self.checkpoint(), now_ms)
+        checkpoint, info = self.checkpoint(), self.admin.runtime_info()
+        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        return progress.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         return dependents.expired(self, min_offset)
@@ -138,13 +146,12 @@ def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
 def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> BesideStore:
     """Open a store by the settings that its broker says it has.
 
-    :raises BadInputError: a slave, or settings that can't be worked with.
+    :raises BadInputError: settings that can't be worked with.
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
     admin = reach(live)
     found = admin.config()
-    refuse_slave(found, admin.address)
     here = local_settings(found, settings.root, settings.overrides)
     files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return BesideStore(admin, files, found, live, memory)
+    return BesideStore(admin, files, found, live, memory, settings.broker_conf)
