@@ -112,6 +112,25 @@ def _connection_type() -> dict[str, Any]:
                 "Archive lag alarm (seconds)",
                 "Alarm when a sealed segment is older than this without a proof; empty: never.",
             ),
+            "flush_alarm_bytes": _number(
+                "Flush alarm (bytes)",
+                "Beside a running broker: alarm when more than this of its log is not on disk; empty: 1 GiB.",
+            ),
+            "dispatch_alarm_bytes": _number(
+                "Dispatch alarm (bytes)",
+                "Beside a running broker: alarm when more than this of its log is in no consume queue and "
+                "index yet; empty: 256 MiB.",
+            ),
+            "checkpoint_alarm_seconds": _number(
+                "Checkpoint alarm (seconds)",
+                "Beside a running broker: alarm when its checkpoint is so far behind the newest message; "
+                "empty: 600.",
+            ),
+            "index_alarm_seconds": _number(
+                "Index checkpoint alarm (seconds)",
+                "Likewise for the index, whose checkpoint moves only when an index file is full; empty: "
+                "never.",
+            ),
             "archive_bytes_per_second": _number(
                 "Archive limit (bytes a second)",
                 "What one archive task reads and writes at most, so that a broker on the same disks keeps "

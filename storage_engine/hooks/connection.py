@@ -67,6 +67,12 @@ def managed_store(
             archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),
             archive_lag_alarm_seconds=read.number("archive_lag_alarm_seconds"),
             archive_bytes_per_second=read.number("archive_bytes_per_second"),
+            flush_alarm_bytes=read.number("flush_alarm_bytes") or Policy().flush_alarm_bytes,
+            dispatch_alarm_bytes=read.number("dispatch_alarm_bytes") or Policy().dispatch_alarm_bytes,
+            checkpoint_alarm_seconds=(
+                read.number("checkpoint_alarm_seconds") or Policy().checkpoint_alarm_seconds
+            ),
+            index_alarm_seconds=read.number("index_alarm_seconds"),
             lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
         ),
         second_lake=_second_lake(read, defaults),

@@ -43,10 +43,11 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """What a run deleted, by the journal's results.
+    """What went from a log, by the journal: what a run deleted, or was found to have gone without us.
 
     :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
+    :param others: where it went without us, what is known of it; "" where a run deleted it.
     """
 
     log: str
@@ -54,6 +55,7 @@ class ReleasedSpan:
     end_offset: int
     excused: str = ""
     unasked: str = ""
+    others: str = ""
 
 
 def log_ranges(
@@ -68,7 +70,7 @@ def log_ranges(
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: of one store. Of several lineages that cover an offset the highest counts: a person
         opened it because the offset was written again, and the older bytes stay in the lake as history.
-    :param released: what the journal says was deleted.
+    :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     """
     spans = [span for span in local if span.end_offset > span.start_offset]
@@ -175,6 +177,8 @@ def _judge(
 
 
 def _how_lost(released: Sequence[ReleasedSpan]) -> str:
+    if others := sorted({span.others for span in released if span.others}):
+        return "; ".join(others)
     return (
         "deleted by a run, and no valid receipt covers it"
         if released

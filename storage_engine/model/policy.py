@@ -43,6 +43,12 @@ class Policy:
         is raised; None: never.
     :param archive_bytes_per_second: how fast one archive task may read and write at most, all processes of
         its Spark job together, so that a broker on the same disks keeps its speed; None: no limit.
+    :param flush_alarm_bytes: of a running broker's log, not on disk yet, above which an alarm is raised.
+    :param dispatch_alarm_bytes: of its log, not in consume queues and index yet, likewise.
+    :param checkpoint_alarm_seconds: how much older than the newest message what its checkpoint says of log
+        and consume queues may be before an alarm is raised. The broker writes it once a minute.
+    :param index_alarm_seconds: likewise of the index; None: never, for the broker moves it on only when an
+        index file is full.
     :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
     """
 
@@ -54,4 +60,8 @@ class Policy:
     archive_lag_alarm_bytes: int | None = None
     archive_lag_alarm_seconds: int | None = None
     archive_bytes_per_second: int | None = None
+    flush_alarm_bytes: int = 1 << 30
+    dispatch_alarm_bytes: int = 256 << 20
+    checkpoint_alarm_seconds: int = 600
+    index_alarm_seconds: int | None = None
     lag_max_age_minutes: int = 60

@@ -21,6 +21,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.brokers import with_local_settings
+from storage_engine.retention.disturbed import gone_spans
 from storage_engine.retention.history import released_spans, releases
 from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
@@ -131,7 +132,8 @@ def _known(
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     if record is not None:
-        return record.store_id, released_spans(journal, record.store_id, tuple(unreachable)), ()
+        released = released_spans(journal, record.store_id, tuple(unreachable))
+        return record.store_id, (*released, *gone_spans(journal, record, unreachable)), ()
     if store.policy.archive is ArchiveMode.OFF:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]

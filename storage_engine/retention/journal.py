@@ -33,6 +33,7 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 
 class Step(StrEnum):
     HOLD = "hold"
+    DISTURBED = "disturbed"
     PLAN = "plan"
     ARCHIVE = "archive"
     SEALED = "archive-sealed"

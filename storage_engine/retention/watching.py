@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from storage_engine.model.broker import WatchStore, broker_module
 from storage_engine.model.watch import Watch
-from storage_engine.retention.brokers import open_store
+from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import check_host
 from storage_engine.retention.journal import Journal
@@ -14,8 +15,12 @@ from storage_engine.retention.managed_store import ManagedStore
 def check_watcher(store: ManagedStore) -> None:
     """Make sure that the store's disks are this machine's, before any is looked at.
 
+    Beside a running broker any machine may look: that broker says how full its disks are.
+
     :raises WrongHostError: they are another one's.
     """
+    if store.live is not None:
+        return
     known = None
     if not missing_sqlite_file(store.journal_url):
         known = Journal(store.journal_url).find_store(store.real_root)
@@ -26,6 +31,8 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     """The causes that hold by clock and disks alone; settings are read anew at each call.
 
     :param now_ms: the moment to look for; None: this machine's clock.
+    :return: beside a broker that can't be asked, a look that isn't ``known``.
     :raises BadInputError: settings that can't be used, or no such store.
     """
-    return open_store(store).watch(clock_ms() if now_ms is None else now_ms)
+    look: WatchStore = broker_module(store.broker, "broker").watch_store
+    return look(settings_of(store), clock_ms() if now_ms is None else now_ms)

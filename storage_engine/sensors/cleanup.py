@@ -1,7 +1,8 @@
 """Sensors that wait for a cleanup's cause: the deleteWhen window, a disk level, or either.
 
 Each looks once where it runs, then hands over to a trigger; when that fires, it looks again where it runs,
-because only a worker of the store is certain to see the store's own disks.
+because only a worker of the store is certain to see the store's own disks. A running broker that can't be
+asked is unknown, which is no cause: the sensor goes on waiting for one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
+from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
@@ -45,7 +47,8 @@ class _CauseSensor(BaseSensorOperator):
     :param storage_engine_conn_id: connection of the store.
     :param deferrable: free the worker slot while waiting.
     :param soft_fail: skip when the timeout passes without a cause. Unlike elsewhere, only then: a store
-        that can't be read or a trigger that broke fails the task, so that nobody takes it for quiet.
+        that can't be read, a trigger that broke, or a running broker that can't be asked when the time is
+        up fails the task, so that nobody takes it for quiet.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -78,7 +81,13 @@ class _CauseSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps.sensing import sense
 
-        sensed = sense(self.hook.managed_store)
+        try:
+            sensed = sense(self.hook.managed_store)
+        except (BrokerUnavailableError, NotOnBrokerError) as error:
+            self.log.warning("%s: unknown, so no cause: %s", self.storage_engine_conn_id, error)
+            return PokeReturnValue(is_done=False)
+        for alarm in sensed.alarms:
+            self.log.warning("%s: %s", self.storage_engine_conn_id, alarm)
         for line in (*(trigger.detail for trigger in sensed.triggers), *sensed.notices):
             self.log.info("%s: %s", self.storage_engine_conn_id, line)
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
@@ -115,8 +124,15 @@ class _CauseSensor(BaseSensorOperator):
         return looked.xcom_value
 
     def _timed_out(self) -> Exception:
+        from storage_engine.retention.watching import watch
+
         message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"
-        return AirflowSkipException(message) if self.soft_fail else AirflowSensorTimeout(message)
+        if self.soft_fail:
+            seen = watch(self.hook.managed_store)
+            if seen.known:
+                return AirflowSkipException(message)
+            message = "; ".join((message, *seen.notices))
+        return AirflowSensorTimeout(message)
 
 
 class StorageEngineDeleteWindowSensor(_CauseSensor):

@@ -1,7 +1,8 @@
 """Triggers that wait for a cleanup's cause: the deleteWhen window, a disk level, or either.
 
 Nothing here blocks the triggerer's event loop: connections are read through its own bridge, disks are
-measured in a thread. A level that is unknown never fires. Each may be deferred to by a task, which takes
+measured and brokers asked in threads of their own. A level that is unknown never fires, and a running
+broker that can't be asked is no failure: it is asked again. Each may be deferred to by a task, which takes
 the first event, or watched by an asset, which takes one event each time that the cause begins.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,10 @@ _LONGEST_SLEEP_SECONDS = 300.0
 """A window is looked at anew at least so often: the clock may be set, and deleteWhen changed."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
+_LOOKS = ThreadPoolExecutor(64, thread_name_prefix="storage-engine-look")
+"""A disk that hangs or a broker that is silent takes a thread until it is given up: not one of those that the
+event loop shares with everybody, nor the others'."""
+
 
 class _CauseTrigger(BaseEventTrigger):
     """Looks at a store again and again, and fires each time that a cause begins to hold."""
@@ -48,16 +54,20 @@ class _CauseTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         store = await self._store()
-        armed = True
+        armed = known = True
         while True:
-            seen = await asyncio.to_thread(watch, store)
+            seen = await asyncio.get_running_loop().run_in_executor(_LOOKS, watch, store)
+            if seen.known != known:
+                known = seen.known
+                self._say(seen)
             cause = self.cause(seen)
             if armed and cause is not None:
                 armed = False
                 yield TriggerEvent(self._payload(seen, cause))  # type: ignore[no-untyped-call]
-            elif not armed and self.over(seen):
+            elif not armed and known and self.over(seen):
                 armed = True
-            await asyncio.sleep(self.pause_seconds(seen, armed=armed))
+            pause = self.pause_seconds(seen, armed=armed)
+            await asyncio.sleep(pause if known else min(pause, DEFAULT_POLL_SECONDS))
 
     @abstractmethod
     def cause(self, seen: Watch) -> Cause | None:
@@ -76,6 +86,12 @@ class _CauseTrigger(BaseEventTrigger):
         store: ManagedStore = await sync_to_async(hook.get_conn)()
         await asyncio.to_thread(check_watcher, store)
         return store
+
+    def _say(self, seen: Watch) -> None:
+        if seen.known:
+            self.log.info("%s: the broker can be asked again", self.storage_engine_conn_id)
+        for notice in () if seen.known else seen.notices:
+            self.log.warning("%s: %s", self.storage_engine_conn_id, notice)
 
     def _payload(self, seen: Watch, cause: Cause) -> dict[str, Any]:
         return {
@@ -118,21 +134,27 @@ class _Level:
     hysteresis_percent: int
 
     def exceeded(self, seen: Watch) -> bool:
-        return seen.deciding_percent is not None and seen.deciding_percent > self._threshold(seen)
+        above = self._above_threshold(seen)
+        return above is not None and above > 0
 
     def left(self, seen: Watch) -> bool:
-        lowest = self._threshold(seen) - self.hysteresis_percent
-        return seen.deciding_percent is not None and seen.deciding_percent <= lowest
+        above = self._above_threshold(seen)
+        return above is not None and above <= -self.hysteresis_percent
 
-    def _threshold(self, seen: Watch) -> int:
-        return seen.ordinary_percent if self.threshold_percent is None else self.threshold_percent
+    def _above_threshold(self, seen: Watch) -> int | None:
+        """Percent points; None: unknown."""
+        threshold = seen.ordinary_percent if self.threshold_percent is None else self.threshold_percent
+        if seen.deciding_percent is None or threshold is None:
+            return None
+        return seen.deciding_percent - threshold
 
 
 class DiskLevelTrigger(_CauseTrigger):
     """Fires when a disk of the store rises above a level.
 
-    Which disk decides is the broker's rule: the least used one of the log, or the dependents' one. It
-    samples the disks that this triggerer sees: run it where the store's disks are mounted.
+    Which disk decides is the broker's rule: the least used one of the log, or the dependents' one. Of a
+    stopped broker's store it samples the disks that this triggerer sees: run it where they are mounted.
+    Beside a running broker it takes that broker's word, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: fires above it; None: the level above which the broker itself cleans.

@@ -1,19 +1,27 @@
-"""Look at a store's disks and clock: what triggers a cleanup now."""
+"""Look at a store's disks and clock: what triggers a cleanup now. Beside a running broker, also at how far
+that broker is, and at what has disturbed the hold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.progress_alarms import progress_alarms
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
 
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:
-    """:param levels: every disk of the log, then the dependents' disk."""
+    """:param levels: every disk of the log, then the dependents' disk.
+    :param progress: None where no broker runs.
+    :param hold: as it is found, without renewing it; None where no broker runs.
+    :param alarms: what disturbed the hold, and how far the broker is behind beyond the policy's limits.
+    """
 
     store: str
     sensed_at_ms: int
@@ -21,17 +29,44 @@ class SenseResult:
     notices: tuple[str, ...]
     levels: tuple[DiskUsage, ...]
     crashed: bool
+    progress: BrokerProgress | None = None
+    hold: HoldStatus | None = None
+    alarms: tuple[str, ...] = ()
 
 
 def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest | None = None) -> SenseResult:
     """Find the causes that hold now and record a sample of the levels.
 
+    What disturbed a hold is in the journal before anything else is looked at.
+
     :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises BrokerError: the running broker can't be asked.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
+    hold = look_at_hold(context, now_ms)
     snapshot = context.broker.snapshot(now_ms)
     triggers, notices = context.broker.triggers(snapshot, now_ms, request or PlanRequest())
     levels = (*snapshot.log_disks, snapshot.dependents_disk)
-    context.journal.add_sample(context.record.store_id, levels, now_ms)
-    return SenseResult(store.name, now_ms, triggers, notices, levels, snapshot.crashed)
+    progress = context.broker.progress(now_ms)
+    context.journal.add_sample(context.record.store_id, levels, now_ms, progress=progress)
+    return SenseResult(
+        store.name,
+        now_ms,
+        triggers,
+        (*notices, *(hold.notices if hold else ())),
+        levels,
+        snapshot.crashed,
+        progress,
+        hold,
+        (*(alarms_of(context, hold) if hold else ()), *progress_alarms(progress, store.policy)),
+    )
+
+
+def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
+    """What a hold is like, and what disturbed it taken down; None where no broker runs."""
+    if context.store.live is None:
+        return None
+    status = context.broker.look_at_hold(now_ms)
+    record_disturbances(context, status)
+    return status

@@ -15,6 +15,9 @@ from storage_engine.rocketmq.store import LOG
 ENDS_TRUST: Final = frozenset({DisturbanceKind.BROKER_REPLACED, DisturbanceKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or let go by it."""
 
+LASTS: Final = frozenset({DisturbanceKind.SETTING_NOT_SAVED})
+"""What renewing a hold neither repairs nor takes for the new state of things: told once, not at each look."""
+
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
 

@@ -20,7 +20,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances, name_of
+from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, disturbances, name_of
 from storage_engine.rocketmq.beside.finding import find
 from storage_engine.rocketmq.beside.forcing import check_force_is_far, deletes_by_force, reserved_hours
 from storage_engine.rocketmq.beside.hold_state import (
@@ -203,7 +203,7 @@ def _guard(store: BesideStore, now_ms: int) -> HoldStatus:
         raise
     state = _forbid_force(store, store.memory, state, found)
     state = know_newest_frame(store.admin, _as_found(state, found), found)
-    state = replace(state, reported=tuple(map(name_of, lasting)))
+    state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))
     if state != before:
         save_state(store.memory, state)
     return HoldStatus(

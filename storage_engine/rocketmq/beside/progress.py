@@ -28,11 +28,12 @@ def progress(
     """
     behind: dict[str, int] = {}
     if newest_message_timestamp_ms is not None:
+        # A part that was never flushed has the time 0: then all that the log has is missing.
+        oldest_ms = info.earliest_message_timestamp_ms or 0
         behind = {
-            name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - value)
+            name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - max(value, oldest_ms))
             for name, value in checkpoint.items()
-            # A part that has never been flushed has no time yet.
-            if name.endswith(_TIMESTAMP) and value > 0
+            if name.endswith(_TIMESTAMP)
         }
     return BrokerProgress(
         sampled_at_ms=now_ms,

@@ -1,0 +1,157 @@
+"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.ranges import ReleasedSpan, log_ranges
+from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.validation import RangeStatus, Where
+from storage_engine.retention.history import released_spans, segment_subject
+from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.managed_store import ManagedStore
+
+
+def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Disturbance]) -> None:
+    """Record what was not recorded since the hold was renewed last. Before that is done: what it rests on
+    is renewed then too, and what went is forgotten there.
+    """
+    if not disturbances:
+        return
+    renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
+    since_ms = renewed[-1].at_ms if renewed else 0
+    known = {
+        event.subject
+        for event in journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+        if event.at_ms >= since_ms
+    }
+    new = {
+        _subject(one): {"lineage": record.lineage, "disturbance": to_jsonable(one)}
+        for one in disturbances
+        if _subject(one) not in known
+    }
+    journal.record(run, Step.DISTURBED, Phase.RESULT, list(new.items()))
+
+
+def gone_spans(
+    journal: Journal, record: StoreRecord, unasked: Iterable[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """What was found to have gone without us, for laying store and lake over each other.
+
+    What went before the present lineage was opened is excused: a person has seen it and gone on.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
+    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    found = [
+        (from_jsonable(Disturbance, event.payload["disturbance"]), int(event.payload["lineage"]))
+        for event in events
+    ]
+    spans = []
+    for one, lineage in dict.fromkeys(found):
+        if one.kind is DisturbanceKind.SEGMENT_GONE:
+            said = "" if lineage == record.lineage else f"in lineage {lineage}, which is closed: {one.detail}"
+            spans.append(ReleasedSpan(one.log, one.start_offset, one.end_offset, said, others=one.detail))
+    return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
+
+
+def gone_ranges(
+    journal: Journal, record: StoreRecord, store: ManagedStore, disturbances: Iterable[Disturbance]
+) -> tuple[RangeStatus, ...]:
+    """Of the ranges that went without us, which parts are ARCHIVED and which are LOST.
+
+    What a run of ours deleted after all counts as that.
+    """
+    gone = [one for one in disturbances if one.kind is DisturbanceKind.SEGMENT_GONE]
+    if not gone:
+        return ()
+    rows: list[Receipt] = []
+    broken: dict[SegmentIdentity, str] = {}
+    unasked: list[str] = []
+    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+        try:
+            lake = open_lake(config, create=False)
+            for one in gone:
+                span = (one.start_offset, one.end_offset - 1)
+                found = receipts(
+                    lake, record.store_id, lineage=record.lineage, log=one.log, base_offsets=span
+                )
+                faults = broken_receipts(lake, found)
+                rows += [row for row in found if row.identity not in faults]
+                broken.update(faults)
+        except LakeUnavailableError:
+            unasked.append(config.location)
+    proven = {row.identity: row for row in rows}
+    released = (
+        *(ReleasedSpan(one.log, one.start_offset, one.end_offset, others=one.detail) for one in gone),
+        *released_spans(journal, record.store_id, unasked),
+    )
+    released += _in_unasked_lakes(journal, record, released, set(unasked))
+    return tuple(
+        row
+        for row in log_ranges((), proven.values(), released=released)
+        if any(
+            row.log == one.log and one.start_offset < row.end_offset and row.start_offset < one.end_offset
+            for one in gone
+        )
+    )
+
+
+def disturbance_alarms(disturbances: Iterable[Disturbance], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
+    """Each as a sentence; of what went without us, what became of it.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
+    alarms = []
+    for one in disturbances:
+        if one.kind is not DisturbanceKind.SEGMENT_GONE:
+            alarms.append(f"{one.kind.value}: {one.detail}")
+            continue
+        parts = [
+            f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
+            f"{row.where.value}"
+            for row in ranges
+            if row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+        ]
+        alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
+    return tuple(alarms)
+
+
+def lost(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
+    return tuple(row for row in ranges if row.where is Where.LOST)
+
+
+def _in_unasked_lakes(
+    journal: Journal, record: StoreRecord, spans: Iterable[ReleasedSpan], unasked: set[str]
+) -> tuple[ReleasedSpan, ...]:
+    """What the journal knows to be in lakes that can't be asked, of these spans."""
+    if not unasked:
+        return ()
+    wanted = list(spans)
+    found = []
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.store_events(record.store_id, step, Phase.RESULT):
+            said: Mapping[str, object] = event.payload
+            if "facts" not in said or said.get("lake") not in unasked or said["lineage"] != record.lineage:
+                continue
+            log, _, base = event.subject.rpartition("/")
+            assert event.subject == segment_subject(log, int(base))
+            end = int(base) + int(event.payload["facts"]["size_bytes"])
+            if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
+                found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"])))
+    return tuple(found)
+
+
+def _subject(disturbance: Disturbance) -> str:
+    """The same for the same thing, whatever was made out of it since."""
+    if disturbance.start_offset < 0:
+        return f"{disturbance.kind.value}: {disturbance.detail}"
+    return (
+        f"{disturbance.kind.value}: {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
+    )
