@@ -26,6 +26,8 @@ COMMANDS = {
     "gc": ("garbage", "Find files in the lake that nothing refers to."),
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
+    "hold": ("hold", "Keep a running broker from deleting."),
+    "unmanage": ("hold", "End a hold: put everything back."),
     "waive": ("clean", "Let one plan go without receipts."),
     "adopt": ("clean", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove store and lake with Great Expectations."),

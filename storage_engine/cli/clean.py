@@ -25,6 +25,7 @@ from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
@@ -57,6 +58,7 @@ def clean(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path,
     second_lake_dir: Path | None,
     manual: bool,
@@ -85,6 +87,7 @@ def clean(
         second_lake_dir,
         pending_policy,
         archive_bytes_per_second,
+        live,
     )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
@@ -128,7 +131,8 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
 
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
-        steps.record_lag(managed, run_key, *merge(map(lag_part, in_process_lag(managed, asked.base_offsets))))
+        tables = in_process_lag(managed, asked.base_offsets)
+        steps.record_lag(managed, run_key, *merge(map(lag_part, tables), tables.source))
     _archive(managed, run_key, say)
     released = steps.release(managed, run_key)
     say(
@@ -200,6 +204,7 @@ def adopt(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path,
     reason: str,
     as_json: bool,
@@ -208,7 +213,7 @@ def adopt(
 
     What is archived stays in the lake under the old lineage.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone)
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     check_store(managed)
     record = open_new_lineage(managed, person(), reason)
     if as_json:

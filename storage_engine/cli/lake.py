@@ -25,6 +25,7 @@ from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
@@ -57,6 +58,7 @@ def archive(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path,
     second_lake_dir: Path | None,
     planned: bool,
@@ -79,6 +81,7 @@ def archive(
         time_zone,
         second_lake_dir=second_lake_dir,
         archive_bytes_per_second=archive_bytes_per_second,
+        live=live,
     )
     check_store(managed)
     run_key = f"archive-{clock_ms()}"
@@ -162,6 +165,7 @@ def verify(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path,
     second_lake_dir: Path | None,
     level: str,
@@ -181,12 +185,14 @@ def verify(
     shown = partial(progress, "Verifying")
     if store is not None:
         managed = managed_store(
-            store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+            store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
         )
         found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown))
     else:
         if second_lake_dir is not None:
             raise click.UsageError("--second-lake: expected STORE, whose segments lie in either, found none.")
+        if live is not None:
+            raise click.UsageError("--broker: expected STORE, on which it runs, found none.")
         config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
         found = list(
             verify_lake(

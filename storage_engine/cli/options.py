@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.cli.live_options import with_live_broker
 from storage_engine.lake.config import LakeConfig
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
@@ -25,9 +27,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 
 def store_options(*, required: bool = True) -> Callable[[Command], Command]:
-    """STORE, its broker.conf, single broker settings, and the zone its deleteWhen is meant in."""
+    """STORE, its broker.conf, single broker settings, the zone its deleteWhen is meant in, and the broker
+    that runs on it, which the command gets as ``live``."""
 
     def decorate(command: Command) -> Command:
+        command = with_live_broker(command)
         for option in (
             click.option(
                 "--time-zone",
@@ -154,8 +158,10 @@ def managed_store(
     second_lake_dir: Path | None = None,
     pending_policy: str = PendingPolicy.WARN.value,
     archive_bytes_per_second: int | None = None,
+    live: LiveBroker | None = None,
 ) -> ManagedStore:
-    """The store that a command line names. Without a lake, only steps that need none may be called.
+    """The store that a command line names. Without a lake, only steps that need none and no journal may be
+    called.
 
     A person at a shell names what they see there, so any host will do.
     """
@@ -169,7 +175,7 @@ def managed_store(
         overrides=overrides or {},
         time_zone=time_zone,
         lake=LakeConfig.local(base),
-        journal_url=journal_of(base),
+        journal_url="" if lake_dir is None else journal_of(base),
         report_dir=str(base / "reports"),
         policy=Policy(
             archive=ArchiveMode(archive_policy),
@@ -179,6 +185,7 @@ def managed_store(
         ),
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,
+        live=live,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
 from storage_engine.cli.inspect_output import print_inspection
 from storage_engine.cli.options import (
     disk_percents,
@@ -23,8 +24,10 @@ from storage_engine.cli.output import print_json
 from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.retention.brokers import with_local_settings
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -46,6 +49,7 @@ def inspect(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path | None,
     second_lake_dir: Path | None,
     messages: bool,
@@ -54,16 +58,31 @@ def inspect(
 ) -> int:
     """Show what STORE is and holds: segments, queues, index, checkpoint, topics, settings in effect.
 
+    Beside a running broker also what that says of itself, and whether the store is held.
+
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
     )
-    found = inspect_store(_open(managed), clock_ms(), messages=messages, queues=queues)
+    now_ms = clock_ms()
+    beside = look_beside(managed, now_ms) if live is not None else None
+    found = inspect_store(
+        _open(managed),
+        now_ms,
+        messages=messages,
+        queues=queues,
+        snapshot=None if beside is None else beside.snapshot,
+    )
     lag = None if lake_dir is None else _archive_lag(managed)
     if as_json:
-        print_json(to_jsonable(found) if lag is None else {**to_jsonable(found), "archive_lag": lag})
+        shown = to_jsonable(found)
+        if beside is not None:
+            shown |= beside_json(beside)
+        print_json(shown if lag is None else {**shown, "archive_lag": lag})
         return 0
+    if beside is not None:
+        print_beside(beside)
     print_inspection(found, messages=messages)
     if lag is not None:
         click.echo(f"\nArchive lag: {lag.text}")
@@ -81,6 +100,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 
 @click.command()
 @store_options()
+@lake_option(required=False)
 @click.option("--at", metavar="TIME", help="Decide for this moment, such as 2026-11-21T04:10.")
 @click.option(
     "--disk",
@@ -98,15 +118,22 @@ def plan(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path | None,
     at: str | None,
     disks: dict[str, str],
     manual: bool,
     pending_policy: str,
     as_json: bool,
 ) -> int:
-    """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it."""
+    """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
+
+    Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
+    """
     seen = preview(
-        managed_store(store, None, broker_conf, overrides, time_zone, pending_policy=pending_policy),
+        managed_store(
+            store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+        ),
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),
         used_percents=disk_percents(disks),
@@ -127,6 +154,7 @@ def lag(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -140,11 +168,12 @@ def lag(
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
 
-    managed = managed_store(store, None, broker_conf, overrides, time_zone)
+    managed = managed_store(store, None, broker_conf, overrides, time_zone, live=live)
     seen = preview(managed, PlanRequest(manual=True))
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
-    for table in in_process_lag(managed, tuple(segment.base_offset for segment in seen.plan.to_delete)):
+    tables = in_process_lag(managed, tuple(segment.base_offset for segment in seen.plan.to_delete))
+    for table in tables:
         here = set(map(str, table["group"].unique().to_pylist()))
         groups |= here
         if group is None or group in here:
@@ -157,7 +186,7 @@ def lag(
     if as_json:
         print_json(rows)
     else:
-        print_lag(rows)
+        print_lag(rows, tables.source)
         if group is None:
             print_owed(seen.owed)
     return 0
@@ -179,6 +208,7 @@ def index_lookup(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     topic: str,
     key: str,
     max_count: int | None,
@@ -188,7 +218,7 @@ def index_lookup(
 
     KEY is one of a message's keys or its unique key. Exit code 1 when there is none.
     """
-    opened = _open(managed_store(store, None, broker_conf, overrides, time_zone))
+    opened = _open(managed_store(store, None, broker_conf, overrides, time_zone, live=live))
     offsets = lookup(opened.layout, topic, key, max_count, config=opened.config)
     if as_json:
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
@@ -201,4 +231,5 @@ def index_lookup(
 
 
 def _open(managed: ManagedStore) -> RocketMQStore:
-    return RocketMQStore.open(load_broker_config(managed.broker_conf, managed.overrides, root=managed.root))
+    here = with_local_settings(managed)
+    return RocketMQStore.open(load_broker_config(here.broker_conf, here.overrides, root=here.root))

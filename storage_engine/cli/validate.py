@@ -14,6 +14,7 @@ from storage_engine.cli.options import (
     store_options,
 )
 from storage_engine.cli.output import print_json, print_table
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
 
@@ -37,6 +38,7 @@ def validate(
     broker_conf: Path | None,
     overrides: dict[str, str],
     time_zone: str | None,
+    live: LiveBroker | None,
     lake_dir: Path | None,
     second_lake_dir: Path | None,
     full: bool,
@@ -45,7 +47,7 @@ def validate(
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
     managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir
+        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
     )
     if output_dir is None:
         without_lake = Path("storage-engine-reports") / managed.name

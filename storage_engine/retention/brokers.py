@@ -29,6 +29,26 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     return opener(settings_of(store), memory)
 
 
+def open_to_look(store: ManagedStore) -> BrokerStore:
+    """Open ``store`` with what its journal, if there is one, remembers of a hold; no journal is made.
+
+    Without it a held segment's age is that of its file as the hold has set it.
+
+    :raises StorageEngineError: as :func:`open_store` does, or the journal can't be read.
+    """
+    if store.live is None or not store.journal_url:
+        return open_store(store)
+    # The database's libraries, which looking at a stopped broker's store needs for nothing.
+    from storage_engine.retention.journal import Journal
+    from storage_engine.retention.journal_database import missing_sqlite_file
+
+    if missing_sqlite_file(store.journal_url):
+        return open_store(store)
+    journal = Journal(store.journal_url)
+    known = journal.find_store(store.real_root)
+    return open_store(store, None if known is None else journal.hold_memory(known.store_id))
+
+
 def with_local_settings(store: ManagedStore) -> ManagedStore:
     """The store as what reads its files alone may take it: beside a running broker, with the settings that
     work there now in place of broker.conf.

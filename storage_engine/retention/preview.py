@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.brokers import open_store
+from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import Decided, decide
 from storage_engine.retention.managed_store import ManagedStore
@@ -26,7 +26,7 @@ def preview(
         cleaned up.
     """
     return decide(
-        open_store(store),
+        open_to_look(store),
         request,
         clock_ms() if now_ms is None else now_ms,
         used_percents,

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from storage_engine.model.lag import QueueLag
+from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
+from storage_engine.retention.hold_text import disturbance_text, hold_text
 from storage_engine.retention.pending_policy import owed_text
 from storage_engine.retention.report import Fate, Report, SegmentReport
-from storage_engine.retention.steps.holding import disturbance_text, hold_text
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
 
 _LAGGING_SHOWN = 10
@@ -154,6 +154,10 @@ def _lag(report: Report) -> Iterator[str]:
         f"{count_text(lag.total_lag_messages, 'message')} behind, at most {duration_text(lag.max_lag_ms)}; "
         f"{lag.unknown} unknown; policy: {report.lag_policy}"
     )
+    if lag.source.positions is PositionsFrom.BROKER:
+        yield "positions: as the running broker had them"
+    for notice in lag.source.notices:
+        yield f"WARNING {notice}"
     if lag.lost_messages:
         yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
     if lag.soonest_loss_ms is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
@@ -94,16 +94,22 @@ class StoreInspection:
 
 
 def inspect(
-    store: RocketMQStore, now_ms: int, *, messages: bool = False, queues: bool = False
+    store: RocketMQStore,
+    now_ms: int,
+    *,
+    messages: bool = False,
+    queues: bool = False,
+    snapshot: StoreSnapshot | None = None,
 ) -> StoreInspection:
     """Look at a store.
 
     :param now_ms: the moment, in milliseconds since the epoch.
     :param messages: look at every frame of every segment (without checksums) for counts and timestamps.
     :param queues: look up the bounds of every queue.
+    :param snapshot: of the store beside its running broker; None: as its files alone have it.
     :raises BadInputError: the store is none, or a file of it can't be what its name says.
     """
-    snapshot = store.snapshot(now_ms)
+    snapshot = snapshot or store.snapshot(now_ms)
     (log,) = snapshot.logs
     layout = store.layout
     found = [

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from storage_engine.cli import COMMANDS, cli
+from storage_engine.cli.live_options import LIVE_OPTIONS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 SECTIONS = dict(re.findall(r"^## `([a-z-]+)[^\n]*\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.M | re.S))
@@ -22,8 +23,24 @@ def test_every_command_has_a_section_and_every_section_a_command() -> None:
 def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    options = {option for p in command.params if isinstance(p, click.Option) for option in p.opts}
+    named = [p for p in command.params if isinstance(p, click.Option) and p not in LIVE_OPTIONS]
+    options = {option for p in named for option in p.opts}
     assert set(re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M)) == options
+
+
+def test_options_that_every_store_takes_are_named_once() -> None:
+    section = re.search(r"^## Beside a running broker\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S)
+    assert section is not None
+    options = {name for option in LIVE_OPTIONS for name in option.opts}
+    assert set(re.findall(r"^\| `(--[a-z-]+)", section[1], re.M)) == options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_takes_a_running_broker_where_it_takes_a_store(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    takes_store = any(p.name == "store" for p in command.params if isinstance(p, click.Argument))
+    assert {p in command.params for p in LIVE_OPTIONS} == {takes_store}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,18 +6,17 @@ Where the broker is stopped nothing has to be held between runs, and all of this
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.hold import Disturbance, HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.hold_text import disturbance_text
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.wording import time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +85,6 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
         return None
     disturbances = dict.fromkeys(one for status in found for one in status.disturbances)
     return replace(found[-1], disturbances=tuple(disturbances))
-
-
-def hold_text(status: HoldStatus) -> str:
-    """A hold in one line."""
-    if not status.held:
-        return "not held: the broker deletes by its own rules"
-    until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
-    what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
-    return f"held {until}: {what}"
-
-
-def disturbance_text(disturbance: Disturbance) -> str:
-    """A disturbance in one line."""
-    place = ""
-    if disturbance.start_offset >= 0:
-        place = f" {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
-    return f"{disturbance.kind.value}{place}: {disturbance.detail}{_topics(disturbance.topics)}"
-
-
-def _topics(topics: Sequence[str]) -> str:
-    return f" Topics: {', '.join(topics)}." if topics else ""
 
 
 def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:

@@ -1,0 +1,78 @@
+"""A running broker and the hold on its store: looked at, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import RunningBroker
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.brokers import open_to_look, running_broker
+from storage_engine.retention.hold_text import disturbance_text, hold_text
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.wording import bytes_text, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a look at a store beside its running broker found.
+
+    :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
+    """
+
+    broker: RunningBroker
+    snapshot: StoreSnapshot
+    hold: HoldStatus | None
+    refusal: str
+
+
+def look_beside(managed: ManagedStore, now_ms: int) -> Beside:
+    """Look, and change nothing.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    broker = running_broker(managed)
+    assert broker is not None
+    store = open_to_look(managed)
+    snapshot = store.snapshot(now_ms)
+    try:
+        return Beside(broker, snapshot, store.look_at_hold(now_ms), "")
+    except GateRefusedError as error:
+        return Beside(broker, snapshot, None, str(error))
+
+
+def beside_json(beside: Beside) -> dict[str, Any]:
+    return {
+        "broker": to_jsonable(beside.broker),
+        "hold": to_jsonable(beside.hold),
+        "hold_refusal": beside.refusal or None,
+    }
+
+
+def print_beside(beside: Beside) -> None:
+    print_broker(beside.broker)
+    if beside.hold is None:
+        click.echo(f"Hold: can't be had: {beside.refusal}")
+    else:
+        print_hold(beside.hold)
+
+
+def print_broker(broker: RunningBroker) -> None:
+    click.echo(
+        f"Broker {broker.name} at {broker.address}: {broker.role}, {broker.version}, up since "
+        f"{time_text(broker.boot_timestamp_ms)}; offsets {broker.min_offset} to {broker.max_offset}, "
+        f"consume queues {bytes_text(broker.dispatch_behind_bytes)} behind"
+    )
+
+
+def print_hold(status: HoldStatus) -> None:
+    click.echo(f"Hold: {hold_text(status)}")
+    for disturbance in status.disturbances:
+        click.echo(f"WARNING {disturbance_text(disturbance)}")
+    for notice in status.notices:
+        click.echo(f"Note: {notice}")

@@ -1,0 +1,84 @@
+"""hold, unmanage: keep a running broker from deleting what isn't archived, and leave its store as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.beside_output import print_broker, print_hold
+from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
+from storage_engine.cli.output import print_json
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.retention import steps
+from storage_engine.retention.brokers import running_broker
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps import HoldResult
+
+
+@click.command()
+@store_options()
+@lake_option(new=True)
+@json_option
+def hold(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    as_json: bool,
+) -> int:
+    """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
+
+    clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
+    for --hold-hours ends by itself. Exit code 1 when the store isn't held after all.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
+    broker = _running(managed)
+    result = steps.hold(managed, run_key=f"hold-{clock_ms()}")
+    _print(broker, result, as_json)
+    return 0 if result.status.held else 1
+
+
+@click.command()
+@store_options()
+@lake_option()
+@json_option
+def unmanage(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    as_json: bool,
+) -> int:
+    """Put every file's time and every setting of STORE's running broker back, and hold it no more.
+
+    From then on the broker deletes by its own rules. Refused while a run has the store.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
+    broker = _running(managed)
+    _print(broker, steps.unmanage(managed), as_json)
+    return 0
+
+
+def _running(managed: ManagedStore) -> RunningBroker:
+    broker = running_broker(managed)
+    if broker is None:
+        raise click.UsageError(
+            "Expected the broker that runs on STORE as --broker, or as --name-servers and --broker-name, "
+            "found none. A stopped broker's store needs no hold."
+        )
+    return broker
+
+
+def _print(broker: RunningBroker, result: HoldResult, as_json: bool) -> None:
+    if as_json:
+        print_json({"broker": to_jsonable(broker), **to_jsonable(result)})
+        return
+    print_broker(broker)
+    print_hold(result.status)

@@ -1,0 +1,29 @@
+"""A hold in words, for reports and people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.model.hold import Disturbance, HoldStatus
+from storage_engine.wording import time_text
+
+
+def hold_text(status: HoldStatus) -> str:
+    """A hold in one line."""
+    if not status.held:
+        return "not held: the broker deletes by its own rules"
+    until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
+    what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
+    return f"held {until}: {what}"
+
+
+def disturbance_text(disturbance: Disturbance) -> str:
+    """A disturbance in one line."""
+    place = ""
+    if disturbance.start_offset >= 0:
+        place = f" {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
+    return f"{disturbance.kind.value}{place}: {disturbance.detail}{_topics(disturbance.topics)}"
+
+
+def _topics(topics: Sequence[str]) -> str:
+    return f" Topics: {', '.join(topics)}." if topics else ""
