@@ -70,6 +70,11 @@ class Connection:
         with self._lock:
             self._close()
 
+    def __del__(self) -> None:
+        # A store that is opened for one step has no end of its own to close it at.
+        if getattr(self, "_socket", None) is not None:
+            self._close()
+
     def read(
         self,
         code: int,

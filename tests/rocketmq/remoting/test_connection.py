@@ -263,3 +263,18 @@ def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "ca.pem")
     with pytest.raises(BadInputError, match=missing):
         Connection("127.0.0.1:1", Access(tls=Tls(ca_file=missing)))
+
+
+def test_connection_that_nobody_has_any_more_is_closed() -> None:
+    closed = threading.Event()
+
+    def tell_when_closed(connection: socket.socket, request: RemotingCommand) -> None:
+        answer()(connection, request)
+        connection.settimeout(5)
+        if not connection.recv(1):
+            closed.set()
+
+    with Peer(tell_when_closed) as peer:
+        # A socket that is left to the collector would warn, which is an error here.
+        Connection(peer.address).read(READ)
+        assert closed.wait(5)
