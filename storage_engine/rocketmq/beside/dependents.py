@@ -12,37 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine import durable
-from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan import DependentFile
 from storage_engine.rocketmq.beside.passes import (
     Patience,
     dependents_patience_seconds,
     until_first_pass_seconds,
 )
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
 
 POLL_SECONDS: Final = 0.25
-LISTINGS: Final = 5
-"""Times that they are listed anew when the broker deletes one in the middle."""
 
 
 def expired(store: BesideStore, min_offset: int) -> tuple[DependentFile, ...]:
     """The files that the broker will delete once its log begins at ``min_offset``; it may be at it.
 
     :raises CorruptFileError: a file that can't be what its name says.
-    :raises StoreBusyError: files went away each time that they were listed.
     """
-    for _ in range(LISTINGS):
-        try:
-            return store.files.dependents(min_offset)
-        except FileNotFoundError as error:
-            gone = error
-    raise StoreBusyError(
-        f"{gone.filename}: went away while the store was being read, as others did before: its broker is "
-        "cleaning. Try again in a minute."
-    ) from gone
+    return reread(lambda: store.files.dependents(min_offset), ATTEMPTS)
 
 
 def wait_until_gone(

@@ -94,7 +94,7 @@ def look(store: BesideStore, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.BrokerStore.look_at_hold`."""
     state = load_state(store.memory)
     if state is None:
-        return HoldStatus(held=False, notices=("the store isn't held",))
+        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
     found = ask_known_frame(store.admin, state, find(store, now_ms))
     return _status(store, state, found, ())
 
@@ -145,13 +145,15 @@ def expose(
         )
     save_state(memory, state)
     state = _put_fence(store, memory, state, found)
-    gone = [file for file in found.files if file.base_offset in state.releasing]
-    return fence.set_mtimes(memory, state, [(file, LETS_GO_MTIME_NS) for file in reversed(gone)])
+    # What an earlier call has made old may go at this moment.
+    young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
+    return fence.set_mtimes(memory, state, [(file, LETS_GO_MTIME_NS) for file in reversed(young)])
 
 
-def forget_released(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldState:
+def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
     """Forget the segments that were let go, once they are gone.
 
+    :param min_offset: where the log begins now.
     :return: the state as it is remembered now.
     """
     gone = frozenset(state.releasing)
@@ -160,7 +162,7 @@ def forget_released(store: BesideStore, memory: HoldMemory, state: HoldState) ->
         releasing=(),
         touched=tuple(touched for touched in state.touched if touched.base_offset not in gone),
         segments=tuple((base, inode) for base, inode in state.segments if base not in gone),
-        min_offset=store.admin.runtime_info().commitlog_min_offset,
+        min_offset=min_offset,
     )
     save_state(memory, state)
     return state
@@ -255,6 +257,12 @@ def _as_found(state: HoldState, found: Found) -> HoldState:
         min_offset=found.min_offset,
         max_offset=found.max_offset,
         segments=tuple((file.base_offset, file.inode) for file in found.files),
+        # What went after who let it go was killed.
+        releasing=tuple(
+            offset
+            for offset in state.releasing
+            if offset >= found.min_offset or found.file_at(offset) is not None
+        ),
         end_offset=found.files[-1].end_offset if found.files else found.max_offset,
     )
 
@@ -290,6 +298,17 @@ def _status(store: BesideStore, state: HoldState, found: Found, more: Sequence[s
         notices.append(str(error))
     stands = stands and ends_at_ms > found.at_ms
     return HoldStatus(stands, place, ends_at_ms if stands else None, new, tuple(notices))
+
+
+def _before_the_first(store: BesideStore, now_ms: int) -> Iterator[str]:
+    """Of a store that isn't held: what would keep it from being, and what a person should know if it were."""
+    found, root = find(store, now_ms), _root(store)
+    try:
+        marker.refuse_foreign(root, None, now_ms)
+        reserved_hours(found, str(root))
+        yield from _notices(store, found)
+    except GateRefusedError as error:
+        yield f"a hold would be refused: {error}"
 
 
 def _notices(store: BesideStore, found: Found) -> list[str]:

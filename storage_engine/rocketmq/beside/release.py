@@ -26,8 +26,9 @@ from storage_engine.exceptions import (
 )
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.rocketmq.beside.fence import fence, put_back, set_mtimes
-from storage_engine.rocketmq.beside.hold_state import Found, HoldState, SeenFile, load_state, save_state
+from storage_engine.rocketmq.beside import hold
+from storage_engine.rocketmq.beside.fence import same_ms
+from storage_engine.rocketmq.beside.hold_state import HoldState, load_state, save_state
 from storage_engine.rocketmq.beside.passes import (
     MANUAL_PASSES,
     Patience,
@@ -88,7 +89,7 @@ def let_go(
             "deleted. Run the same again, which looks at the new one."
         )
     _check_not_too_much(store, info, prefix)
-    state = _expose(store, memory, state, prefix, info)
+    state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
     patience = Patience(
         segment_patience_seconds(store.files.config),
         until_first_pass_seconds(info.boot_timestamp_ms),
@@ -97,7 +98,7 @@ def let_go(
     state = _have_it_go(store, memory, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
-    save_state(memory, _without(state, prefix))
+    hold.forget_released(memory, state, prefix.end_offset)
 
 
 def _standing_hold(store: BesideStore) -> tuple[HoldMemory, HoldState]:
@@ -154,55 +155,6 @@ def _check_unchanged(prefix: Prefix, state: HoldState) -> None:
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
-def _expose(
-    store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, info: RuntimeInfo
-) -> HoldState:
-    """Move the fence behind the prefix, and make the prefix, and nothing else, as old as can be.
-
-    In this order, so that a kill in between leaves no moment at which more could go; the oldest segment comes
-    last, since until then it keeps the younger ones.
-    """
-    found = Found(
-        at_ms=time.time_ns() // 1_000_000,
-        address=store.admin.address,
-        boot_timestamp_ms=info.boot_timestamp_ms,
-        min_offset=info.commitlog_min_offset,
-        max_offset=info.commitlog_max_offset,
-        settings=store.settings,
-        role="",
-        files=(_seen(FileFacts.of(prefix.stays), prefix.end_offset),),
-    )
-    going = tuple(segment.base_offset for segment in prefix.segments)
-    state = replace(state, releasing=going)
-    there = fence(found, state, store.live.hold_hours, store.files.config.file_reserved_time_hours)
-    fenced = () if there.file is None else (there.file.base_offset,)
-    state = replace(state, fence_offset=fenced[0] if fenced else -1, ends_at_ms=there.ends_at_ms)
-    save_state(memory, state)
-    if there.file is not None:
-        state = set_mtimes(memory, state, [(there.file, there.mtime_ns)])
-    others = {touched.base_offset for touched in state.touched} - {*going, *fenced}
-    state = put_back(memory, state, others)
-    # What an earlier call has come to may go away right now.
-    left = [s for s in reversed(prefix.segments) if s.facts.mtime_ns and Path(s.facts.path).exists()]
-    return set_mtimes(memory, state, [(_seen(s.facts, s.base_offset), 0) for s in left])
-
-
-def _seen(facts: FileFacts, base_offset: int) -> SeenFile:
-    return SeenFile(base_offset, facts.path, facts.inode, facts.size_bytes, facts.mtime_ns, facts.ctime_ns)
-
-
-def _without(state: HoldState, prefix: Prefix) -> HoldState:
-    """The hold once the prefix is gone: the fence stands where the log begins."""
-    end = prefix.end_offset
-    return replace(
-        state,
-        releasing=(),
-        min_offset=end,
-        touched=tuple(touched for touched in state.touched if touched.base_offset >= end),
-        segments=tuple((base, inode) for base, inode in state.segments if base >= end),
-    )
-
-
 def _have_it_go(
     store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, patience: Patience
 ) -> HoldState:
@@ -216,6 +168,9 @@ def _have_it_go(
         _check_not_too_much(store, info, prefix)
         if not left and info.commitlog_min_offset == prefix.end_offset:
             return state
+        if not _is_exposed(state):
+            # The broker flushed what was just sealed, or somebody touched it.
+            state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
         if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
             state = _trigger(store, memory, state)
             triggered = time.monotonic()
@@ -233,6 +188,17 @@ def _have_it_go(
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
+
+
+def _is_exposed(state: HoldState) -> bool:
+    """Whether all files that we touched still have the mtimes that we gave them."""
+    for touched in state.touched:
+        try:
+            if not same_ms(Path(touched.path).stat().st_mtime_ns, touched.mtime_ns):
+                return False
+        except FileNotFoundError:
+            continue
+    return True
 
 
 def _trigger(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldState:

@@ -25,7 +25,7 @@ from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rereading import ATTEMPTS
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store_times import LogFile
 
 
@@ -60,7 +60,7 @@ class BesideStore:
         :raises BadInputError: a slave, or the directory isn't this broker's store.
         """
         before = self.admin.runtime_info()
-        seen = self.files.snapshot(now_ms)
+        seen = reread(lambda: self.files.snapshot(now_ms), ATTEMPTS)
         (log,) = seen.logs
         refuse_slave(self.settings, self.admin.address)
         listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
