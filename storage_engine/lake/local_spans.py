@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.staging import sha256_of
@@ -17,7 +18,7 @@ def local_spans(
     pending: frozenset[tuple[str, int]] = frozenset(),
     hash_changed: bool = True,
 ) -> tuple[LocalSpan, ...]:
-    """What a store has on disk, compared with its receipts.
+    """What a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on disk.
 
     :param rows: the store's receipts; of several lineages the newest counts.
     :param pending: (log, base offset) of segments that are planned to go.
@@ -26,11 +27,13 @@ def local_spans(
     :raises OSError: a segment to hash can't be read.
     """
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
-    return tuple(
-        _local_span(log, segment, newest.get((log.name, segment.base_offset)), pending, hash_changed)
-        for log in snapshot.logs
-        for segment in log.segments
-    )
+    spans = []
+    for log in snapshot.logs:
+        for segment in log.segments:
+            with suppress(FileNotFoundError):
+                receipt = newest.get((log.name, segment.base_offset))
+                spans.append(_local_span(log, segment, receipt, pending, hash_changed))
+    return tuple(spans)
 
 
 def unchanged(facts: FileFacts, receipt: Receipt) -> bool:

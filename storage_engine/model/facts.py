@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from storage_engine.model.broker import StoreSettings
 from storage_engine.model.store import FileFacts
 
 
@@ -162,6 +163,4 @@ class FactsScope:
 class CollectFacts(Protocol):
     """Signature of ``collect`` in a broker's ``facts`` module."""
 
-    def __call__(
-        self, root: str, broker_conf: str | None, overrides: Mapping[str, str], scope: FactsScope
-    ) -> StoreFacts: ...
+    def __call__(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts: ...

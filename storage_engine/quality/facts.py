@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.local_spans import unchanged
-from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
+from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.broker import broker_module
@@ -20,7 +21,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
-from storage_engine.retention.brokers import with_local_settings
+from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.disturbed import gone_spans
 from storage_engine.retention.history import released_spans, releases
 from storage_engine.retention.journal import Journal, Run, Step
@@ -65,7 +66,16 @@ def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: the lake can't be read: then nothing is known of it.
     :raises RunStateError: no such run.
+    :raises BrokerError: the store's broker runs, and can't be asked.
     """
+    facts = _collect(store, run_key, full=full, with_lake=with_lake)
+    if store.live is not None and with_lake and lost_ranges(facts.ranges):
+        # What went away between the looks at lake and store may have got into the lake before.
+        return _collect(store, run_key, full=full, with_lake=with_lake)
+    return facts
+
+
+def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     run = _run_scope(store, run_key) if run_key is not None else None
     lakes, unreachable = _lakes(store) if with_lake else ([], {})
     store_id, released, notes = (None, (), ()) if not with_lake else _known(store, lakes, unreachable)
@@ -150,8 +160,7 @@ def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *
         files=run.files if run else (),
         accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
     )
-    here = with_local_settings(store)
-    return collect(here.root, here.broker_conf, here.overrides, scope)
+    return collect(settings_of(store), scope)
 
 
 def _spans(
@@ -160,22 +169,24 @@ def _spans(
     newest = _newest(rows)
     spans = []
     for segment in local:
-        slot = (segment.log, segment.start_offset)
-        receipt = newest.get(slot)
-        same = receipt is not None and unchanged(segment.facts, receipt)
-        read = receipt is not None and (full or not same)
-        spans.append(
-            LocalSpan(
-                log=segment.log,
-                start_offset=segment.start_offset,
-                end_offset=segment.end_offset,
-                name=segment.facts.path.rsplit("/", 1)[-1],
-                sha256=sha256_of(segment.facts.path) if read else None,
-                unchanged=same,
-                pending=slot in pending,
-            )
-        )
+        with suppress(FileNotFoundError):  # what goes away meanwhile isn't on disk
+            slot = (segment.log, segment.start_offset)
+            spans.append(_span(segment, newest.get(slot), full=full, pending=slot in pending))
     return tuple(spans)
+
+
+def _span(segment: LocalSegment, receipt: Receipt | None, *, full: bool, pending: bool) -> LocalSpan:
+    same = receipt is not None and unchanged(segment.facts, receipt)
+    read = receipt is not None and (full or not same)
+    return LocalSpan(
+        log=segment.log,
+        start_offset=segment.start_offset,
+        end_offset=segment.end_offset,
+        name=segment.facts.path.rsplit("/", 1)[-1],
+        sha256=sha256_of(segment.facts.path) if read else None,
+        unchanged=same,
+        pending=pending,
+    )
 
 
 def _newest(rows: Iterable[Receipt]) -> dict[Slot, Receipt]:

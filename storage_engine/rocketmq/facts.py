@@ -2,74 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
-from storage_engine.model.facts import CheckpointFact, FactsScope, IndexFact, StoreFacts
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.broker import StoreSettings
+from storage_engine.model.facts import (
+    CheckpointFact,
+    FactsScope,
+    IndexFact,
+    LocalSegment,
+    SegmentFact,
+    StoreFacts,
+)
+from storage_engine.rocketmq.beside.live_config import local_settings
+from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
 from storage_engine.rocketmq.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.log_facts import LogFiles, find_log_files, segment_facts, walk_segments
+from storage_engine.rocketmq.log_facts import (
+    LogEnd,
+    LogFiles,
+    LogListing,
+    Walk,
+    find_log_files,
+    list_log,
+    segment_facts,
+    walk_segments,
+)
+from storage_engine.rocketmq.patience import Patience
 from storage_engine.rocketmq.queue_facts import collect_queues
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+
+_CLEAN_RESOURCE_INTERVAL_MS = 10_000
+"""The broker's default (cleanResourceInterval)."""
 
 
-def collect(
-    root: str, broker_conf: str | None, overrides: Mapping[str, str], scope: FactsScope
-) -> StoreFacts:
+def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Look at a store.
+
+    What points into the log is looked at before the log's end: beside a running broker that end only moves
+    up, so that nothing points behind it that is whole.
 
     :raises StoreNotFoundError: a directory of it is missing, or there is no segment in it.
     :raises UnsupportedLayoutError: a layout that we don't handle.
     :raises CorruptFileError: the checkpoint or an index file can't be what its name says.
+    :raises StoreBusyError: a running broker changes files each time that they are looked at.
+    :raises BrokerError: the store's broker runs, and can't be asked.
     """
-    layout = resolve_layout(load_broker_config(broker_conf, overrides, root=root))
-    log = find_log_files(layout)
-    walk = walk_segments(layout, log, scope)
-    queues = collect_queues(layout, log, scope)
+    if settings.live is None:
+        config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
+        return _collect(resolve_layout(config), scope, Patience(), lambda: None)
+    with reach(settings.live) as admin:
+        here = local_settings(admin.config(), settings.root, settings.overrides)
+        layout = resolve_layout(load_broker_config(None, here, root=settings.root))
+        try:
+            return _collect(layout, scope, Patience.with_broker(_cleaning_ms(here)), partial(_log_end, admin))
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: expected it to stay while it is looked at, found that the broker deletes "
+                "files each time. Hold the store, or try again when the broker doesn't clean it."
+            ) from error
+
+
+def _collect(
+    layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], LogEnd | None]
+) -> StoreFacts:
+    checkpoint = patience.again(partial(read_checkpoint, layout.checkpoint))
+    index_files = _index_facts(layout, patience)
+    queues = collect_queues(layout, partial(list_log, layout), scope, patience)
+    end = ask_for_end()
+
+    def look() -> tuple[LogFiles, Walk, tuple[SegmentFact, ...], tuple[LocalSegment, ...]]:
+        log = find_log_files(list_log(layout), end)
+        return log, walk_segments(layout, log, scope), segment_facts(layout, log), log.local
+
+    log, walk, segments, local = patience.again(look)
     return StoreFacts(
-        local=log.local,
-        segments=segment_facts(layout, log),
+        local=local,
+        segments=segments,
         frames=walk.frames,
         dispatch=walk.dispatch,
         queue_files=queues.files,
-        queues=queues.queues,
-        index_files=_index_facts(layout, log),
-        checkpoint=_checkpoint_facts(layout, log, walk.newest_store_timestamp_ms),
+        queues=tuple(replace(row, log_max_offset=log.max_offset) for row in queues.queues),
+        index_files=tuple(replace(row, log_max_offset=log.max_offset) for row in index_files),
+        checkpoint=_checkpoint_facts(checkpoint, log, walk.newest_store_timestamp_ms),
         notes=walk.notes + queues.notes,
     )
 
 
-def _index_facts(layout: StoreLayout, log: LogFiles) -> tuple[IndexFact, ...]:
+def _log_end(admin: BrokerAdmin) -> LogEnd:
+    info = admin.runtime_info()
+    # The broker counts what is behind against a max offset that it takes a moment later.
+    return LogEnd(info.commitlog_max_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
+
+
+def _cleaning_ms(settings: Mapping[str, str]) -> int:
+    """Two rounds of the broker's own cleaning: the one that is running may have passed a file by."""
+    try:
+        return 2 * int(settings.get("cleanResourceInterval", _CLEAN_RESOURCE_INTERVAL_MS))
+    except ValueError:
+        return 2 * _CLEAN_RESOURCE_INTERVAL_MS
+
+
+def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:
     """An index file goes when its end lies below the log's min offset, but never the last one
     (IndexService#deleteExpiredFile)."""
-    paths = list_index_paths(layout)
-    rows = []
-    for path in paths:
-        header = read_header(path)
-        empty = header.next_entry <= 1
-        left_over = path != paths[-1] and not empty and header.end_phy_offset < log.min_offset
-        rows.append(
-            IndexFact(
-                subject=f"index/{path.name}",
-                log_min_offset=log.min_offset,
-                log_max_offset=log.max_offset,
-                floor=0,
-                first_offset=-1 if empty else header.begin_phy_offset,
-                last_offset=-1 if empty else header.end_phy_offset,
-                left_over_files=int(left_over),
-            )
-        )
-    return tuple(rows)
+
+    def read(log: LogListing) -> tuple[IndexFact, ...]:
+        paths = list_index_paths(layout)
+        return tuple(_index_fact(path, log.min_offset, is_last=path == paths[-1]) for path in paths)
+
+    def is_sound(rows: tuple[IndexFact, ...]) -> bool:
+        return all(row.first_offset <= row.last_offset for row in rows)
+
+    def count(row: IndexFact) -> int:
+        paths = list_index_paths(layout)
+        path = layout.root / row.subject
+        return int(path in paths[:-1])
+
+    look = partial(list_log, layout)
+    rows = patience.settled(read, look(), look, is_sound)
+    counts = [partial(count, row) for row in rows]
+    still = patience.until_none(counts, [row.left_over_files for row in rows])
+    return tuple(replace(row, left_over_files=left) for row, left in zip(rows, still, strict=True))
+
+
+def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
+    header = read_header(path)
+    empty = header.next_entry <= 1
+    return IndexFact(
+        subject=f"index/{path.name}",
+        log_min_offset=log_min_offset,
+        log_max_offset=-1,
+        floor=0,
+        first_offset=-1 if empty else header.begin_phy_offset,
+        last_offset=-1 if empty else header.end_phy_offset,
+        left_over_files=int(not is_last and not empty and header.end_phy_offset < log_min_offset),
+    )
 
 
 def _checkpoint_facts(
-    layout: StoreLayout, log: LogFiles, newest_store_timestamp_ms: int
+    found: Checkpoint | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
     """No value may lie behind what the log holds: a recovery would begin behind unflushed messages
     (CommitLog#recoverAbnormally, isMappedFileMatchedRecover)."""
-    found = read_checkpoint(Path(layout.checkpoint))
     if found is None:
         return ()
     return tuple(

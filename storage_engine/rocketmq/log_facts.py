@@ -25,8 +25,19 @@ _OFFSET = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class LogFiles:
-    """The commitlog as its files are, whatever is wrong with them.
+class LogEnd:
+    """Where a running broker's log ends, by its word: what it has written whole.
+
+    :param dispatched_offset: messages below it are in their consume queues.
+    """
+
+    max_offset: int
+    dispatched_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The commitlog's files as they were listed, whatever is wrong with them.
 
     :param files: (path, size) of all of them, in the order of their names.
     :param named: the well-named ones that aren't empty, by base offset.
@@ -34,15 +45,48 @@ class LogFiles:
 
     files: tuple[tuple[Path, int], ...]
     named: tuple[MappedFile, ...]
-    active: int
-    max_offset: int
 
     @property
     def min_offset(self) -> int:
         return self.named[0].base_offset
 
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the log at a physical offset; fewer, or none, where no file has them.
+
+        :raises FileNotFoundError: the file is gone since.
+        """
+        for file in self.named:
+            if file.base_offset <= offset < file.end_offset:
+                with file.path.open("rb", buffering=0) as opened:
+                    return os.pread(opened.fileno(), size_bytes, offset - file.base_offset)
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """A listing, and where the log ends in it.
+
+    :param dispatched_offset: messages below it are to be in their consume queues.
+    """
+
+    listing: LogListing
+    active: int
+    max_offset: int
+    dispatched_offset: int
+
+    @property
+    def named(self) -> tuple[MappedFile, ...]:
+        return self.listing.named
+
+    @property
+    def min_offset(self) -> int:
+        return self.listing.min_offset
+
     @property
     def local(self) -> tuple[LocalSegment, ...]:
+        """
+        :raises FileNotFoundError: a file is gone since.
+        """
         return tuple(
             LocalSegment(
                 log=LOG,
@@ -52,14 +96,6 @@ class LogFiles:
             )
             for file in self.named
         )
-
-    def read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Bytes of the log at a physical offset; fewer, or none, where no file has them."""
-        for file in self.named:
-            if file.base_offset <= offset < file.end_offset:
-                with file.path.open("rb", buffering=0) as opened:
-                    return os.pread(opened.fileno(), size_bytes, offset - file.base_offset)
-        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +108,7 @@ class Walk:
     notes: tuple[str, ...]
 
 
-def find_log_files(layout: StoreLayout) -> LogFiles:
+def list_log(layout: StoreLayout) -> LogListing:
     """
     :raises StoreNotFoundError: there is no segment.
     """
@@ -83,15 +119,30 @@ def find_log_files(layout: StoreLayout) -> LogFiles:
             f"{', '.join(map(str, layout.log_paths))}: expected segment files, found none. Name the "
             "directory that the broker's storePathRootDir names."
         )
-    active, max_offset = find_active(named)
-    return LogFiles(found, named, active, max_offset)
+    return LogListing(found, named)
+
+
+def find_log_files(listing: LogListing, end: LogEnd | None = None) -> LogFiles:
+    """Find the log's end.
+
+    :param end: what a running broker said before the files were listed: a message behind that may be half
+        written.
+    """
+    active, max_offset = find_active(listing.named)
+    if end is None:
+        return LogFiles(listing, active, max_offset, max_offset)
+    max_offset = min(max_offset, end.max_offset)
+    while active and listing.named[active].base_offset >= max_offset:
+        active -= 1
+    return LogFiles(listing, active, max_offset, end.dispatched_offset)
 
 
 def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
     """One row a file, in the order of names."""
-    expected = layout.segment_size_bytes or Counter(size for _, size in log.files).most_common(1)[0][0]
+    files = log.listing.files
+    expected = layout.segment_size_bytes or Counter(size for _, size in files).most_common(1)[0][0]
     rows = []
-    for path, size in log.files:
+    for path, size in files:
         base_offset = int(path.name) if is_offset(path.name) else -1
         rows.append(
             SegmentFact(
@@ -137,7 +188,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk
         stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
         newest = max(newest, int(stamps.max(initial=-1)))
         if scope.full:
-            dispatch += _dispatch_facts(layout, file, table)
+            dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
     skipped = log.active + 1 - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
     return Walk(tuple(frames), tuple(dispatch), newest, notes)
@@ -155,7 +206,9 @@ def _first_frame_offset(path: Path) -> int:
     return int(offset)
 
 
-def _dispatch_facts(layout: StoreLayout, file: MappedFile, table: FrameTable) -> list[DispatchFact]:
+def _dispatch_facts(
+    layout: StoreLayout, file: MappedFile, table: FrameTable, dispatched_offset: int
+) -> list[DispatchFact]:
     """Per queue, how many of a segment's messages their consume queue lacks.
 
     Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
@@ -163,6 +216,7 @@ def _dispatch_facts(layout: StoreLayout, file: MappedFile, table: FrameTable) ->
     transaction = table.sys_flag & frame.TRANSACTION_MASK
     dispatched = (
         (table.kind == FrameKind.MESSAGE)
+        & (table.physical_offset < dispatched_offset)
         & (transaction != frame.TRANSACTION_PREPARED)
         & (transaction != frame.TRANSACTION_ROLLBACK)
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +17,7 @@ from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, is_offset, list_raw_files, readable_files
+from storage_engine.rocketmq.patience import Patience
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
 
 _LMQ_PREFIX = "%LMQ%"
@@ -25,13 +28,13 @@ class LogReader(Protocol):
 
     @property
     def min_offset(self) -> int: ...
-    @property
-    def max_offset(self) -> int: ...
     def read_at(self, offset: int, size_bytes: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
+    """:param queues: their ``log_max_offset`` isn't known yet."""
+
     files: tuple[QueueFileFact, ...]
     queues: tuple[QueueFact, ...]
     notes: tuple[str, ...]
@@ -50,26 +53,74 @@ class _Queue:
         return f"{self.kind}/{self.topic}/{self.queue_id}"
 
 
-def collect_queues(layout: StoreLayout, log: LogReader, scope: FactsScope) -> Queues:
+def collect_queues(
+    layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
+) -> Queues:
     """Look at the queues in ``scope``: the files' names, and the entries around the log's min offset.
 
     With ``full`` all entries of all queues are read, else those of the file that the min offset falls into
     and each queue's last one.
+
+    :param look: lists the log's files as they are now.
+    :param patience: with a running broker, which deletes and appends meanwhile.
     """
     files: list[QueueFileFact] = []
     queues: list[QueueFact] = []
+    left_over: list[Callable[[], int]] = []
+    log = look()
     for queue in _chosen(layout, scope):
-        found = list_raw_files((queue.path,))
-        files += _file_facts(queue, found)
-        named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
-        if named:
-            queues.append(_queue_fact(queue, named, log, scope.full))
+
+        def read(log: LogReader, queue: _Queue = queue) -> _Row:
+            return _read(queue, log, scope.full)
+
+        row = patience.settled(read, log, look, _is_sound)
+        files += row.files
+        if row.queue is not None:
+            queues.append(row.queue)
+            minimum = row.queue.log_min_offset
+            left_over.append(partial(_left_over_now, queue, minimum))
+    still = patience.until_none(left_over, [row.left_over_files for row in queues])
+    queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
     notes = (
         ()
         if scope.full or scope.queues is None
         else (f"{len(queues)} queues that the run touched were read",)
     )
     return Queues(tuple(files), tuple(queues), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What was found of one queue; no fact where it has no file."""
+
+    files: tuple[QueueFileFact, ...]
+    queue: QueueFact | None
+
+
+def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
+    found = list_raw_files((queue.path,))
+    named = readable_files(found, unit_bytes=queue.format.dtype.itemsize)
+    return _Row(
+        tuple(_file_facts(queue, found)),
+        _queue_fact(queue, named, log, full) if named else None,
+    )
+
+
+def _is_sound(row: _Row) -> bool:
+    """Whether nothing in it looks like a fault, or like a look at a moment between two changes."""
+    queue = row.queue
+    return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
+        queue is None
+        or (
+            queue.found_message in ("", queue.expected_message)
+            and queue.lowest_live_offset == queue.first_live_offset
+        )
+    )
+
+
+def _left_over_now(queue: _Queue, minimum: int) -> int:
+    files = readable_files(list_raw_files((queue.path,)), unit_bytes=queue.format.dtype.itemsize)
+    return _left_over(queue, files, minimum)
 
 
 def missing_entries(
@@ -150,22 +201,19 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
 
 
 def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
-    left_over, live = 0, files[0]
-    for index, file in enumerate(files):
-        live = file
-        last = queue.format.entry(file, queue.format.capacity(file) - 1)
-        if last is None or int(last["offset"]) >= log.min_offset or index == len(files) - 1:
-            break
-        left_over += 1
+    left_over = _left_over(queue, files, log.min_offset)
+    live = files[left_over]
+    newest = queue.format.last_position(files)
     entries = (
         queue.format.read_queue(tuple(f for f in files if f.base_offset >= live.base_offset))
         if full
         else (queue.format.read_file(live))
     )
+    # one that is being written now has an end yet to be seen
+    entries = entries[: _entries_up_to(newest, live, queue.format)]
     offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
     at_or_above = np.flatnonzero(offsets >= log.min_offset)
     first = int(at_or_above[0]) if len(at_or_above) else -1
-    newest = queue.format.last_position(files)
     last_entry = None if newest is None else queue.format.entry(*newest)
     messages = offsets >= 0
     ends = offsets[messages] + entries["size"][messages]
@@ -173,7 +221,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
     return QueueFact(
         subject=queue.subject,
         log_min_offset=log.min_offset,
-        log_max_offset=log.max_offset,
+        log_max_offset=-1,
         first_live_offset=-1 if first < 0 else int(offsets[first]),
         lowest_live_offset=-1 if first < 0 else int(offsets[first:].min()),
         floor=0,
@@ -183,6 +231,23 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
         found_message=found,
         left_over_files=left_over,
     )
+
+
+def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
+    """How many files point only below the log's min offset; never the last one."""
+    for index, file in enumerate(files[:-1]):
+        last = queue.format.entry(file, queue.format.capacity(file) - 1)
+        if last is None or int(last["offset"]) >= minimum:
+            return index
+    return max(0, len(files) - 1)
+
+
+def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
+    """How many entries lie from the beginning of a file up to the newest one."""
+    if newest is None:
+        return 0
+    file, position = newest
+    return max(0, (file.base_offset - first.base_offset) // form.dtype.itemsize + position + 1)
 
 
 def _end(entry: Mapping[str, int]) -> int:

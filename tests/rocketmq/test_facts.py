@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.model.broker import StoreSettings
 from storage_engine.model.facts import FactsScope, StoreFacts
 from storage_engine.rocketmq.facts import collect
 
@@ -21,7 +22,8 @@ BOUNDARIES = FactsScope(full=False, queues=None, files=(), accepted_damage={})
 
 def facts_of(root: Path, scope: FactsScope = EVERYTHING) -> StoreFacts:
     paths = sorted(str(path) for path in root.glob("cl*"))
-    return collect(str(root), None, {"storePathCommitLog": ",".join(paths)} if paths else {}, scope)
+    settings = {"storePathCommitLog": ",".join(paths)} if paths else {}
+    return collect(StoreSettings(str(root), overrides=settings), scope)
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -1,4 +1,4 @@
-"""Who consumes from a running broker, and how far: from the broker itself, its files where it can't be asked."""
+"""Who consumes from a running broker, and how far: by its word, by its files where it can't be asked."""
 
 from __future__ import annotations
 
