@@ -116,16 +116,50 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
 
 
 class StorageEngineFlushCheckpointOperator(StoreOperator):
-    """Flushes what the cleanup left, and looks at the broker's checkpoint without writing it."""
+    """Flushes what the cleanup left, and looks at the broker's checkpoint without writing it.
+
+    Beside a running broker nothing is flushed: how far that broker is behind is measured and reported.
+    """
 
     def execute(self, context: Context) -> Result:
         from storage_engine.retention.steps import flush_checkpoint
 
         result = flush_checkpoint(self.store, run_key(context))
-        for notice in result.notices:
-            self.log.warning("%s", notice)
+        for line in (*result.notices, *result.alarms):
+            self.log.warning("%s", line)
         flushed: Result = to_jsonable(result)
         return flushed
+
+
+class StorageEngineTendOperator(StoreOperator):
+    """Renews the hold on a running broker's store, samples it, measures how far it is behind with flush,
+    dispatch, index and checkpoint, and fails on what a person should know at once.
+
+    That is: what others did to the held store, a hold that can't be had, and limits of the policy that are
+    exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped broker's store is sampled
+    and flushed.
+    """
+
+    ui_color = "#f5efd9"
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.hold_text import hold_text
+        from storage_engine.retention.progress_alarms import progress_text
+        from storage_engine.retention.steps import tend
+
+        tended = tend(self.store, run_key(context))
+        if tended.hold is not None:
+            self.log.info("%s", hold_text(tended.hold))
+        if tended.checkpoint.progress is not None:
+            self.log.info("%s", progress_text(tended.checkpoint.progress))
+        for notice in (*tended.sensed.notices, *tended.checkpoint.notices):
+            self.log.warning("%s", notice)
+        result: Result = to_jsonable(tended)
+        if tended.alarms:
+            # Failing ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
+            raise AirflowFailException("; ".join(tended.alarms))
+        return result
 
 
 class StorageEngineValidateOperator(StoreOperator):

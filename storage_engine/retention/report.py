@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from storage_engine.model.hold import HoldStatus
+from storage_engine.model.hold import DisturbanceKind, HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.owed import Owed
@@ -23,6 +23,7 @@ from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import recorded_lag
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
+from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
@@ -108,7 +109,8 @@ class Report:
     """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
-    :param alarms: thresholds of the policy that the archive lag exceeds.
+    :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
+        the log that went without us.
     :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
@@ -187,6 +189,7 @@ def report_of(context: Context, run: Run) -> Report:
     archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
+    hold = recorded_hold(context, run)
     return Report(
         outcome=_outcome(plan, released, steps, validation, owed),
         store=store.name,
@@ -201,7 +204,7 @@ def report_of(context: Context, run: Run) -> Report:
         plan_digest=run.plan_digest,
         decided_at_ms=plan.decided_at_ms if plan else None,
         triggers=plan.triggers if plan else (),
-        hold=recorded_hold(context, run),
+        hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
         segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
@@ -209,7 +212,11 @@ def report_of(context: Context, run: Run) -> Report:
         unproven=unproven,
         archived_ahead=_archived_ahead(events),
         archive_lag=archive_lag,
-        alarms=archive_lag.alarms(store.policy) if archive_lag else (),
+        alarms=(
+            *(archive_lag.alarms(store.policy) if archive_lag else ()),
+            *(checkpoint.alarms if checkpoint else ()),
+            *_gone(context, hold),
+        ),
         waiver=context.journal.find_waiver(plan.digest) if plan else None,
         freed_bytes=sum(release.facts.size_bytes for release in gone.values()),
         new_min_offset=released.new_min_offset if released else None,
@@ -235,6 +242,14 @@ def report_of(context: Context, run: Run) -> Report:
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
     )
+
+
+def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
+    """What of the log was found to have gone without us in this run, and whether the lake has it."""
+    if hold is None:
+        return ()
+    gone = [one for one in hold.disturbances if one.kind is DisturbanceKind.SEGMENT_GONE]
+    return alarms_of(context, replace(hold, disturbances=tuple(gone)))
 
 
 def _while(what: str, result: ReleaseResult | DependentsResult | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.hold_text import disturbance_text, hold_text
 from storage_engine.retention.pending_policy import owed_text
+from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.report import Fate, Report, SegmentReport
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
 
@@ -194,7 +195,10 @@ def _owed(report: Report) -> Iterator[str]:
 
 def _checkpoint(report: Report) -> Iterator[str]:
     if report.checkpoint is not None:
-        yield f"{report.checkpoint.flushed} files and directories flushed"
+        if report.checkpoint.progress is None:
+            yield f"{report.checkpoint.flushed} files and directories flushed"
+        else:
+            yield progress_text(report.checkpoint.progress)
         for name, value in report.checkpoint.checkpoint.items():
             yield f"{name} {value}"
 

@@ -4,7 +4,7 @@ sense → hold → make_plan → record_lag → archive_planned → release → 
 flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
 
 Beside them, at any time: archive_sealed → record_archive_lag; hold, which make_plan and release do by
-themselves, and unmanage
+themselves, and unmanage; tend
 """
 
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
@@ -16,6 +16,7 @@ from storage_engine.retention.steps.planning import PlanResult, make_plan, recor
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
+from storage_engine.retention.steps.tending import TendResult, tend
 from storage_engine.retention.steps.validation import record_validation
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PlanResult",
     "ReleaseResult",
     "SenseResult",
+    "TendResult",
     "archive",
     "archive_jobs",
     "archive_planned",
@@ -43,5 +45,6 @@ __all__ = [
     "recorded_plan",
     "release",
     "sense",
+    "tend",
     "unmanage",
 ]

@@ -1,5 +1,8 @@
 """Flush what a cleanup left behind, and look at the broker's checkpoint. It is never written here.
 
+A running broker flushes by itself, and what is let go there is flushed by who lets it go: beside one, this
+measures how far the broker is behind with it.
+
 Recovery trusts the checkpoint: a value that is higher than the truth makes a broker skip messages.
 """
 
@@ -10,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine import durable
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.progress_alarms import progress_alarms
+from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 
@@ -22,29 +28,38 @@ class CheckpointResult:
     """:param checkpoint: its values as they are, by name.
     :param flushed: number of files and directories that were flushed.
     :param notices: values that a person should look at.
+    :param progress: how far a running broker is with its own work; None where none runs.
+    :param alarms: limits of the policy that it is behind beyond.
     """
 
     run_key: str
     checkpoint: Mapping[str, int]
     flushed: int
     notices: tuple[str, ...]
+    progress: BrokerProgress | None = None
+    alarms: tuple[str, ...] = ()
 
 
 def flush_checkpoint(store: ManagedStore, run_key: str) -> CheckpointResult:
     """Flush the active segment, the checkpoint, and every directory that the run changed.
 
-    Flushing changes no byte, so it needs no hold and does no harm beside a running broker.
+    Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed.
 
-    :raises RunStateError: there is no such run.
+    :param run_key: a run, which needs no plan.
+    :raises BrokerError: the running broker can't be asked.
     """
     context = open_context(store)
-    run = context.run(run_key)
+    run = begin_background_run(context, run_key)
     done = context.result(run, Step.CHECKPOINT, CheckpointResult)
     if done is not None:
         return done
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
+        if store.live is not None:
+            result = _measured(context, run_key, now_ms)
+            context.save(run, Step.CHECKPOINT, result, started_ns)
+            return result
         paths = dict.fromkeys(
             str(path) for path in context.broker.flush_paths(context.broker.snapshot(now_ms))
         )
@@ -58,6 +73,14 @@ def flush_checkpoint(store: ManagedStore, run_key: str) -> CheckpointResult:
         result = CheckpointResult(run_key, checkpoint, len(paths), notices)
         context.save(run, Step.CHECKPOINT, result, started_ns)
     return result
+
+
+def _measured(context: Context, run_key: str, now_ms: int) -> CheckpointResult:
+    """How far the running broker is. That its checkpoint goes on is what it should do."""
+    checkpoint = context.broker.checkpoint()
+    progress = context.broker.progress(now_ms)
+    alarms = progress_alarms(progress, context.store.policy)
+    return CheckpointResult(run_key, checkpoint, 0, _look_at(checkpoint, {}, now_ms), progress, alarms)
 
 
 def _planned_with(context: Context, run: Run) -> Mapping[str, int]:

@@ -12,11 +12,11 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.hold_text import disturbance_text
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ def hold(store: ManagedStore, now_ms: int | None = None, *, run_key: str | None 
     """Begin or renew the hold on a store whose broker runs on.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param run_key: the run that takes down what disturbed the hold, and is begun if it isn't yet; None: that
-        is the caller's to do.
+    :param run_key: the run that takes down what the hold is like, and is begun if it isn't yet; None: only
+        what disturbed it is taken down, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     if run_key is None:
-        return _result(context, *_guard(context, now_ms))
+        return _result(context, *_guard(context, None, now_ms))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
         return _result(context, *_guarded(context, run, now_ms))
@@ -72,7 +72,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     if context.store.live is None:
         return ()
     status, _ = _guarded(context, run, now_ms)
-    return (*status.notices, *map(disturbance_text, status.disturbances))
+    return (*status.notices, *alarms_of(context, status))
 
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
@@ -89,20 +89,24 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
 
 def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
-    status, renewed = _guard(context, now_ms)
+    status, renewed = _guard(context, run, now_ms)
     if context.store.live is not None:
         context.save(run, Step.HOLD, status, started_ns)
     return status, renewed
 
 
-def _guard(context: Context, now_ms: int) -> tuple[HoldStatus, bool]:
+def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
     if context.store.live is None:
         return context.broker.guard(now_ms), False
+    # First: renewing it takes what is there for how it should be.
+    record_disturbances(context, context.broker.look_at_hold(now_ms), run)
     try:
         # Two of ours must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id):
-            return context.broker.guard(now_ms), True
+            status = context.broker.guard(now_ms)
+            record_disturbances(context, status, run)
+            return status, True
     except StoreBusyError as error:
         status = context.broker.look_at_hold(now_ms)
         return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False

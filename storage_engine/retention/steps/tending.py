@@ -1,0 +1,47 @@
+"""What a store wants between its cleanups: its hold renewed, a sample taken, what is behind measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.hold import HoldStatus
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
+from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.steps.sensing import SenseResult, sense
+
+
+@dataclass(frozen=True, slots=True)
+class TendResult:
+    """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
+    :param alarms: all that a person should know at once.
+    """
+
+    hold: HoldStatus | None
+    sensed: SenseResult
+    checkpoint: CheckpointResult
+    alarms: tuple[str, ...]
+
+
+def tend(store: ManagedStore, run_key: str) -> TendResult:
+    """Look for what disturbed the hold and renew it, take a sample, and measure how far the broker is behind.
+
+    A stopped broker's store is flushed instead, as far as that may matter to its next start.
+
+    :raises BrokerError: the running broker can't be asked.
+    """
+    # First, as what disturbed a hold can't be told any more once it is renewed.
+    sensed = sense(store)
+    status, alarms = None, list(sensed.alarms)
+    if store.live is not None:
+        try:
+            status = hold(store, run_key=run_key).status
+        except GateRefusedError as error:
+            alarms.append(f"the store can't be held: {error}")
+        else:
+            if not status.held:
+                alarms += [f"the store isn't held: {notice}" for notice in status.notices]
+    checkpoint = flush_checkpoint(store, run_key)
+    alarms += checkpoint.alarms
+    return TendResult(status, sensed, checkpoint, tuple(dict.fromkeys(alarms)))
