@@ -13,9 +13,8 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.hold_text import disturbance_text, hold_text
+from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.wording import bytes_text, time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,7 @@ def print_beside(beside: Beside) -> None:
 
 
 def print_broker(broker: RunningBroker) -> None:
-    click.echo(
-        f"Broker {broker.name} at {broker.address}: {broker.role}, {broker.version}, up since "
-        f"{time_text(broker.boot_timestamp_ms)}; offsets {broker.min_offset} to {broker.max_offset}, "
-        f"consume queues {bytes_text(broker.dispatch_behind_bytes)} behind"
-    )
+    click.echo(broker_text(broker))
 
 
 def print_hold(status: HoldStatus) -> None:

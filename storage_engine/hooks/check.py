@@ -1,4 +1,4 @@
-"""The Test button: looks at a store, its journal and its lake, and changes none of them."""
+"""The Test button: looks at a store, its broker, its journal and its lake, and changes none of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError, Stora
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.brokers import open_store
+from storage_engine.retention.broker_disks import check_disks
+from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
 from storage_engine.retention.host import check_host
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
@@ -30,16 +32,31 @@ def check_store(store: ManagedStore) -> str:
     lakes = [
         _check_lake(name, lake) for name, lake in zip(("Lake", "Second lake"), store.lakes, strict=False)
     ]
-    return " ".join((_check_files(store), _check_journal(store.journal_url), *lakes))
+    return " ".join((*_check_broker(store), *_check_files(store), _check_journal(store.journal_url), *lakes))
 
 
-def _check_files(store: ManagedStore) -> str:
-    snapshot = open_store(store).snapshot(clock_ms())
+def _check_broker(store: ManagedStore) -> Iterator[str]:
+    """What the running broker says of itself."""
+    broker = running_broker(store)
+    if broker is not None:
+        yield f"{broker_text(broker)}."
+
+
+def _check_files(store: ManagedStore) -> Iterator[str]:
+    """:raises BadInputError: something of ours would lie on a disk of the running broker."""
+    opened, now_ms = open_to_look(store), clock_ms()
+    check_disks(store, opened.data_paths)
+    snapshot = opened.snapshot(now_ms)
     segments = sum(len(log.segments) for log in snapshot.logs)
     sealed = sum(len(log.sealed) for log in snapshot.logs)
     levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
     crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
-    return f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
+    yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
+    if store.live is not None:
+        status = opened.look_at_hold(now_ms)
+        yield f"Hold: {hold_text(status)}."
+        yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)
+        yield from (f"{notice}." for notice in status.notices)
 
 
 def _level(disk: DiskUsage) -> str:

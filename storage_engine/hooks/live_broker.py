@@ -8,7 +8,6 @@ from typing import Any
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
-from storage_engine.hooks.lake_credentials import NamedConnection
 from storage_engine.model.live import LiveBroker
 
 OFFLINE = "offline"

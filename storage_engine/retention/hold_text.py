@@ -1,11 +1,21 @@
-"""A hold in words, for reports and people."""
+"""A running broker and a hold in words, for reports and people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from storage_engine.model.hold import Disturbance, HoldStatus
-from storage_engine.wording import time_text
+from storage_engine.model.live import RunningBroker
+from storage_engine.wording import bytes_text, time_text
+
+
+def broker_text(broker: RunningBroker) -> str:
+    """What a broker says of itself, in one line."""
+    return (
+        f"Broker {broker.name} at {broker.address}: {broker.role}, {broker.version}, up since "
+        f"{time_text(broker.boot_timestamp_ms)}; offsets {broker.min_offset} to {broker.max_offset}, "
+        f"consume queues {bytes_text(broker.dispatch_behind_bytes)} behind"
+    )
 
 
 def hold_text(status: HoldStatus) -> str:
