@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
+from storage_engine.rocketmq.beside.fence import (
+    HOUR_MS,
+    expires_at_ms,
+    fence,
+    first_that_stays,
+    lease_mtime_ns,
+    put_back,
+    set_mtimes,
+)
+from storage_engine.rocketmq.beside.hold_state import Found, HoldState, SeenFile, Touched, load_state
+
+SIZE = 1000
+START_MS = 1_790_000_000_123
+MS_NS = 1_000_000
+NOBODY = 65534
+
+
+@dataclass
+class Memory:
+    """A journal's memory. With ``cut_at``, the process ends when it saves for the so-manieth time."""
+
+    state: Mapping[str, Any] | None = None
+    saves: int = 0
+    cut_at: int | None = None
+
+    def load(self) -> Mapping[str, Any] | None:
+        return self.state
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        if self.saves == self.cut_at:
+            raise KeyboardInterrupt
+        self.saves += 1
+        self.state = state
+
+
+@dataclass
+class SimulatedBroker:
+    """A log, deleted from as a broker does it by age (MappedFileQueue#deleteExpiredFileByTime)."""
+
+    reserved_hours: int
+    now_ms: int = START_MS
+    mtimes_ns: dict[int, int] = field(default_factory=dict)
+    end: int = 0
+    state: HoldState = field(default_factory=lambda: HoldState("me", 1))
+
+    def roll(self) -> None:
+        """The active segment is full, and another one follows."""
+        self.end += 1
+        self.mtimes_ns[self.end * SIZE] = self.now_ms * MS_NS
+
+    def clean(self) -> int:
+        """A pass; returns how many went."""
+        gone = 0
+        for base in sorted(self.mtimes_ns)[:-1]:
+            if self.now_ms < self.mtimes_ns[base] // MS_NS + self.reserved_hours * HOUR_MS or gone == 10:
+                break
+            del self.mtimes_ns[base]
+            gone += 1
+        return gone
+
+    def found(self) -> Found:
+        files = tuple(seen(base, mtime_ns) for base, mtime_ns in sorted(self.mtimes_ns.items()))
+        return Found(
+            at_ms=self.now_ms,
+            address="broker:10911",
+            boot_timestamp_ms=1,
+            min_offset=files[0].base_offset,
+            max_offset=self.end * SIZE + SIZE // 2,
+            settings={},
+            role="ASYNC_MASTER",
+            files=files,
+        )
+
+    def guard(self, hold_hours: int) -> None:
+        """What a hold does to the log, without a disk."""
+        wanted = fence(self.found(), self.state, hold_hours, self.reserved_hours)
+        touched = []
+        if wanted.file is not None:
+            base = wanted.file.base_offset
+            known = self.state.touched_at(base)
+            original = wanted.file.mtime_ns if known is None else known.original_mtime_ns
+            touched = [Touched(base, "", base, original, wanted.mtime_ns, ctime_ns=1)]
+            self.mtimes_ns[base] = wanted.mtime_ns
+            for other in self.state.touched:
+                if other.base_offset != base and other.base_offset in self.mtimes_ns:
+                    self.mtimes_ns[other.base_offset] = other.original_mtime_ns
+        place = -1 if wanted.file is None else wanted.file.base_offset
+        self.state = replace(
+            self.state, fence_offset=place, ends_at_ms=wanted.ends_at_ms, touched=tuple(touched)
+        )
+
+
+def seen(base_offset: int, mtime_ns: int, path: str = "", inode: int | None = None) -> SeenFile:
+    return SeenFile(base_offset, path, base_offset if inode is None else inode, SIZE, mtime_ns, 1)
+
+
+@given(
+    reserved_hours=st.integers(1, 200),
+    hold_hours=st.integers(1, 72),
+    ages_hours=st.lists(st.integers(0, 400), min_size=1, max_size=15),
+    events=st.lists(
+        st.one_of(st.just("clean"), st.just("roll"), st.just("guard"), st.integers(1, 30 * HOUR_MS)),
+        max_size=40,
+    ),
+)
+def test_a_broker_never_passes_a_fence_whose_lease_runs(
+    reserved_hours: int, hold_hours: int, ages_hours: list[int], events: list[str | int]
+) -> None:
+    broker = SimulatedBroker(reserved_hours)
+    for age_hours in sorted(ages_hours, reverse=True):
+        broker.roll()
+        broker.mtimes_ns[broker.end * SIZE] -= age_hours * HOUR_MS * MS_NS
+    broker.guard(hold_hours)
+    ends_at_ms = broker.state.ends_at_ms
+    for event in events:
+        match event:
+            case "clean":
+                gone = broker.clean()
+                assert gone == 0 or broker.now_ms >= ends_at_ms
+            case "roll":
+                broker.roll()
+            case "guard":
+                broker.guard(hold_hours)
+                ends_at_ms = broker.state.ends_at_ms
+                left_ms = ends_at_ms - broker.now_ms
+                assert 2 * left_ms >= min(hold_hours, 2 * reserved_hours) * HOUR_MS
+            case int(passed_ms):
+                broker.now_ms += passed_ms
+
+
+@given(
+    reserved_hours=st.integers(1, 100_000),
+    hold_hours=st.integers(1, 1000),
+    age_hours=st.integers(0, 1000),
+)
+def test_a_fence_ages_out_when_its_lease_ends(reserved_hours: int, hold_hours: int, age_hours: int) -> None:
+    """A dead pipeline doesn't fill the disk."""
+    broker = SimulatedBroker(reserved_hours)
+    broker.roll()
+    broker.mtimes_ns[SIZE] -= (reserved_hours + age_hours) * HOUR_MS * MS_NS
+    broker.roll()
+    broker.guard(hold_hours)
+    lasts_ms = broker.state.ends_at_ms - broker.now_ms
+    assert hold_hours * HOUR_MS <= lasts_ms < hold_hours * HOUR_MS + 1000
+    broker.now_ms += lasts_ms - 1
+    assert broker.clean() == 0
+    broker.now_ms += 1
+    assert broker.clean() == 1
+
+
+@given(now_ms=st.integers(0, 2**42), hold_hours=st.integers(1, 1000), reserved_hours=st.integers(1, 2**31))
+def test_a_lease_is_a_whole_second_and_never_too_short(
+    now_ms: int, hold_hours: int, reserved_hours: int
+) -> None:
+    mtime_ns = lease_mtime_ns(now_ms, hold_hours, reserved_hours)
+    assert mtime_ns % 1_000_000_000 == 0
+    assert 0 <= expires_at_ms(mtime_ns, reserved_hours) - now_ms - hold_hours * HOUR_MS < 1000
+
+
+def log_of(*mtimes_hours_ago: int) -> SimulatedBroker:
+    """Sealed segments of these ages behind which an active one lies."""
+    broker = SimulatedBroker(reserved_hours=48)
+    for hours in (*mtimes_hours_ago, 0):
+        broker.roll()
+        broker.mtimes_ns[broker.end * SIZE] -= hours * HOUR_MS * MS_NS
+    return broker
+
+
+def test_fence_is_on_the_first_segment_that_the_broker_serves() -> None:
+    found = log_of(100, 100, 100).found()
+    first = first_that_stays(found)
+    assert first is not None
+    assert first.base_offset == SIZE
+    given_up = first_that_stays(replace(found, min_offset=2 * SIZE))
+    assert given_up is not None
+    assert given_up.base_offset == 2 * SIZE
+
+
+def test_fence_stays_behind_what_is_let_go() -> None:
+    broker = log_of(100, 100, 100)
+    broker.guard(24)
+    broker.state = replace(broker.state, releasing=(SIZE, 2 * SIZE))
+    moved = fence(broker.found(), broker.state, 24, 48).file
+    assert moved is not None
+    assert moved.base_offset == 3 * SIZE
+
+
+def test_active_segment_needs_no_fence() -> None:
+    broker = log_of()
+    broker.guard(24)
+    assert broker.state.fence_offset == -1
+    assert broker.state.ends_at_ms == broker.now_ms + 48 * HOUR_MS
+
+
+def test_fence_is_never_older_than_its_segment() -> None:
+    broker = log_of(1)
+    young_ns = broker.mtimes_ns[SIZE]
+    broker.guard(24)
+    assert broker.mtimes_ns[SIZE] == young_ns
+    assert broker.state.ends_at_ms == expires_at_ms(young_ns, 48) > broker.now_ms + 24 * HOUR_MS
+
+
+def test_lease_is_renewed_only_when_half_of_it_is_gone() -> None:
+    broker = log_of(100)
+    broker.guard(24)
+    first_ns = broker.mtimes_ns[SIZE]
+    broker.now_ms += 12 * HOUR_MS
+    broker.guard(24)
+    assert broker.mtimes_ns[SIZE] == first_ns
+    broker.now_ms += HOUR_MS
+    broker.guard(24)
+    assert broker.mtimes_ns[SIZE] == first_ns + 13 * HOUR_MS * MS_NS
+
+
+@pytest.mark.parametrize("hours_later", [-72, -1, 1000])
+def test_fence_that_somebody_touched_is_set_again(hours_later: int) -> None:
+    broker = log_of(100)
+    broker.guard(24)
+    set_ns = broker.mtimes_ns[SIZE]
+    broker.mtimes_ns[SIZE] += hours_later * HOUR_MS * MS_NS
+    broker.guard(24)
+    assert broker.mtimes_ns[SIZE] == set_ns
+    assert broker.state.touched[0].original_mtime_ns == (broker.now_ms - 100 * HOUR_MS) * MS_NS
+
+
+def test_lease_follows_another_reserved_time() -> None:
+    broker = log_of(100)
+    broker.guard(24)
+    broker.reserved_hours = 2
+    assert broker.mtimes_ns[SIZE] // MS_NS + 2 * HOUR_MS < broker.now_ms  # the broker could delete it now
+    broker.guard(24)
+    assert broker.clean() == 0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[SeenFile, ...]:
+    found = []
+    for base in (0, SIZE, 2 * SIZE):
+        path = tmp_path / f"{base:020d}"
+        path.write_bytes(b"x" * SIZE)
+        mtime_ns = (START_MS - 100 * HOUR_MS) * MS_NS + base + 1
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        found.append(replace(seen(base, mtime_ns, str(path)), inode=path.stat().st_ino))
+    return tuple(found)
+
+
+def mtime_of(file: SeenFile) -> int:
+    return Path(file.path).stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("cut_at", [0, 1, 2, 3, None])
+def test_first_mtimes_come_back_whenever_it_is_cut_short(
+    files: tuple[SeenFile, ...], cut_at: int | None
+) -> None:
+    """Saved twice a call: before the first file is touched, and after the last."""
+    memory = Memory(cut_at=cut_at)
+    with suppress(KeyboardInterrupt):
+        state = set_mtimes(memory, HoldState("me", 1), [(file, 10**18) for file in files])
+        again = [replace(file, mtime_ns=10**18) for file in files]
+        set_mtimes(memory, state, [(file, 0) for file in reversed(again)])
+    memory.cut_at = None
+    remembered = load_state(memory)
+    if remembered is not None:
+        put_back(memory, remembered, [touched.base_offset for touched in remembered.touched])
+    assert [mtime_of(file) for file in files] == [file.mtime_ns for file in files]
+
+
+def test_what_is_touched_is_remembered_before(files: tuple[SeenFile, ...]) -> None:
+    memory = Memory(cut_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        set_mtimes(memory, HoldState("me", 1), [(files[0], 10**18)])
+    state = load_state(memory)
+    assert state is not None
+    (touched,) = state.touched
+    assert (touched.original_mtime_ns, touched.mtime_ns, touched.ctime_ns) == (
+        files[0].mtime_ns,
+        10**18,
+        None,
+    )
+    assert mtime_of(files[0]) in touched.possible_mtimes_ns
+
+
+def test_a_file_that_somebody_else_touched_keeps_what_it_was_given(files: tuple[SeenFile, ...]) -> None:
+    memory = Memory()
+    state = set_mtimes(memory, HoldState("me", 1), [(file, 10**18) for file in files])
+    os.utime(files[1].path, ns=(7 * 10**17, 7 * 10**17))
+    Path(files[2].path).unlink()
+    assert put_back(memory, state, [file.base_offset for file in files]).touched == ()
+    assert mtime_of(files[0]) == files[0].mtime_ns
+    assert mtime_of(files[1]) == 7 * 10**17
+
+
+def test_another_file_under_the_name_is_not_touched(files: tuple[SeenFile, ...]) -> None:
+    other = Path(files[0].path).with_name("other")
+    other.write_bytes(b"y")
+    other.replace(files[0].path)
+    before_ns = mtime_of(files[0])
+    with pytest.raises(ChangedUnderUsError, match="inode"):
+        set_mtimes(Memory(), HoldState("me", 1), [(files[0], 10**18)])
+    assert mtime_of(files[0]) == before_ns
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_who_may_not_set_an_mtime_is_told_whom_to_run_as() -> None:
+    with tempfile.NamedTemporaryFile() as opened:
+        path = Path(opened.name)
+        path.chmod(0o644)
+        before = path.stat()
+        file = SeenFile(0, str(path), before.st_ino, SIZE, before.st_mtime_ns, before.st_ctime_ns)
+        with (
+            as_nobody(),
+            pytest.raises(GateRefusedError, match=r"uid 0; this process has uid 65534.*CAP_FOWNER"),
+        ):
+            set_mtimes(Memory(), HoldState("me", 1), [(file, 10**18)])
+        assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_file_system_that_does_not_keep_an_mtime_is_refused(files: tuple[SeenFile, ...]) -> None:
+    """Each has a last moment that it can keep; what is later is cut to that."""
+    too_late_ns = 2**60 * 10**9
+    file = files[0]
+    try:
+        os.utime(file.path, ns=(0, too_late_ns))
+        if mtime_of(file) == too_late_ns:
+            pytest.skip("this file system keeps any moment")
+    finally:
+        os.utime(file.path, ns=(file.mtime_ns, file.mtime_ns))
+    with pytest.raises(GateRefusedError, match="expected its file system to keep the mtime"):
+        set_mtimes(Memory(), HoldState("me", 1), [(file, too_late_ns)])
+    assert mtime_of(file) == file.mtime_ns

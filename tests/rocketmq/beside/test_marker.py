@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import GateRefusedError, StoreBusyError
+from storage_engine.rocketmq.beside import marker
+from storage_engine.rocketmq.beside.marker import (
+    NAME,
+    alone,
+    read_marker,
+    refuse_foreign,
+    remove_marker,
+    write_marker,
+)
+
+NOW_MS = 1_790_000_000_000
+LATER_MS = NOW_MS + 3_600_000
+
+
+def test_another_managers_marker_keeps_us_away_until_it_ends(tmp_path: Path) -> None:
+    assert write_marker(tmp_path, "theirs", LATER_MS) == ""
+    for ours in ("ours", None):
+        with pytest.raises(GateRefusedError, match=r"no other manager.*until 2026-09-21 \d\d:\d\d:\d\d UTC"):
+            refuse_foreign(tmp_path, ours, LATER_MS - 1)
+        refuse_foreign(tmp_path, ours, LATER_MS)
+    refuse_foreign(tmp_path, "theirs", NOW_MS)
+
+
+def test_marker_is_renewed_in_place(tmp_path: Path) -> None:
+    """A full disk has no room for another one."""
+    write_marker(tmp_path, "ours", NOW_MS)
+    before = (tmp_path / NAME).stat()
+    write_marker(tmp_path, "ours", LATER_MS)
+    after = (tmp_path / NAME).stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    found = read_marker(tmp_path)
+    assert found is not None
+    assert found.ends_at_ms == LATER_MS
+
+
+def test_another_managers_marker_is_not_removed(tmp_path: Path) -> None:
+    write_marker(tmp_path, "theirs", LATER_MS)
+    remove_marker(tmp_path, "ours")
+    assert read_marker(tmp_path) is not None
+    remove_marker(tmp_path, "theirs")
+    assert read_marker(tmp_path) is None
+    remove_marker(tmp_path, "theirs")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"{}", b'{"manager": 1, "host": "a", "ends_at_ms": 2}']
+)
+def test_a_marker_that_can_not_be_read_keeps_us_away(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    with pytest.raises(GateRefusedError, match="remove the file"):
+        refuse_foreign(tmp_path, "ours", NOW_MS)
+
+
+def test_marker_says_whose_it_is(tmp_path: Path) -> None:
+    write_marker(tmp_path, "ours", NOW_MS)
+    assert json.loads((tmp_path / NAME).read_bytes()).keys() == {"manager", "host", "ends_at_ms"}
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    target = tmp_path / "disk"
+    target.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(target)], check=True)
+    yield target
+    subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+def fill(directory: Path) -> None:
+    with (directory / "ballast").open("wb", buffering=0) as ballast, pytest.raises(OSError, match="No space"):
+        while True:
+            ballast.write(bytes(1024))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_full_disk_keeps_nobody_from_holding(full_disk: Path) -> None:
+    write_marker(full_disk, "ours", NOW_MS)
+    fill(full_disk)
+    assert write_marker(full_disk, "ours", LATER_MS) == ""
+    found = read_marker(full_disk)
+    assert found is not None
+    assert found.ends_at_ms == LATER_MS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_no_space_for_a_marker_is_a_notice(full_disk: Path) -> None:
+    fill(full_disk)
+    assert "no space" in write_marker(full_disk, "ours", NOW_MS)
+
+
+def test_one_process_at_a_time_works_on_a_hold(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from pathlib import Path
+from {marker.__name__} import alone
+with alone(Path({str(tmp_path)!r})):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        with pytest.raises(StoreBusyError, match="another process"), alone(tmp_path, wait_seconds=0.1):
+            pytest.fail("two at a time")
+        other.kill()
+    # A process that is killed leaves nothing behind.
+    with alone(tmp_path, wait_seconds=5):
+        pass
