@@ -114,6 +114,8 @@ def _lapsed(state: HoldState, found: Found) -> Iterator[Disturbance]:
 
 def _gone(state: HoldState, found: Found) -> Iterator[Disturbance]:
     """One a range that is gone, as far as its segments are neighbours."""
+    if not state.segments:
+        return  # the first look was cut short before it remembered any
     there = {file.base_offset for file in found.files}
     ends = [base for base, _ in state.segments[1:]] + [state.end_offset]
     start = -1
