@@ -92,6 +92,18 @@ def test_a_report_is_written_whatever_becomes_of_the_run(load_dag: Any, file: st
     assert last.trigger_rule == "all_done"
 
 
+def test_stores_are_tended_every_ten_minutes_each_where_its_disk_is(
+    load_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "near, far")
+    for conn_id, extra in (("NEAR", {}), ("FAR", {"queue": "host-a"})):
+        definition = {"conn_type": "storage_engine", "extra": {"root": "/store", **extra}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps(definition))
+    dag = load_dag("storage_flush_checkpoint.py")
+    assert {(task.task_id, task.queue) for task in dag.tasks} == {("near", "default"), ("far", "host-a")}
+    assert (dag.schedule, dag.max_active_runs, dag.catchup) == ("*/10 * * * *", 1, False)
+
+
 def test_a_quiet_store_is_planned_too_so_that_the_report_can_say_why_all_stays(load_dag: Any) -> None:
     plan = load_dag("storage_retention.py").get_task("storage_engine_default.plan")
     assert plan.trigger_rule == "none_failed"
@@ -126,7 +138,9 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
     assert dag.params["dry_run"] is True
 
 
-@pytest.mark.parametrize("file", ["storage_retention.py", "storage_forced_cleanup.py"])
+@pytest.mark.parametrize(
+    "file", ["storage_retention.py", "storage_forced_cleanup.py", "storage_flush_checkpoint.py"]
+)
 def test_parsing_imports_nothing_heavy(file: str) -> None:
     code = f"""
 import sys
