@@ -59,7 +59,9 @@ class SimulatedBroker:
     state: HoldState = field(default_factory=lambda: HoldState("me", 1))
 
     def roll(self) -> None:
-        """The active segment is full, and another one follows."""
+        """The active segment is full: a blank is written to its end (CommitLog#doAppend), another follows."""
+        if self.mtimes_ns:
+            self.mtimes_ns[self.end * SIZE] = self.now_ms * MS_NS
         self.end += 1
         self.mtimes_ns[self.end * SIZE] = self.now_ms * MS_NS
 
@@ -104,6 +106,16 @@ class SimulatedBroker:
             self.state, fence_offset=place, ends_at_ms=wanted.ends_at_ms, touched=tuple(touched)
         )
 
+    def let_go(self, hold_hours: int) -> tuple[set[int], set[int]]:
+        """Make the older half of what is sealed as old as can be; returns what goes, and what stays."""
+        offsets = sorted(self.mtimes_ns)
+        goes = offsets[: len(offsets) // 2]
+        self.state = replace(self.state, releasing=tuple(goes))
+        self.guard(hold_hours)
+        for base in reversed(goes):
+            self.mtimes_ns[base] = 0
+        return set(goes), set(offsets) - set(goes)
+
 
 def seen(base_offset: int, mtime_ns: int, path: str = "", inode: int | None = None) -> SeenFile:
     return SeenFile(base_offset, path, base_offset if inode is None else inode, SIZE, mtime_ns, 1)
@@ -114,7 +126,13 @@ def seen(base_offset: int, mtime_ns: int, path: str = "", inode: int | None = No
     hold_hours=st.integers(1, 72),
     ages_hours=st.lists(st.integers(0, 400), min_size=1, max_size=15),
     events=st.lists(
-        st.one_of(st.just("clean"), st.just("roll"), st.just("guard"), st.integers(1, 30 * HOUR_MS)),
+        st.one_of(
+            st.just("clean"),
+            st.just("roll"),
+            st.just("guard"),
+            st.just("release"),
+            st.integers(1, 30 * HOUR_MS),
+        ),
         max_size=40,
     ),
 )
@@ -122,9 +140,10 @@ def test_a_broker_never_passes_a_fence_whose_lease_runs(
     reserved_hours: int, hold_hours: int, ages_hours: list[int], events: list[str | int]
 ) -> None:
     broker = SimulatedBroker(reserved_hours)
-    for age_hours in sorted(ages_hours, reverse=True):
+    for _ in ages_hours:
         broker.roll()
-        broker.mtimes_ns[broker.end * SIZE] -= age_hours * HOUR_MS * MS_NS
+    for base, age_hours in zip(broker.mtimes_ns, sorted(ages_hours, reverse=True), strict=True):
+        broker.mtimes_ns[base] -= age_hours * HOUR_MS * MS_NS
     broker.guard(hold_hours)
     ends_at_ms = broker.state.ends_at_ms
     for event in events:
@@ -134,6 +153,14 @@ def test_a_broker_never_passes_a_fence_whose_lease_runs(
                 assert gone == 0 or broker.now_ms >= ends_at_ms
             case "roll":
                 broker.roll()
+            case "release":
+                goes, stays = broker.let_go(hold_hours)
+                while broker.clean():
+                    pass
+                assert stays == broker.mtimes_ns.keys()
+                broker.state = replace(broker.state, releasing=())
+                ends_at_ms = broker.state.ends_at_ms
+                assert goes.isdisjoint(broker.mtimes_ns)
             case "guard":
                 broker.guard(hold_hours)
                 ends_at_ms = broker.state.ends_at_ms
@@ -152,8 +179,8 @@ def test_a_fence_ages_out_when_its_lease_ends(reserved_hours: int, hold_hours: i
     """A dead pipeline doesn't fill the disk."""
     broker = SimulatedBroker(reserved_hours)
     broker.roll()
-    broker.mtimes_ns[SIZE] -= (reserved_hours + age_hours) * HOUR_MS * MS_NS
     broker.roll()
+    broker.mtimes_ns[SIZE] -= (reserved_hours + age_hours) * HOUR_MS * MS_NS
     broker.guard(hold_hours)
     lasts_ms = broker.state.ends_at_ms - broker.now_ms
     assert hold_hours * HOUR_MS <= lasts_ms < hold_hours * HOUR_MS + 1000
@@ -175,9 +202,10 @@ def test_a_lease_is_a_whole_second_and_never_too_short(
 def log_of(*mtimes_hours_ago: int) -> SimulatedBroker:
     """Sealed segments of these ages behind which an active one lies."""
     broker = SimulatedBroker(reserved_hours=48)
-    for hours in (*mtimes_hours_ago, 0):
+    for _ in (*mtimes_hours_ago, 0):
         broker.roll()
-        broker.mtimes_ns[broker.end * SIZE] -= hours * HOUR_MS * MS_NS
+    for base, hours in zip(broker.mtimes_ns, (*mtimes_hours_ago, 0), strict=True):
+        broker.mtimes_ns[base] -= hours * HOUR_MS * MS_NS
     return broker
 
 
