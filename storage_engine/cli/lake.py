@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,10 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
+from storage_engine.retention.broker_disks import check_disks
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_lake, verify_store
 from storage_engine.wording import bytes_text
 
@@ -84,6 +88,8 @@ def archive(
         live=live,
     )
     check_store(managed)
+    if spark_master:
+        _check_spark_directories(managed, spark_master)
     run_key = f"archive-{clock_ms()}"
 
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
@@ -122,6 +128,14 @@ def archive(
         ),
     )
     return 0
+
+
+def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
+    """:raises BadInputError: Spark's temporary files would lie on a disk of the running broker."""
+    from storage_engine.spark.session import local_directories
+
+    known = local_directories(spark_master, {}, os.environ)
+    check_disks(managed, open_store(managed).data_paths, known)
 
 
 def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:

@@ -92,6 +92,20 @@ class StoreSparkOperator(SparkSubmitOperator):
         self.application_args = [str(request), str(result)]
         self.conf = {**spark_settings(master), **(self.conf or {})}
         self.env_vars = {"PATH": path, **environment, **(self.env_vars or {})}
+        self._check_disks(master)
+
+    def _check_disks(self, master: str) -> None:
+        """
+        :raises BadInputError: Spark's temporary files would lie on a disk of the running broker.
+        """
+        from storage_engine.retention.broker_disks import check_disks
+        from storage_engine.retention.brokers import open_store
+        from storage_engine.spark.session import local_directories
+
+        if self.store.live is None:
+            return
+        known = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
+        check_disks(self.store, open_store(self.store).data_paths, known)
 
 
 def _entry_point(name: str) -> Path:

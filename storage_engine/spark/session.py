@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL_MASTER = "local[2]"
 LOOPBACK = "127.0.0.1"
+JAVA_TMPDIR = "/tmp"
 
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The work is done in Python and the JVM only hands it out: halves the processor time of a short job, most of
@@ -69,6 +70,21 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
     if _is_local(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return settings
+
+
+def local_directories(
+    master: str, settings: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, Path]:
+    """Where Spark puts temporary files on this machine, by what they are for a person.
+
+    SPARK_LOCAL_DIRS wins over spark.local.dir (Utils#getConfiguredLocalDirs).
+
+    :param master: Spark's master URL; of another than a local one nothing is known here.
+    """
+    if not _is_local(master):
+        return {}
+    named = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir") or JAVA_TMPDIR
+    return {f"Spark's temporary files, {path}": Path(path) for path in named.split(",")}
 
 
 @contextmanager

@@ -11,7 +11,12 @@ import pyspark
 import pytest
 
 from storage_engine.exceptions import SparkJobError
-from storage_engine.spark.session import spark_environment, spark_session, spark_settings
+from storage_engine.spark.session import (
+    local_directories,
+    spark_environment,
+    spark_session,
+    spark_settings,
+)
 
 
 @pytest.fixture
@@ -35,6 +40,14 @@ def test_environment_names_this_python_and_this_spark(master: str) -> None:
     assert (Path(environment["SPARK_HOME"]) / "bin" / "spark-submit").exists()
     assert (Path(environment["JAVA_HOME"]) / "bin" / "java").exists()
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_temporary_files_lie_where_spark_itself_looks_first() -> None:
+    settings, environment = {"spark.local.dir": "/b"}, {"SPARK_LOCAL_DIRS": "/a,/c"}
+    assert set(local_directories("local[2]", settings, environment).values()) == {Path("/a"), Path("/c")}
+    assert set(local_directories("local", settings, {}).values()) == {Path("/b")}
+    assert set(local_directories("local", {}, {}).values()) == {Path("/tmp")}
+    assert local_directories("spark://cluster:7077", settings, environment) == {}
 
 
 @pytest.mark.parametrize("master", ["spark://master:7077", "yarn"])
