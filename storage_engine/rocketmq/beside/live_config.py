@@ -10,6 +10,7 @@ from storage_engine.exceptions import BadInputError
 ROOT = "storePathRootDir"
 COMMIT_LOG = "storePathCommitLog"
 READ_ONLY_COMMIT_LOG = "readOnlyCommitLogStorePaths"
+NAME = "brokerName"
 ROLE = "brokerRole"
 SLAVE = "SLAVE"
 
@@ -46,6 +47,19 @@ def refuse_slave(config: Mapping[str, str], address: str) -> None:
         raise BadInputError(
             f"{address}: expected a master, found a slave (brokerRole=SLAVE). Nothing was changed. Give the "
             "master's address, or name servers and the broker's name."
+        )
+
+
+def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> None:
+    """
+    :param name: of the broker that is expected there; empty: any.
+    :raises BadInputError: the broker has another name.
+    """
+    found = config.get(NAME, "")
+    if name and found != name:
+        raise BadInputError(
+            f"{address}: expected broker {name!r}, found {found!r}. Nothing was changed. Check the address "
+            "and the broker's name."
         )
 
 

@@ -17,7 +17,7 @@ from storage_engine.model.store import LogSnapshot, Segment, SegmentState, Store
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq.beside import dependents, hold, progress, release, watch
 from storage_engine.rocketmq.beside.hold import HeldBeside
-from storage_engine.rocketmq.beside.live_config import local_settings, refuse_slave
+from storage_engine.rocketmq.beside.live_config import local_settings, refuse_other_broker, refuse_slave
 from storage_engine.rocketmq.beside.newest import newest_message_ms
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.beside.same_store import check_same_store
@@ -146,12 +146,13 @@ def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
 def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> BesideStore:
     """Open a store by the settings that its broker says it has.
 
-    :raises BadInputError: settings that can't be worked with.
+    :raises BadInputError: settings that can't be worked with, or a broker of another name.
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
     admin = reach(live)
     found = admin.config()
+    refuse_other_broker(found, live.broker_name, admin.address)
     here = local_settings(found, settings.root, settings.overrides)
     files = open_files(replace(settings, broker_conf=None, overrides=here))
     return BesideStore(admin, files, found, live, memory, settings.broker_conf)
