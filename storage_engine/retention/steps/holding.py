@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from storage_engine.exceptions import StoreBusyError
+from storage_engine.exceptions import GateRefusedError, StoreBusyError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
@@ -72,6 +72,8 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     if context.store.live is None:
         return ()
     status, _ = _guarded(context, run, now_ms)
+    if not status.held:
+        raise GateRefusedError("; ".join(status.notices))
     return (*status.notices, *alarms_of(context, status))
 
 

@@ -80,8 +80,9 @@ def _replaced(state: HoldState, found: Found) -> Iterator[Disturbance]:
         yield Disturbance(
             DisturbanceKind.BROKER_REPLACED,
             f"{found.address}: {what}: the broker has another store than before (restored, wiped, or another "
-            "broker). Nothing is held or let go. Find out why; then begin a new lineage with `adopt`, and "
-            "what is in the lake stays.",
+            "broker). Nothing is held or let go. Find out why; then `unmanage` the store, since what is "
+            "remembered is of the other one, and begin a new lineage with `adopt`: what is in the lake "
+            "stays.",
         )
 
 

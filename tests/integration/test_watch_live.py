@@ -1,0 +1,230 @@
+"""What others do to a held store under a running broker is noticed at the next look, and what it came to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.validation import Status, Where
+from storage_engine.quality.validate import validate_store
+from storage_engine.retention import steps
+from storage_engine.retention.identity import adopt
+from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.tending import TendResult, tend
+from storage_engine.retention.watching import watch
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
+from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog, create_topic
+
+pytestmark = pytest.mark.integration
+
+ALL_HOURS = ";".join(str(hour) for hour in range(24))
+
+
+@dataclass
+class Watched:
+    """A held store, and what another client does to it."""
+
+    log: LiveLog
+    store: ManagedStore
+    work: Path
+    name_server_port: int
+    runs: int = 0
+
+    @property
+    def other(self) -> BrokerAdmin:
+        """Somebody else's client."""
+        return BrokerAdmin(self.log.broker.client.address)
+
+    def alarms(self) -> tuple[str, ...]:
+        return steps.sense(self.store).alarms
+
+    def tend(self) -> TendResult:
+        self.runs += 1
+        return tend(self.store, f"tend {self.runs}")
+
+    def kinds_in_journal(self) -> set[str]:
+        journal = Journal(self.store.journal_url)
+        record = journal.find_store(self.store.real_root)
+        assert record is not None
+        events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+        return {event.payload["disturbance"]["kind"] for event in events}
+
+    def restart(self) -> None:
+        self.log.broker.client.close()
+        self.log.broker.java.kill()
+        start_again(self.log.broker, self.work, self.name_server_port, main_class=CLEANS_AT_ONCE)
+
+    def delete_by_broker(self, segments: int) -> None:
+        """Have the broker delete the log's first segments behind our back."""
+        names = self.log.names()
+        for base in reversed(names[:segments]):
+            os.utime(self.log.path(base), ns=(0, 0))
+        os.utime(self.log.path(names[segments]))
+        self.other.delete_expired_commitlog()
+        self.log.wait_for_min_offset(names[segments])
+
+
+def only(kind: DisturbanceKind, alarms: tuple[str, ...]) -> str:
+    """The one alarm, which has to be of this kind."""
+    (alarm,) = alarms
+    assert alarm.startswith(f"{kind.value}: ")
+    return alarm
+
+
+@pytest.fixture
+def watched(tmp_path: Path, name_server_port: int) -> Iterator[Watched]:
+    with running_broker(
+        tmp_path / "store", tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        create_topic(broker.client)
+        log = LiveLog(broker)
+        log.fill(6)
+        store = replace(log.managed(tmp_path / "managed"), broker_conf=str(tmp_path / "broker.conf"))
+        watched = Watched(log, store, tmp_path, name_server_port)
+        assert steps.hold(store).status.held
+        assert watched.alarms() == ()
+        yield watched
+
+
+def test_every_interference_is_noticed(watched: Watched) -> None:
+    touched(watched)
+    setting_changed(watched)
+    segments_deleted_by_the_broker(watched)
+    segment_removed_by_hand(watched)
+    broker_restarted_with_a_broker_conf_that_it_can_not_write(watched)
+    broker_on_a_wiped_store(watched)
+
+
+def touched(watched: Watched) -> None:
+    fence = watched.log.path(watched.log.names()[0])
+    held_ns = fence.stat().st_mtime_ns
+    os.utime(fence)
+    assert str(fence) in only(DisturbanceKind.MTIME_CHANGED, watched.alarms())
+    tended = watched.tend()
+    assert tended.hold is not None
+    assert tended.hold.held
+    assert only(DisturbanceKind.MTIME_CHANGED, tended.alarms)
+    assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
+    assert watched.tend().alarms == ()
+
+
+def setting_changed(watched: Watched) -> None:
+    watched.other.update_config({"cleanFileForciblyEnable": "true"})
+    assert "cleanFileForciblyEnable=false" in only(DisturbanceKind.SETTING_CHANGED, watched.alarms())
+    assert only(DisturbanceKind.SETTING_CHANGED, watched.tend().alarms)
+    assert watched.other.config()["cleanFileForciblyEnable"] == "false"
+    watched.other.update_config({"fileReservedTime": "24"})
+    tended = watched.tend()
+    assert "fileReservedTime=48" in only(DisturbanceKind.SETTING_CHANGED, tended.alarms)
+    assert tended.hold is not None
+    assert tended.hold.held
+    assert watched.tend().alarms == ()
+    # Once more is news once more.
+    watched.other.update_config({"cleanFileForciblyEnable": "true"})
+    assert only(DisturbanceKind.SETTING_CHANGED, watched.alarms())
+    watched.tend()
+
+
+def segments_deleted_by_the_broker(watched: Watched) -> None:
+    archive = steps.archive_sealed(
+        watched.store,
+        "ahead",
+        lambda jobs: steps.archive(watched.store, "ahead", jobs),
+        budget_bytes=SEGMENT_BYTES,
+    )
+    assert [receipt.base_offset for receipt in archive.receipts] == [0]
+    watched.delete_by_broker(2)
+    alarm = only(DisturbanceKind.SEGMENT_GONE, watched.alarms())
+    assert f"[0, {SEGMENT_BYTES}) is ARCHIVED" in alarm
+    assert f"[{SEGMENT_BYTES}, {2 * SEGMENT_BYTES}) is LOST" in alarm
+    assert TOPIC in alarm
+    tended = watched.tend()
+    assert tended.alarms == (alarm,)
+    assert tended.hold is not None
+    assert (tended.hold.held, tended.hold.fence_offset) == (True, 2 * SEGMENT_BYTES)
+    assert watched.tend().alarms == ()
+    result = validate_store(watched.store)
+    ranges = {(row.start_offset, row.end_offset): row for row in result.ranges}
+    assert ranges[0, SEGMENT_BYTES].where is Where.ARCHIVED
+    lost = ranges[SEGMENT_BYTES, 2 * SEGMENT_BYTES]
+    assert (lost.where, lost.status) == (Where.LOST, Status.FAILURE)
+    assert TOPIC in lost.detail
+
+
+def segment_removed_by_hand(watched: Watched) -> None:
+    first = watched.log.names()[0]
+    watched.log.path(first).unlink()
+    alarm = only(DisturbanceKind.SEGMENT_GONE, watched.alarms())
+    assert f"[{first}, {first + SEGMENT_BYTES}) is LOST" in alarm
+    assert watched.tend().hold is not None
+
+
+def broker_restarted_with_a_broker_conf_that_it_can_not_write(watched: Watched) -> None:
+    conf, backup = watched.work / "broker.conf", watched.work / "broker.conf.bak"
+    # Even for root: the broker saves the old content beside it first.
+    backup.unlink()
+    backup.mkdir()
+    watched.other.update_config({"fileReservedTime": "36"})
+    saved = conf.read_text()
+    assert "fileReservedTime=24" in saved
+    kinds = [alarm.partition(":")[0] for alarm in watched.tend().alarms]
+    assert kinds == [DisturbanceKind.SETTING_CHANGED, DisturbanceKind.SETTING_NOT_SAVED]
+    assert watched.tend().alarms == ()
+    watched.restart()
+    kinds = [alarm.partition(":")[0] for alarm in watched.alarms()]
+    assert kinds == [DisturbanceKind.BROKER_RESTARTED, DisturbanceKind.SETTING_CHANGED]
+    tended = watched.tend()
+    assert tended.hold is not None
+    assert tended.hold.held
+    backup.rmdir()
+
+
+def broker_on_a_wiped_store(watched: Watched) -> None:
+    watched.log.broker.client.close()
+    watched.log.broker.java.kill()
+    shutil.rmtree(watched.log.broker.store)
+    start_again(watched.log.broker, watched.work, watched.name_server_port, main_class=CLEANS_AT_ONCE)
+    create_topic(watched.log.broker.client)
+    log = LiveLog(watched.log.broker)
+    log.fill(2)
+    assert "adopt" in only(DisturbanceKind.BROKER_REPLACED, watched.alarms())
+    before = log.mtimes()
+    tended = watched.tend()
+    assert tended.hold is not None
+    assert not tended.hold.held
+    with pytest.raises(GateRefusedError):
+        steps.make_plan(watched.store, "plan")
+    assert log.mtimes() == before
+    steps.unmanage(watched.store)
+    adopt(watched.store, "a test", "the store was wiped")
+    assert steps.hold(watched.store).status.held
+    assert watched.alarms() == ()
+
+
+def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watched) -> None:
+    elsewhere = replace(watched.store, root="/not/mounted/here", host="another-host")
+    seen = watch(elsewhere)
+    assert seen.known
+    assert [disk.path for disk in seen.levels] == [
+        str(watched.log.directory),
+        "/not/mounted/here/consumequeue",
+    ]
+    assert all(disk.used_percent is not None for disk in seen.levels)
+    watched.other.update_config({"deleteWhen": ALL_HOURS})
+    assert "time-up" in {trigger.cause for trigger in watch(elsewhere).triggers}
+    watched.log.broker.java.kill()
+    began = time.monotonic()
+    dead = watch(elsewhere)
+    assert time.monotonic() - began < 5
+    assert (dead.known, dead.triggers, dead.deciding_percent) == (False, (), None)
+    assert "can't be asked" in dead.notices[0]
