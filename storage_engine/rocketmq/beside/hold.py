@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +61,16 @@ def with_original_times(log: LogSnapshot, memory: HoldMemory | None) -> LogSnaps
     if state is None or not state.touched:
         return log
     return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))
+
+
+def with_original_settings(settings: Mapping[str, str], memory: HoldMemory | None) -> dict[str, str]:
+    """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
+
+    One that somebody else has set since is as it is found.
+    """
+    state = load_state(memory)
+    changed = () if state is None else state.changed_settings
+    return {**settings, **{c.key: c.original for c in changed if settings.get(c.key) == c.ours}}
 
 
 def guard(store: BesideStore, now_ms: int) -> HoldStatus:

@@ -153,6 +153,7 @@ def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | 
     admin = reach(live)
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)
-    here = local_settings(found, settings.root, settings.overrides)
+    planned_by = hold.with_original_settings(found, memory)
+    here = local_settings(planned_by, settings.root, settings.overrides)
     files = open_files(replace(settings, broker_conf=None, overrides=here))
     return BesideStore(admin, files, found, live, memory, settings.broker_conf)
