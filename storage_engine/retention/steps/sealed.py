@@ -13,7 +13,7 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
-from storage_engine.retention.brokers import open_store
+from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.doubts import read_doubted
 from storage_engine.retention.gate import same_file
@@ -128,7 +128,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     """
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
-    snapshot = open_store(store).snapshot(clock_ms())
+    snapshot = open_to_look(store).snapshot(clock_ms())
     segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
