@@ -195,20 +195,21 @@ def _guard(store: BesideStore, now_ms: int) -> HoldStatus:
     if any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
         save_state(store.memory, replace(state, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
+    begun = False
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
         notices = _notices(store, found)
         new_fence = fence.fence(found, state, live.hold_hours, reserved)
+        if before is None:  # by which the marker is known for ours
+            save_state(store.memory, state)
+            begun = True
         unmarked = marker.write_marker(root, state.manager, new_fence.ends_at_ms)
-        try:
-            state = _put_fence(store, store.memory, state, found)
-        except GateRefusedError:
-            if before is None:  # the fence would have been the first thing that was touched
-                marker.remove_marker(root, state.manager)
-                save_state(store.memory, None)
-            raise
+        state = _put_fence(store, store.memory, state, found)
     except GateRefusedError as error:
+        if begun:  # the fence would have been the first thing that was touched
+            marker.remove_marker(root, state.manager)
+            save_state(store.memory, None)
         if new:
             said = "; ".join(disturbance.detail for disturbance in new)
             raise GateRefusedError(f"{error} What disturbed it: {said}") from error
@@ -248,7 +249,7 @@ def _forbid_force(store: BesideStore, memory: HoldMemory, state: HoldState, foun
     if not deletes_by_force(found) or not store.live.may_change_settings:
         return state
     if all(changed.key != FORCIBLY for changed in state.changed_settings):
-        changed = ChangedSetting(FORCIBLY, found.settings[FORCIBLY], "false")
+        changed = ChangedSetting(FORCIBLY, found.settings.get(FORCIBLY, ""), "false")
         state = replace(state, changed_settings=(*state.changed_settings, changed))
         save_state(memory, state)
     store.admin.update_config({FORCIBLY: "false"})

@@ -45,8 +45,12 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     """Keep other processes of this machine from working on the store's hold. Ends with the process, too.
 
     :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
+    :raises GateRefusedError: the directory can't be locked.
     """
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _no_lock(root, error) from error
     try:
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -55,7 +59,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
                 break
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
+                    raise _no_lock(root, error) from error
             if time.monotonic() >= deadline:
                 raise StoreBusyError(
                     f"{root}: expected nobody else to work on the store's hold, found that another process "
@@ -65,6 +69,14 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _no_lock(root: Path, error: OSError) -> GateRefusedError:
+    return GateRefusedError(
+        f"{root}: expected a directory that can be locked (flock), found {error.strerror}: two of our "
+        "processes could work on one hold. Nothing was changed. Run as the broker's user, on a machine where "
+        "the store's file system is a local one."
+    )
 
 
 def read_marker(root: Path) -> Marker | None:
