@@ -54,14 +54,14 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * </ul>
  */
 public class Load {
-    private static final int SEND_TIMEOUT_MS = 3000;
+    private static final int SEND_TIMEOUT_MS = 60_000;
     private static final int PULL_BATCH = 32;
     private static final int PAUSE_MS = 50;
 
     private final Map<String, String> options = new HashMap<>();
     private final List<String> groups = new ArrayList<>();
     private final Writer record;
-    private final List<long[]> latencies = new ArrayList<>();
+    private final List<Long> latencies = new ArrayList<>();
     private final AtomicLong failed = new AtomicLong();
     private volatile boolean ends;
     private boolean said;
@@ -220,7 +220,7 @@ public class Load {
                 + "\"atMs\": %d, \"micros\": %d}",
             json(queue.getTopic()), queue.getQueueId(), queueOffset, at, hash, atMs, micros);
         synchronized (record) {
-            latencies.add(new long[] {micros});
+            latencies.add(micros);
             line(text);
             if (!said) {
                 System.out.println("ready");
@@ -238,7 +238,7 @@ public class Load {
     }
 
     private String summary(Map<String, Group> consumers) {
-        long[] micros = latencies.stream().mapToLong(one -> one[0]).sorted().toArray();
+        long[] micros = latencies.stream().mapToLong(Long::longValue).sorted().toArray();
         StringBuilder text = new StringBuilder();
         consumers.forEach((name, group) -> text.append(text.length() == 0 ? "" : ", ").append(String.format(
             "%s: {\"pulled\": %d, \"moved\": %d, \"failed\": %d}", json(name), group.pulled, group.moved, group.failures)));
