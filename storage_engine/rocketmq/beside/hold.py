@@ -35,7 +35,7 @@ from storage_engine.rocketmq.beside.hold_state import (
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.beside.live_config import refuse_slave
 from storage_engine.rocketmq.beside.lost_topics import with_topics
-from storage_engine.rocketmq.beside.passes import MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.beside.passes import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.disk import disk_usage
 
 if TYPE_CHECKING:
@@ -358,11 +358,12 @@ def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
 
 
 def _wait_for_last_pass(store: BesideStore, state: HoldState, found: Found) -> None:
-    """A trigger counts down with each pass, and a restart ends it (CleanCommitLogService)."""
+    """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
     if state.last_trigger_ms is None or found.boot_timestamp_ms != state.boot_timestamp_ms:
         return
     # One more, as the first pass may begin up to an interval later, and the last one takes a while.
-    ends_ms = state.last_trigger_ms + (MANUAL_PASSES + 1) * interval_ms(store.files.config)
+    begins_ms = max(state.last_trigger_ms, found.boot_timestamp_ms + FIRST_PASS_MS)
+    ends_ms = begins_ms + (MANUAL_PASSES + 1) * interval_ms(store.files.config)
     left_ms = ends_ms - time.time_ns() // 1_000_000
     if left_ms > 0:
         time.sleep(left_ms / 1000)

@@ -1,0 +1,338 @@
+"""A hold on a real broker's store: what it keeps, how it ends, who is refused, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.hold import DisturbanceKind, HoldMemory
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.brokers import open_store, settings_of
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.rocketmq.beside.forcing import MARGIN_PERCENT
+from storage_engine.rocketmq.beside.hold_state import load_state
+from storage_engine.rocketmq.beside.marker import NAME
+from storage_engine.rocketmq.broker import open_store as open_broker
+from storage_engine.rocketmq.disk import disk_usage
+from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
+from tests.integration.live_store import SETTINGS, LiveLog, create_topic
+from tests.integration.stores import file_hashes
+
+pytestmark = pytest.mark.integration
+
+UPDATE_BROKER_CONFIG = 25
+HOUR_MS = 3_600_000
+PASSES_SECONDS = 5.0
+"""One trigger's 20 passes, five a second, and a little more."""
+AS_AT_FIRST = {"cleanFileForciblyEnable": "true", "fileReservedTime": "48"}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("held")
+
+
+@pytest.fixture(scope="module")
+def live_log(work: Path, name_server_port: int) -> Iterator[LiveLog]:
+    with running_broker(
+        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        create_topic(broker.client)
+        yield LiveLog(broker)
+
+
+@pytest.fixture
+def log(live_log: LiveLog, tmp_path: Path) -> Iterator[LiveLog]:
+    """At least three expired segments, held by nobody."""
+    expired = [base for base in live_log.names() if base in live_log.sha256]
+    if len(expired) < 3:
+        live_log.fill(3)
+    yield live_log
+    unmanage(managed(live_log, tmp_path))
+    live_log.broker.client.update_config(AS_AT_FIRST)
+
+
+@pytest.fixture
+def store(log: LiveLog, tmp_path: Path) -> ManagedStore:
+    return managed(log, tmp_path)
+
+
+def managed(log: LiveLog, tmp_path: Path, **live: object) -> ManagedStore:
+    conf = str(log.broker.store.parent / "broker.conf")
+    return replace(log.managed(tmp_path / "managed", **live), broker_conf=conf)
+
+
+def set_anything(broker: Broker, **settings: str) -> None:
+    """What an administrator may set, and we never would."""
+    body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+    broker.client.call(UPDATE_BROKER_CONFIG, body=body)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def first_offset(log: LiveLog) -> int:
+    return log.names()[0]
+
+
+def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
+    log: LiveLog, store: ManagedStore
+) -> None:
+    client, names, mtimes = log.broker.client, log.names(), log.mtimes()
+    status = hold(store).status
+    assert (status.held, status.fence_offset, status.disturbances) == (True, names[0], ())
+    assert status.ends_at_ms is not None
+    assert 24 * HOUR_MS - 60_000 < status.ends_at_ms - now_ms() <= 24 * HOUR_MS + 1000
+    assert client.config()["cleanFileForciblyEnable"] == "false"
+    assert (log.broker.store / NAME).exists()
+    touched = {base for base, mtime_ns in log.mtimes().items() if mtimes[base] != mtime_ns}
+    assert touched == {names[0]}
+
+    client.delete_expired_commitlog()
+    time.sleep(PASSES_SECONDS)
+    assert log.names() == names
+    assert client.runtime_info().commitlog_min_offset == names[0]
+    # Segments are as old as they were, whatever the fence's mtime says.
+    (seen,) = open_context(store).broker.snapshot(now_ms()).logs
+    assert [one.mtime_ns for one in seen.sealed] == [mtimes[one.base_offset] for one in seen.sealed]
+    assert seen.segments[0].original_mtime_ns == mtimes[names[0]]
+
+    again = hold(store).status
+    assert (again.held, again.ends_at_ms, again.disturbances) == (True, status.ends_at_ms, ())
+    assert not unmanage(store).status.held
+    assert log.mtimes() == mtimes
+    assert client.config().items() >= AS_AT_FIRST.items()
+    assert not (log.broker.store / NAME).exists()
+    assert unmanage(store).status.notices == ("the store wasn't held",)
+
+
+def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: ManagedStore) -> None:
+    client, names = log.broker.client, log.names()
+    ends_at_ms = hold(store, now_ms() - 24 * HOUR_MS + 8_000).status.ends_at_ms
+    assert ends_at_ms is not None
+    client.delete_expired_commitlog()
+    while (found_names := log.names())[: len(names)] == names and now_ms() < ends_at_ms:
+        time.sleep(0.1)
+    assert found_names[: len(names)] == names or now_ms() >= ends_at_ms
+    time.sleep(PASSES_SECONDS)
+    client.delete_expired_commitlog()
+    expired = [base for base in names if base in log.sha256]
+    log.wait_for_min_offset(names[len(expired)])
+    time.sleep(PASSES_SECONDS)
+
+    found = hold(store).status
+    assert found.held
+    by_kind = {one.kind: one for one in found.disturbances}
+    assert DisturbanceKind.HOLD_LAPSED in by_kind
+    gone = by_kind[DisturbanceKind.SEGMENT_GONE]
+    assert (gone.start_offset, gone.end_offset) == (names[0], names[len(expired)])
+
+
+def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) -> None:
+    client, first = log.broker.client, first_offset(log)
+    hold(store)
+    fenced_ns = log.mtimes()[first]
+
+    os.utime(log.path(first), ns=(log.mtime_ns[first], log.mtime_ns[first]))
+    look = open_context(store).broker.look_at_hold(now_ms())
+    assert not look.held
+    assert [one.kind for one in look.disturbances] == [DisturbanceKind.MTIME_CHANGED]
+    assert log.mtimes()[first] == log.mtime_ns[first]
+    assert [one.kind for one in hold(store).status.disturbances] == [DisturbanceKind.MTIME_CHANGED]
+    assert abs(log.mtimes()[first] - fenced_ns) < 60 * 10**9
+
+    client.update_config({"cleanFileForciblyEnable": "true"})
+    assert not open_context(store).broker.look_at_hold(now_ms()).held
+    assert {one.kind for one in hold(store).status.disturbances} == {DisturbanceKind.SETTING_CHANGED}
+    assert client.config()["cleanFileForciblyEnable"] == "false"
+
+    client.update_config({"fileReservedTime": "72"})
+    status = hold(store).status
+    assert {one.kind for one in status.disturbances} == {DisturbanceKind.SETTING_CHANGED}
+    assert status.ends_at_ms is not None
+    assert status.ends_at_ms - now_ms() <= 24 * HOUR_MS + 1000
+    assert hold(store).status.disturbances == ()
+
+    log.path(first).unlink()
+    status = hold(store).status
+    gone = next(one for one in status.disturbances if one.kind is DisturbanceKind.SEGMENT_GONE)
+    assert (gone.start_offset, gone.topics) == (first, ("payments",))
+    assert (status.held, status.fence_offset) == (True, first_offset(log))
+    # Whoever looks at the broker's own passes finds the rest there, whatever it takes for its min offset.
+    names = log.names()
+    client.delete_expired_commitlog()
+    time.sleep(PASSES_SECONDS)
+    assert log.names() == names
+
+
+def test_what_others_set_stays_when_the_store_is_unmanaged(log: LiveLog, store: ManagedStore) -> None:
+    first = first_offset(log)
+    hold(store)
+    theirs_ns = log.mtime_ns[first] + 10**9
+    os.utime(log.path(first), ns=(theirs_ns, theirs_ns))
+    (notice,) = unmanage(store).status.notices
+    assert "somebody touched" in notice
+    assert log.mtimes()[first] == theirs_ns
+
+
+def test_a_second_manager_is_refused_until_the_first_has_gone(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    other = managed(log, tmp_path / "other")
+    hold(store)
+    before = log.mtimes()
+    with pytest.raises(GateRefusedError, match="expected no other manager"):
+        hold(other)
+    assert not unmanage(other).status.held
+    assert log.mtimes() == before
+    unmanage(store)
+    assert hold(other).status.held
+    unmanage(other)
+
+
+def test_a_slave_is_refused(log: LiveLog, store: ManagedStore) -> None:
+    set_anything(log.broker, brokerRole="SLAVE")
+    before = log.mtimes()
+    try:
+        with pytest.raises(BadInputError, match="expected a master, found a slave"):
+            hold(store)
+        with pytest.raises(BadInputError, match="expected a master, found a slave"):
+            open_store(store).snapshot(now_ms())
+    finally:
+        set_anything(log.broker, brokerRole="ASYNC_MASTER")
+    assert log.mtimes() == before
+    assert not (log.broker.store / NAME).exists()
+
+
+def test_a_master_that_became_a_slave_is_neither_touched_nor_held(log: LiveLog, store: ManagedStore) -> None:
+    hold(store)
+    before = log.mtimes()
+    set_anything(log.broker, brokerRole="SLAVE")
+    try:
+        broker = open_context(store).broker
+        status = broker.guard(now_ms() + 23 * HOUR_MS)
+        assert not status.held
+        assert [one.kind for one in status.disturbances] == [DisturbanceKind.ROLE_CHANGED]
+        with pytest.raises(GateRefusedError, match="found a slave"), broker.hold():
+            pytest.fail("held a slave's store")
+        assert log.mtimes() == before
+    finally:
+        set_anything(log.broker, brokerRole="ASYNC_MASTER")
+    assert hold(store).status.held
+
+
+def test_another_directory_is_refused(log: LiveLog, store: ManagedStore, tmp_path: Path) -> None:
+    """A copy has the same messages, another store hasn't; no broker runs on either."""
+    copy = tmp_path / "copy"
+    shutil.copytree(log.broker.store, copy)
+    before = file_hashes(copy)
+    with pytest.raises(BadInputError, match=r"no process has the lock"):
+        hold(replace(store, root=str(copy)))
+    with pytest.raises(BadInputError, match=r"no process has the lock"):
+        open_store(replace(store, root=str(copy))).snapshot(now_ms())
+    for path in sorted((copy / "commitlog").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(BadInputError, match="whose log ends at"):
+        hold(replace(store, root=str(copy)))
+    assert file_hashes(copy).items() <= before.items()
+
+
+def test_a_broker_that_keeps_nothing_is_refused(log: LiveLog, store: ManagedStore) -> None:
+    before = log.mtimes()
+    log.broker.client.update_config({"fileReservedTime": "0"})
+    with pytest.raises(GateRefusedError, match="expected fileReservedTime of at least 1 hour"):
+        hold(store)
+    assert log.mtimes() == before
+    assert not (log.broker.store / NAME).exists()
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+
+
+def test_a_broker_that_deletes_by_force_is_held_only_far_from_it(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    asked = managed(log, tmp_path, may_change_settings=False)
+    level = disk_usage(log.broker.store).used_percent
+    assert level is not None
+    near = {"rocketmq.broker.diskSpaceCleanForciblyRatio": f"0.{level + MARGIN_PERCENT:02d}"}
+    if level >= 30 - MARGIN_PERCENT:  # no broker takes a force level below 30
+        with pytest.raises(GateRefusedError, match="Let us set it"):
+            hold(replace(asked, overrides=near))
+        assert not (log.broker.store / NAME).exists()
+    status = hold(asked).status
+    assert status.held
+    assert "it deletes whatever is held" in " ".join(status.notices)
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+
+
+class Killed(BaseException):
+    """In place of a SIGKILL, whose every moment other tests try."""
+
+
+class CutMemory:
+    """A journal's memory whose process is killed as soon as so many saves are durable."""
+
+    def __init__(self, memory: HoldMemory, saves: int) -> None:
+        self._memory, self._left = memory, saves
+
+    def load(self) -> Mapping[str, Any] | None:
+        return self._memory.load()
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        self._memory.save(state)
+        self._left -= 1
+        if self._left <= 0:
+            raise Killed
+
+
+@pytest.mark.parametrize("saves", [1, 2, 3, 4])
+def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: ManagedStore, saves: int) -> None:
+    mtimes, context = log.mtimes(), open_context(store)
+    memory = context.journal.hold_memory(context.record.store_id)
+    with pytest.raises(Killed):
+        open_broker(settings_of(store), CutMemory(memory, saves)).guard(now_ms())
+    assert load_state(memory) is not None
+    unmanage(store)
+    assert log.mtimes() == mtimes
+    assert log.broker.client.config().items() >= AS_AT_FIRST.items()
+    assert load_state(memory) is None
+
+
+def test_a_hold_survives_the_brokers_death_and_its_old_settings(
+    log: LiveLog, store: ManagedStore, work: Path, name_server_port: int
+) -> None:
+    names = [base for base in log.names() if base in log.sha256]
+    conf = work / "broker.conf"
+    before = conf.read_bytes()
+    hold(store)
+    log.broker.client.delete_expired_commitlog()
+    time.sleep(1)
+    # As if it had been mounted read-only: the broker's own file keeps what was set.
+    conf.write_bytes(before)
+    kinds = [one.kind for one in hold(store).status.disturbances]
+    assert kinds == [DisturbanceKind.SETTING_NOT_SAVED]
+    assert hold(store).status.disturbances == ()  # it was said already
+
+    log.broker.java.kill()
+    start_again(log.broker, work, name_server_port, main_class=CLEANS_AT_ONCE)
+    log.broker.client.delete_expired_commitlog()
+    time.sleep(2)
+    assert log.names()[: len(names)] == names
+    found = {one.kind for one in hold(store).status.disturbances}
+    assert found >= {DisturbanceKind.BROKER_RESTARTED, DisturbanceKind.SETTING_CHANGED}
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "false"
+    time.sleep(PASSES_SECONDS)
+    assert log.names()[: len(names)] == names
+    run = open_context(store).broker
+    assert run.snapshot(now_ms()).logs[0].min_offset == names[0]
+    assert run.plan(run.snapshot(now_ms()), now_ms(), PlanRequest(manual=True)).to_delete
