@@ -29,7 +29,7 @@ from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreNot
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.data_file import RowCounter, segment_bytes, write_data_file
+from storage_engine.lake.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.jobs import (
@@ -224,8 +224,10 @@ def _prove(
         pace_at(job.bytes_per_second).reading(file) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        counter = RowCounter()
-        for offset, found in segment_bytes(parquet, codec, job.base_offset, len(data), data_file, counter):
+        counter, memory = RowCounter(), _window_memory()
+        for offset, found in segment_bytes(
+            parquet, codec, job.base_offset, len(data), data_file, counter, memory
+        ):
             _compare(job, data_file, data, offset, found)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
@@ -307,6 +309,14 @@ def _source_memory(size_bytes: int) -> memoryview:
         _per_thread.memory = memory = None
         _per_thread.memory = memory = np.empty(size_bytes, dtype=np.uint8)
     return memory[:size_bytes].data
+
+
+def _window_memory() -> WindowMemory:
+    """This thread's memory for what is read back."""
+    memory: WindowMemory | None = getattr(_per_thread, "windows", None)
+    if memory is None:
+        memory = _per_thread.windows = WindowMemory()
+    return memory
 
 
 def _check_facts(job: SegmentJob, when: str) -> None:

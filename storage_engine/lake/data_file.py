@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,26 @@ class RowCounter:
         )
 
 
+class WindowMemory:
+    """What windows are put together in. It serves one segment after the other, never two at a time.
+
+    Fresh pages would have to be cleared by the kernel, which takes a good part of the time of encoding.
+    """
+
+    def __init__(self, buffers: int = 1) -> None:
+        """
+        :param buffers: bytes that were yielded are valid until so many more have been asked for.
+        """
+        self._buffers = [np.empty(0, np.uint8)] * buffers
+
+    def buffers(self, size_bytes: int) -> Iterator[memoryview]:
+        """Yield buffers of at least this size, in turn and without end."""
+        for number in cycle(range(len(self._buffers))):
+            if len(self._buffers[number]) < size_bytes:
+                self._buffers[number] = np.empty(size_bytes, np.uint8)
+            yield self._buffers[number].data
+
+
 def segment_bytes(
     parquet: pq.ParquetFile,
     codec: SegmentCodec,
@@ -157,20 +177,23 @@ def segment_bytes(
     size_bytes: int,
     name: str,
     counter: RowCounter | None = None,
+    memory: WindowMemory | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield a segment's bytes from its data file, in order, as (physical offset, bytes).
 
-    The bytes are valid until the next one is asked for. The file is read once, from its begin to its end.
+    The file is read once, from its begin to its end.
 
     :param name: of the data file, for messages.
     :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
         made of are read.
+    :param memory: says how long the bytes are valid; None: until the next are asked for.
     :raises ProofError: when the rows don't cover [base_offset, base_offset + size_bytes) exactly once.
     """
     columns = list(codec.encoded_columns if counter is None else codec.schema.names)
     windows = plan_windows(parquet.metadata, base_offset, size_bytes, name)
-    buffer = np.empty(max((w.end_offset - w.start_offset for w in windows), default=0), dtype=np.uint8).data
-    for window in windows:
+    longest = max((w.end_offset - w.start_offset for w in windows), default=0)
+    buffers = (memory or WindowMemory()).buffers(longest)
+    for window, buffer in zip(windows, buffers, strict=False):
         out = buffer[: window.end_offset - window.start_offset]
         starts: list[np.ndarray[Any, Any]] = []
         ends: list[np.ndarray[Any, Any]] = []

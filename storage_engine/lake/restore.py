@@ -8,27 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from pyiceberg.table import Table
+import pyarrow as pa
 
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import broken_receipts, receipts
-from storage_engine.lake.restored_config import config_files, config_names
-from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.restored_config import config_files, config_names, queues_of_segment
+from storage_engine.lake.segment_reader import read_segment, untouched_files
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.receipt import Receipt
 
 _PARTIAL_SUFFIX = ".restoring"
 _THREADS = 2
+
+_BUFFERS = 2
+"""Of a segment: one is filled from the lake while the other is hashed and written."""
+
+_BLOCK_BYTES = 1 << 20
+"""Written and hashed at a time, so that the second of them finds it in the processor's caches."""
+
+Chunks = Iterator[tuple[int, memoryview]]
+"""A segment's bytes in order, as (physical offset, bytes valid until two more have been asked for)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +106,32 @@ def restore(
     config = {target / name for name in config_names(chosen[0].broker)}
     _check_target(target, config | {_path(target, receipt) for receipt in chosen})
     tables = [each.messages() for each in (lake, second) if each is not None]
-    first = {row.row_hash for row in receipts(lake, store_id)}
+    in_first = {row.row_hash for row in receipts(lake, store_id)}
+    # Asked once: each time costs a look at every file that the table has.
+    untouched = [untouched_files(table, chosen) for table in tables]
     with _target_errors(target):
         for directory in {_path(target, receipt).parent for receipt in chosen}:
             make_dirs(directory)
 
-    def restore_one(receipt: Receipt) -> RestoredSegment:
-        table = tables[0] if receipt.row_hash in first else tables[-1]
-        restored = _restore_segment(table, receipt, _path(target, receipt), keep_mtime)
+    per_thread = threading.local()
+
+    def restore_one(receipt: Receipt) -> tuple[RestoredSegment, pa.Table]:
+        place = 0 if receipt.row_hash in in_first else -1
+        if not hasattr(per_thread, "memory"):
+            per_thread.memory = WindowMemory(_BUFFERS)
+        chunks = read_segment(tables[place], receipt, untouched=untouched[place], memory=per_thread.memory)
+        restored = _restore_segment(chunks, receipt, _path(target, receipt), keep_mtime)
         if progress is not None:
             progress(receipt.size_bytes)
-        return restored
+        return restored, queues_of_segment(tables[place], receipt, untouched[place])
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         futures = [pool.submit(restore_one, receipt) for receipt in chosen]
         try:
-            restored = tuple(future.result() for future in futures)
+            restored, queues = zip(*(future.result() for future in futures), strict=True)
         finally:
             pool.shutdown(cancel_futures=True)
-    for name, content in config_files(tables, chosen).items():
+    for name, content in config_files(chosen[0].broker, queues).items():
         _write_config(target / name, content)
     return restored
 
@@ -206,7 +225,7 @@ def _check_target(target: Path, expected: Set[Path]) -> None:
         )
 
 
-def _restore_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool) -> RestoredSegment:
+def _restore_segment(chunks: Chunks, receipt: Receipt, path: Path, keep_mtime: bool) -> RestoredSegment:
     existed = path.exists()
     if existed:
         with _target_errors(path):
@@ -220,7 +239,7 @@ def _restore_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: boo
         partial = _partial(path)
         try:
             with _target_errors(path):
-                _write_segment(table, receipt, partial, keep_mtime)
+                _write_segment(chunks, receipt, partial, keep_mtime)
                 partial.rename(path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -232,15 +251,18 @@ def _restore_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: boo
     )
 
 
-def _write_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool) -> None:
+def _write_segment(chunks: Chunks, receipt: Receipt, path: Path, keep_mtime: bool) -> None:
     digest = hashlib.sha256()
     with path.open("wb", buffering=0) as file:
-        for offset, chunk in read_segment(table, receipt):
-            digest.update(chunk)
-            done = 0
-            while done < len(chunk):
-                done += file.write(chunk[done:])
-            _start_writeback(file.fileno(), offset - receipt.base_offset, len(chunk))
+        with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
+            written: Future[None] | None = None
+            for offset, chunk in chunks:
+                if written is not None:
+                    written.result()
+                # While this is written, the next is read into the other buffer.
+                written = writer.submit(_write_chunk, file, digest, offset - receipt.base_offset, chunk)
+        if written is not None:
+            written.result()
         if digest.hexdigest() != receipt.sha256:
             raise RestoreError(
                 f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
@@ -250,6 +272,16 @@ def _write_segment(table: Table, receipt: Receipt, path: Path, keep_mtime: bool)
         if keep_mtime:
             os.utime(file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
         os.fsync(file.fileno())
+
+
+def _write_chunk(file: FileIO, digest: hashlib._Hash, position: int, chunk: memoryview) -> None:
+    done = 0
+    while done < len(chunk):
+        block = chunk[done : done + _BLOCK_BYTES]
+        count = file.write(block)
+        digest.update(block[:count])
+        done += count
+    _start_writeback(file.fileno(), position, len(chunk))
 
 
 def _write_config(path: Path, content: bytes) -> None:

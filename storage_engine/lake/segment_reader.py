@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,39 +11,83 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.lake.codecs import codec_for
-from storage_engine.lake.data_file import check_tiled, segment_bytes
+from storage_engine.lake.data_file import WindowMemory, check_tiled, segment_bytes
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.message_batches import message_batches
 from storage_engine.model.receipt import Receipt
 
 
-def read_segment(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
-    """Yield a segment's bytes in order, as (physical offset, bytes valid until the next is asked for).
+def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
+    """Locations of the data files of one store's receipts that the table has as they were written.
+
+    :param table: ``messages``, as loaded.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if not rows:
+        return frozenset()
+    offsets = [row.base_offset for row in rows]
+    files = live_data_files(table, rows[0].store_id, (min(offsets), max(offsets)))
+    return frozenset(file.location for file in files if not file.has_deletes)
+
+
+def read_segment(
+    table: Table, receipt: Receipt, *, untouched: Set[str] | None = None, memory: WindowMemory | None = None
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield a segment's bytes in order, as (physical offset, bytes).
 
     From its own data file while the table has it as it was written; else from the rows that another
     engine rewrote. Who reads compares the SHA-256: nothing here is proof.
 
     :param table: ``messages``, as loaded.
+    :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
+    :param memory: says how long the bytes are valid; None: until the next are asked for.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    files = live_data_files(table, receipt.store_id, (receipt.base_offset, receipt.base_offset))
-    if any(file.location == receipt.data_file and not file.has_deletes for file in files):
-        yield from _from_data_file(table, receipt)
+    if receipt.data_file in (untouched_files(table, [receipt]) if untouched is None else untouched):
+        yield from _from_data_file(table, receipt, memory)
     else:
         yield from _from_rows(table, receipt)
 
 
-def _from_data_file(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
+def narrow_rows(
+    table: Table, receipt: Receipt, columns: Sequence[str], untouched: Set[str]
+) -> Iterator[pa.Table]:
+    """Yield some columns of a segment's rows, in batches.
+
+    :param table: ``messages``, as loaded.
+    :param untouched: what :func:`untouched_files` says of the table.
+    :raises ProofError: a data file is no Parquet file.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if receipt.data_file not in untouched:
+        where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+        yield from message_batches(table, where, columns)
+        return
+    with (
+        parquet_errors(receipt.data_file),
+        table.io.new_input(receipt.data_file).open() as stored,
+        pq.ParquetFile(cast("Any", stored)) as parquet,
+    ):
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, columns=list(columns), use_threads=False)
+
+
+def _from_data_file(
+    table: Table, receipt: Receipt, memory: WindowMemory | None
+) -> Iterator[tuple[int, memoryview]]:
     codec = codec_for(receipt.broker)
     with (
         parquet_errors(receipt.data_file),
         open_data_file(table.io, receipt.data_file) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        yield from segment_bytes(parquet, codec, receipt.base_offset, receipt.size_bytes, receipt.data_file)
+        yield from segment_bytes(
+            parquet, codec, receipt.base_offset, receipt.size_bytes, receipt.data_file, memory=memory
+        )
 
 
 def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
