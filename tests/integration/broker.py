@@ -25,7 +25,7 @@ from tests.integration.remoting import RemotingClient
 
 PACKAGE = "org.apache.rocketmq"
 JAVA_PROJECT = Path(__file__).resolve().parents[1] / "java"
-START_SECONDS = 60
+START_SECONDS = 180
 STOP_SECONDS = 60
 
 ACCESS = Access()

@@ -1,0 +1,173 @@
+"""A store under a running broker whose segments have expired, so that only a hold keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.exceptions import BrokerError
+from storage_engine.model.live import LiveBroker
+from storage_engine.retention.managed_store import ManagedStore
+from tests.integration.broker import Broker
+from tests.integration.remoting import RemotingClient
+
+SEND_MESSAGE, UPDATE_AND_CREATE_TOPIC = 10, 17
+TOPIC = "payments"
+SEGMENT_BYTES = 128 * 1024
+BODY_BYTES = 20_000
+EXPIRED_HOURS = 100
+FLUSH_SECONDS = 1.0
+"""A broker flushes every 500 ms; a full file's mtime stays from then on."""
+
+SETTINGS: Mapping[str, object] = {
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
+    "fileReservedTime": 48,
+    "cleanResourceInterval": 200,
+    "cleanFileForciblyEnable": True,
+    "timerWheelEnable": False,
+}
+"""A broker that deletes what is older than two days as soon as it is told to, and five times a second."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that the broker took."""
+
+    offset: int
+    body_sha256: str
+
+
+def create_topic(client: RemotingClient) -> None:
+    client.call(
+        UPDATE_AND_CREATE_TOPIC,
+        topic=TOPIC,
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+
+
+def send(client: RemotingClient, size_bytes: int = BODY_BYTES) -> Sent:
+    """
+    :raises BrokerError: the broker didn't take it, or nobody knows.
+    """
+    body = os.urandom(size_bytes)
+    answer = client.call(
+        SEND_MESSAGE,
+        body=body,
+        producerGroup="pg_payments",
+        topic=TOPIC,
+        defaultTopic="TBW102",
+        defaultTopicQueueNums=1,
+        queueId=0,
+        sysFlag=0,
+        bornTimestamp=time.time_ns() // 10**6,
+        flag=0,
+        properties="WAIT\x01true\x02",
+        reconsumeTimes=0,
+        unitMode=False,
+        batch=False,
+    )
+    # An offset message id is host 4, port 4, physical offset 8 (MessageDecoder#createMessageId).
+    return Sent(int(answer.fields["msgId"][16:], 16), hashlib.sha256(body).hexdigest())
+
+
+@dataclass
+class LiveLog:
+    """The commitlog of a running broker, with what it has held.
+
+    :param sha256: base offset → SHA-256 of every segment that was sealed and aged here.
+    :param mtime_ns: base offset → the mtime that it was given then.
+    """
+
+    broker: Broker
+    sent: list[Sent] = field(default_factory=list)
+    sha256: dict[int, str] = field(default_factory=dict)
+    mtime_ns: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        return self.broker.store / "commitlog"
+
+    def managed(self, directory: Path, **live: object) -> ManagedStore:
+        """The store as retention knows it; lake, journal and reports lie under ``directory``."""
+        settings = {
+            "address": self.broker.client.address,
+            "may_change_settings": True,
+            "allow_same_disk": True,
+            **live,
+        }
+        return ManagedStore.local(
+            "live",
+            str(self.broker.store),
+            directory,
+            time_zone="UTC",
+            live=LiveBroker(**settings),  # type: ignore[arg-type]
+        )
+
+    def names(self) -> list[int]:
+        """Base offsets of the files that are there."""
+        return sorted(int(path.name) for path in self.directory.iterdir())
+
+    def path(self, base_offset: int) -> Path:
+        return self.directory / f"{base_offset:020d}"
+
+    def mtimes(self) -> dict[int, int]:
+        """Base offset → mtime in ns of every file that is there, but of those that are written to."""
+        end = self.broker.client.runtime_info().commitlog_max_offset - SEGMENT_BYTES
+        return {base: self.path(base).stat().st_mtime_ns for base in self.names() if base < end}
+
+    def fill(self, segments: int) -> None:
+        """Send until so many more segments are behind the active one, and age all of these."""
+        self.sent.append(send(self.broker.client))
+        last = self.sent[-1].offset // SEGMENT_BYTES + segments
+        while self.sent[-1].offset // SEGMENT_BYTES < last:
+            self.sent.append(send(self.broker.client))
+        time.sleep(2 * FLUSH_SECONDS)
+        self.age()
+
+    def age(self) -> None:
+        """Let every segment behind the active one, that wasn't aged before, be older than it may become."""
+        active = self.broker.client.runtime_info().commitlog_max_offset // SEGMENT_BYTES * SEGMENT_BYTES
+        for base in self.names():
+            path = self.path(base)
+            seconds = time.time() - path.stat().st_mtime
+            if base < active and base not in self.sha256 and seconds > FLUSH_SECONDS:
+                mtime_ns = time.time_ns() - EXPIRED_HOURS * 3600 * 10**9
+                os.utime(path, ns=(mtime_ns, mtime_ns))
+                self.sha256[base] = hashlib.sha256(path.read_bytes()).hexdigest()
+                self.mtime_ns[base] = mtime_ns
+
+    def wait_for_min_offset(self, offset: int, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while (found := self.broker.client.runtime_info().commitlog_min_offset) != offset:
+            if time.monotonic() > deadline:
+                raise BrokerError(f"expected the log to begin at {offset}, found {found} after {seconds} s")
+            time.sleep(0.1)
+
+    def others_clean(self) -> None:
+        """Somebody else tells the broker to delete what has expired, and it does, in 20 passes."""
+        self.broker.client.delete_expired_commitlog()
+        log = self.broker.java.home / "logs" / "rocketmqlogs" / "store.log"
+        deadline = time.monotonic() + 60
+        begun = False
+        while not begun or passes_left(log):
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{log}: the broker is not through with its passes after 60 s")
+            time.sleep(0.1)
+            begun = begun or bool(passes_left(log))
+
+
+def passes_left(log: Path) -> int:
+    """Of those that a manual trigger asks for, by what the broker said last."""
+    found = re.findall(r"manualDeleteFileSeveralTimes: (\d+)", log.read_text())
+    return int(found[-1]) if found else 0
