@@ -38,7 +38,8 @@ class DisturbanceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """:param detail: what was expected, what was found, and what to do.
+    """:param detail: what was expected, what was found, and what to do; of a range that is gone, also whose
+        messages were in it.
     :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
     :param end_offset: behind that range; -1 otherwise.
     :param topics: of the messages in that range, as far as they can still be told.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from storage_engine.model.hold import Disturbance, HoldStatus
 from storage_engine.model.live import RunningBroker
 from storage_engine.wording import bytes_text, time_text
@@ -32,8 +30,4 @@ def disturbance_text(disturbance: Disturbance) -> str:
     place = ""
     if disturbance.start_offset >= 0:
         place = f" {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
-    return f"{disturbance.kind.value}{place}: {disturbance.detail}{_topics(disturbance.topics)}"
-
-
-def _topics(topics: Sequence[str]) -> str:
-    return f" Topics: {', '.join(topics)}." if topics else ""
+    return f"{disturbance.kind.value}{place}: {disturbance.detail}"

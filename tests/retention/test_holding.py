@@ -65,6 +65,6 @@ def test_a_report_has_the_last_look_and_all_that_disturbed_the_hold(
     assert report.hold.disturbances == (gone, restarted)
     text = report_text(report)
     assert "held until 2023-11-14 22:19:20Z: from offset 1048576 on" in text
-    assert "WARNING segment-gone commitlog [0, 1048576): expected it, found no file. Topics: orders." in text
+    assert "WARNING segment-gone commitlog [0, 1048576): expected it, found no file." in text
     assert "WARNING broker-restarted: it began anew." in text
     assert Phase.RESULT in {event.phase for event in context.journal.events(run, Step.HOLD)}

@@ -1,0 +1,135 @@
+"""What went without us is taken down once, and is ARCHIVED or LOST by what the lakes prove."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.validation import Status, Where
+from storage_engine.quality.facts import collect_facts
+from storage_engine.retention import steps
+from storage_engine.retention.disturbed import gone_ranges, gone_spans
+from storage_engine.retention.identity import adopt
+from storage_engine.retention.journal import Phase, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.disturbances import WATCH_RUN, alarms_of, record_disturbances
+
+SIZE = 1048576
+GONE = Disturbance(
+    DisturbanceKind.SEGMENT_GONE, "went without us, of topics: orders.", "commitlog", 0, 2 * SIZE, ("orders",)
+)
+RESTARTED = Disturbance(DisturbanceKind.BROKER_RESTARTED, "it began anew.")
+
+
+def archived(store: ManagedStore, segments: int) -> None:
+    """Archive the log's first segments."""
+    steps.archive_sealed(
+        store, "ahead", lambda jobs: steps.archive(store, "ahead", jobs), budget_bytes=segments * SIZE
+    )
+
+
+def record(store: ManagedStore, *found: Disturbance) -> Context:
+    context = open_context(store)
+    record_disturbances(context, HoldStatus(held=True, disturbances=found))
+    return context
+
+
+def events(context: Context) -> list[str]:
+    found = context.journal.store_events(context.record.store_id, Step.DISTURBED, Phase.RESULT)
+    return [event.payload["disturbance"]["kind"] for event in found]
+
+
+def ranges_of(context: Context, *found: Disturbance) -> list[tuple[int, int, Where, Status]]:
+    rows = gone_ranges(context.journal, context.record, context.store, found)
+    return [(row.start_offset, row.end_offset, row.where, row.status) for row in rows]
+
+
+def test_a_disturbance_is_taken_down_once_until_the_hold_is_renewed(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    store = managed()
+    context = record(store, RESTARTED)
+    record(store, RESTARTED, GONE)
+    assert events(context) == ["broker-restarted", "segment-gone"]
+    context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True), 0)
+    record(store, RESTARTED)
+    assert events(context) == ["broker-restarted", "segment-gone", "broker-restarted"]
+
+
+def test_what_is_proven_is_archived_and_the_rest_is_lost(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+    archived(store, 1)
+    context = record(store, GONE)
+    assert ranges_of(context, RESTARTED, GONE) == [
+        (0, SIZE, Where.ARCHIVED, Status.OK),
+        (SIZE, 2 * SIZE, Where.LOST, Status.FAILURE),
+    ]
+    restarted, gone = alarms_of(context, HoldStatus(held=True, disturbances=(RESTARTED, GONE)))
+    assert restarted == "broker-restarted: it began anew."
+    assert f"[0, {SIZE}) is ARCHIVED, [{SIZE}, {2 * SIZE}) is LOST" in gone
+
+
+def test_a_damaged_archive_proves_nothing(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+    archived(store, 2)
+    (first, *_) = sorted((Path(store.report_dir).parent / "lake").rglob("*commitlog-0000*.parquet"))
+    first.write_bytes(first.read_bytes()[:-1])
+    (lost, kept) = ranges_of(record(store, GONE), GONE)
+    assert (lost[2:], kept[2]) == ((Where.LOST, Status.FAILURE), Where.ARCHIVED)
+
+
+def test_what_an_unreachable_lake_has_is_not_taken_for_lost(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+    archived(store, 1)
+    context = record(store, GONE)
+    shutil.rmtree(Path(store.report_dir).parent / "lake")
+    assert ranges_of(context, GONE) == [
+        (0, SIZE, Where.ARCHIVED, Status.WARNING),
+        (SIZE, 2 * SIZE, Where.LOST, Status.FAILURE),
+    ]
+
+
+def test_what_a_run_of_ours_deleted_did_not_go_without_us(
+    planned: Callable[..., ManagedStore],
+) -> None:
+    store = planned()
+    steps.archive_planned(store, "r", lambda jobs: steps.archive(store, "r", jobs))
+    steps.release(store, "r")
+    rows = ranges_of(record(store, GONE), GONE)
+    assert {row[2] for row in rows} == {Where.ARCHIVED}
+
+
+def test_validation_and_report_have_what_is_lost_with_its_topics(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    store = managed()
+    archived(store, 1)
+    context = record(store, GONE)
+    for base in (0, SIZE):
+        (Path(store.root) / "commitlog" / f"{base:020d}").unlink()
+    found = {row.start_offset: row for row in collect_facts(store, None, full=False, with_lake=True).ranges}
+    assert found[0].where is Where.ARCHIVED
+    assert (found[SIZE].where, found[SIZE].status) == (Where.LOST, Status.FAILURE)
+    assert "orders" in found[SIZE].detail
+    context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True, disturbances=(GONE,)), 0)
+    (alarm,) = build_report(store, WATCH_RUN).alarms
+    assert f"[{SIZE}, {2 * SIZE}) is LOST" in alarm
+
+
+def test_a_new_lineage_closes_what_was_lost_before(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+    record(store, GONE)
+    adopt(store, "a person", "restored from a backup")
+    context = open_context(store)
+    (span,) = gone_spans(context.journal, context.record)
+    assert "in lineage 1, which is closed" in span.excused
+
+
+def test_without_an_archive_all_that_went_is_lost(managed: Callable[..., ManagedStore]) -> None:
+    store = managed(policy=Policy(archive=ArchiveMode.OFF))
+    assert ranges_of(record(store, GONE), GONE) == [(0, 2 * SIZE, Where.LOST, Status.FAILURE)]
