@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.model.store import Segment
 from storage_engine.rocketmq.beside import fence, marker
 from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, disturbances, name_of
 from storage_engine.rocketmq.beside.finding import find
@@ -35,7 +35,6 @@ from storage_engine.rocketmq.beside.hold_state import (
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.beside.live_config import refuse_slave
 from storage_engine.rocketmq.beside.lost_topics import with_topics
-from storage_engine.rocketmq.beside.passes import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.disk import disk_usage
 
 if TYPE_CHECKING:
@@ -50,27 +49,6 @@ class HeldBeside:
     """Implements :class:`storage_engine.model.broker.Held`."""
 
     notices: tuple[str, ...]
-
-
-def with_original_times(log: LogSnapshot, memory: HoldMemory | None) -> LogSnapshot:
-    """The log with the mtimes that its segments had before a hold set them.
-
-    One that has another mtime than the hold gave it was touched by somebody else: it is as it is found.
-    """
-    state = load_state(memory)
-    if state is None or not state.touched:
-        return log
-    return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))
-
-
-def with_original_settings(settings: Mapping[str, str], memory: HoldMemory | None) -> dict[str, str]:
-    """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
-
-    One that somebody else has set since is as it is found.
-    """
-    state = load_state(memory)
-    changed = () if state is None else state.changed_settings
-    return {**settings, **{c.key: c.original for c in changed if settings.get(c.key) == c.ours}}
 
 
 def guard(store: BesideStore, now_ms: int) -> HoldStatus:
@@ -107,30 +85,6 @@ def look(store: BesideStore, now_ms: int) -> HoldStatus:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
     found = ask_known_frame(store.admin, state, find(store, now_ms))
     return _status(store, state, found, ())
-
-
-def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.BrokerStore.unmanage`.
-
-    Waits until the broker is through with what it was told to delete: without the fence it would go on.
-    What somebody else has set meanwhile stays as they set it.
-
-    :raises GateRefusedError: a file's mtime may not be set; the store is still held.
-    :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
-    """
-    root = _root(store)
-    with marker.alone(root):
-        state = load_state(store.memory)
-        if store.memory is None or state is None:
-            return HoldStatus(held=False, notices=("the store wasn't held",))
-        found = ask_known_frame(store.admin, state, find(store, now_ms))
-        seen = with_topics(disturbances(state, found), store.files.files.layout)
-        _wait_for_last_pass(store, state, found)
-        notices = [*_put_settings_back(store, state, found), *_touched_by_others(state, found)]
-        fence.put_back(store.memory, state, [touched.base_offset for touched in state.touched])
-        marker.remove_marker(root, state.manager)
-        save_state(store.memory, None)
-    return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
 
 
 def expose(
@@ -336,46 +290,6 @@ def _notices(store: BesideStore, found: Found) -> list[str]:
         why = found.saved.problem or "the store's settings don't name it"
         notices.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
     return notices
-
-
-def _put_settings_back(store: BesideStore, state: HoldState, found: Found) -> Iterator[str]:
-    """Restore what we changed; what somebody else has changed since stays.
-
-    :return: notices.
-    """
-    for changed in state.changed_settings:
-        value = found.settings.get(changed.key)
-        if value == changed.ours:
-            store.admin.update_config({changed.key: changed.original})
-        elif value != changed.original:
-            yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
-
-
-def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
-    for touched in state.touched:
-        if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched):
-            yield f"{touched.path}: somebody touched or replaced it, so its mtime wasn't put back"
-
-
-def _wait_for_last_pass(store: BesideStore, state: HoldState, found: Found) -> None:
-    """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
-    if state.last_trigger_ms is None or found.boot_timestamp_ms != state.boot_timestamp_ms:
-        return
-    # One more, as the first pass may begin up to an interval later, and the last one takes a while.
-    begins_ms = max(state.last_trigger_ms, found.boot_timestamp_ms + FIRST_PASS_MS)
-    ends_ms = begins_ms + (MANUAL_PASSES + 1) * interval_ms(store.files.config)
-    left_ms = ends_ms - time.time_ns() // 1_000_000
-    if left_ms > 0:
-        time.sleep(left_ms / 1000)
-
-
-def _with_original_time(segment: Segment, state: HoldState) -> Segment:
-    touched = state.touched_at(segment.base_offset)
-    if touched is None or touched.inode != segment.facts.inode:
-        return segment
-    if not any(fence.same_ms(segment.facts.mtime_ns, ours) for ours in touched.possible_mtimes_ns):
-        return segment
-    return replace(segment, original_mtime_ns=touched.original_mtime_ns)
 
 
 def _root(store: BesideStore) -> Path:

@@ -15,10 +15,11 @@ from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
-from storage_engine.rocketmq.beside import dependents, hold, progress, release, watch
+from storage_engine.rocketmq.beside import dependents, hold, progress, release, unmanaging, watch
 from storage_engine.rocketmq.beside.hold import HeldBeside
 from storage_engine.rocketmq.beside.live_config import local_settings, refuse_other_broker, refuse_slave
 from storage_engine.rocketmq.beside.newest import newest_message_ms
+from storage_engine.rocketmq.beside.originals import with_original_settings, with_original_times
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
@@ -65,7 +66,7 @@ class BesideStore:
         refuse_slave(self.settings, self.admin.address)
         listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
         check_same_store(self.admin, before, self.files.files.layout, listed)
-        log = hold.with_original_times(as_the_broker_says(log, before), self.memory)
+        log = with_original_times(as_the_broker_says(log, before), self.memory)
         return replace(seen, crashed=False, logs=(log,))
 
     def watch(self, now_ms: int) -> Watch:
@@ -89,7 +90,7 @@ class BesideStore:
         return hold.look(self, now_ms)
 
     def unmanage(self, now_ms: int) -> HoldStatus:
-        return hold.unmanage(self, now_ms)
+        return unmanaging.unmanage(self, now_ms)
 
     @contextmanager
     def hold(self) -> Iterator[HeldBeside]:
@@ -153,7 +154,7 @@ def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | 
     admin = reach(live)
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)
-    planned_by = hold.with_original_settings(found, memory)
+    planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
     files = open_files(replace(settings, broker_conf=None, overrides=here))
     return BesideStore(admin, files, found, live, memory, settings.broker_conf)

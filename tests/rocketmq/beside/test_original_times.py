@@ -9,8 +9,8 @@ import pytest
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
-from storage_engine.rocketmq.beside.hold import with_original_times
 from storage_engine.rocketmq.beside.hold_state import HoldState, Touched, load_state
+from storage_engine.rocketmq.beside.originals import with_original_times
 
 ORIGINAL_NS = 1_700_000_000_123_456_789
 OURS_NS = 1_800_000_000_000_000_000

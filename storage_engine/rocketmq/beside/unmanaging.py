@@ -1,0 +1,74 @@
+"""End a hold: put every mtime and every setting back, and leave the store to its broker's own rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from storage_engine.model.hold import HoldStatus
+from storage_engine.rocketmq.beside import fence, marker
+from storage_engine.rocketmq.beside.disturbances import disturbances
+from storage_engine.rocketmq.beside.finding import find
+from storage_engine.rocketmq.beside.hold_state import Found, HoldState, load_state, save_state
+from storage_engine.rocketmq.beside.known_frame import ask_known_frame
+from storage_engine.rocketmq.beside.lost_topics import with_topics
+from storage_engine.rocketmq.beside.passes import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.beside.store import BesideStore
+
+
+def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.BrokerStore.unmanage`.
+
+    Waits until the broker is through with what it was told to delete: without the fence it would go on.
+    What somebody else has set meanwhile stays as they set it.
+
+    :raises GateRefusedError: a file's mtime may not be set; the store is still held.
+    :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
+    """
+    root = store.files.files.layout.root
+    with marker.alone(root):
+        state = load_state(store.memory)
+        if store.memory is None or state is None:
+            return HoldStatus(held=False, notices=("the store wasn't held",))
+        found = ask_known_frame(store.admin, state, find(store, now_ms))
+        seen = with_topics(disturbances(state, found), store.files.files.layout)
+        _wait_for_last_pass(store, state, found)
+        notices = [*_put_settings_back(store, state, found), *_touched_by_others(state, found)]
+        fence.put_back(store.memory, state, [touched.base_offset for touched in state.touched])
+        marker.remove_marker(root, state.manager)
+        save_state(store.memory, None)
+    return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
+
+
+def _put_settings_back(store: BesideStore, state: HoldState, found: Found) -> Iterator[str]:
+    """Restore what we changed; what somebody else has changed since stays.
+
+    :return: notices.
+    """
+    for changed in state.changed_settings:
+        value = found.settings.get(changed.key)
+        if value == changed.ours:
+            store.admin.update_config({changed.key: changed.original})
+        elif value != changed.original:
+            yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
+
+
+def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
+    for touched in state.touched:
+        if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched):
+            yield f"{touched.path}: somebody touched or replaced it, so its mtime wasn't put back"
+
+
+def _wait_for_last_pass(store: BesideStore, state: HoldState, found: Found) -> None:
+    """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
+    if state.last_trigger_ms is None or found.boot_timestamp_ms != state.boot_timestamp_ms:
+        return
+    # One more, as the first pass may begin up to an interval later, and the last one takes a while.
+    begins_ms = max(state.last_trigger_ms, found.boot_timestamp_ms + FIRST_PASS_MS)
+    ends_ms = begins_ms + (MANUAL_PASSES + 1) * interval_ms(store.files.config)
+    left_ms = ends_ms - time.time_ns() // 1_000_000
+    if left_ms > 0:
+        time.sleep(left_ms / 1000)
