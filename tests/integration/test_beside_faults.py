@@ -1,0 +1,395 @@
+"""A broker that fails while its store is held or released: said clearly and soon, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BrokerError, StorageEngineError, StoreLayoutError
+from storage_engine.model.lag import LagSummary
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.rocketmq.beside import reach, release
+from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.command import RemotingCommand
+from tests.integration.broker import CLEANS_AT_ONCE, running_broker
+from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
+from tests.integration.remoting_proxy import Fault, RemotingProxy
+from tests.integration.secured import secured_broker
+
+pytestmark = pytest.mark.integration
+
+EVERY = int(os.environ.get("STORAGE_ENGINE_BESIDE_FAULTS", "0"))
+"""1: every kind of fault at every request; otherwise a few of them."""
+STRIDE = 1 if EVERY else 4
+BOUND_SECONDS = 30
+HASTY = partial(Access, connect_timeout_seconds=1.0, request_timeout_seconds=1.0)
+NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
+HELD_SETTINGS = ("cleanFileForciblyEnable", "fileReservedTime")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "Access", HASTY)
+    monkeypatch.setattr(release, "UNANSWERED_SECONDS", 1.0)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[LiveLog]:
+    work = tmp_path_factory.mktemp("beside")
+    with running_broker(
+        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        create_topic(broker.client)
+        log = LiveLog(broker)
+        log.fill(4)
+        yield log
+
+
+@pytest.fixture
+def proxy(log: LiveLog) -> Iterator[RemotingProxy]:
+    with RemotingProxy(log.broker.port) as proxy:
+        yield proxy
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything about a store and its broker that we might change."""
+
+    names: tuple[int, ...]
+    mtimes: dict[int, int]
+    beside: tuple[str, ...]
+    settings: dict[str, str]
+    min_offset: int
+
+    @classmethod
+    def of(cls, log: LiveLog) -> State:
+        config = log.broker.client.config()
+        return cls(
+            tuple(log.names()),
+            log.mtimes(),
+            tuple(sorted(path.name for path in log.broker.store.iterdir())),
+            {key: config[key] for key in HELD_SETTINGS},
+            log.broker.client.runtime_info().commitlog_min_offset,
+        )
+
+
+def remembered(store: ManagedStore) -> HoldState | None:
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    return record and load_state(journal.hold_memory(record.store_id))
+
+
+def unremembered_changes(before: State, now: State, state: HoldState | None) -> list[str]:
+    """What differs from how it was, and can't be put back by what the journal has."""
+    originals = {one.base_offset: one.original_mtime_ns for one in state.touched} if state else {}
+    settings = {one.key: one.original for one in state.changed_settings} if state else {}
+    return [
+        *(
+            f"mtime of {base}"
+            for base, mtime_ns in now.mtimes.items()
+            if mtime_ns != before.mtimes[base] != originals.get(base)
+        ),
+        *(key for key, value in now.settings.items() if value != before.settings[key] != settings.get(key)),
+    ]
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < BOUND_SECONDS
+
+
+def succeeds(proxy: RemotingProxy, work: Callable[[], object]) -> bool:
+    """Whether it does; otherwise it says soon at which address the broker failed."""
+    with bounded():
+        try:
+            work()
+        except BrokerError as error:
+            if proxy.address not in str(error):
+                raise
+            return False
+    return True
+
+
+def faults(position: int) -> list[Fault]:
+    kinds = list(Fault)
+    return kinds if EVERY else [kinds[position % len(kinds)]]
+
+
+def fail_at_each_request(proxy: RemotingProxy, work: Callable[[Fault, int], bool], stride: int = 1) -> None:
+    """From the first request on, then from the second, … until there are no more.
+
+    :param work: says whether it came to its end, for want of a fault.
+    """
+    for position in count(0, stride):
+        for fault in faults(position // stride):
+            proxy.heal()
+            # Bound now: requests come in threads of the proxy's.
+            proxy.fault = lambda code, number, at=position, fault=fault: fault if number >= at else None
+            if work(fault, position):
+                return
+
+
+def test_a_hold_that_fails_midway_can_be_gone_on_with_and_taken_back(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path
+) -> None:
+    store = log.managed(tmp_path / "managed", address=proxy.address)
+    before = State.of(log)
+
+    def hold_badly(fault: Fault, position: int) -> bool:
+        where = f"{fault} from request {position} ({proxy.codes})"
+        if succeeds(proxy, lambda: hold(store)):
+            assert not proxy.faults, where
+            return True
+        now, state = State.of(log), remembered(store)
+        assert (now.names, now.min_offset) == (before.names, before.min_offset), where
+        assert unremembered_changes(before, now, state) == [], where
+        if state is None:
+            assert now == before, where
+        return False
+
+    fail_at_each_request(proxy, hold_badly)
+    log.others_clean()
+    assert State.of(log).names == before.names
+    proxy.heal()
+    assert not unmanage(store).status.held
+    assert State.of(log) == before
+
+
+def test_a_plan_that_fails_midway_has_changed_nothing_but_the_hold(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path
+) -> None:
+    store = log.managed(tmp_path / "managed", address=proxy.address)
+    before = State.of(log)
+    hold(store)
+    held = State.of(log)
+
+    def plan_badly(fault: Fault, position: int) -> bool:
+        where = f"{fault} from request {position} ({proxy.codes})"
+        request = PlanRequest(manual=True, max_segments=1)
+        if succeeds(proxy, lambda: steps.make_plan(store, "run", request)):
+            assert not proxy.faults, where
+            return True
+        assert State.of(log) == held, where
+        return False
+
+    fail_at_each_request(proxy, plan_badly)
+    proxy.heal()
+    unmanage(store)
+    assert State.of(log) == before
+
+
+def test_a_release_that_fails_midway_is_finished_exactly_by_the_next(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path
+) -> None:
+    store = log.managed(tmp_path / "managed", address=proxy.address)
+    number = count()
+
+    def release_badly(fault: Fault, position: int) -> bool:
+        where, at = f"{fault} from request {position}", proxy.fault
+        log.fill(1)
+        proxy.fault = lambda code, number: None
+        run = f"run-{next(number)}"
+        planned = steps.make_plan(store, run, PlanRequest(manual=True, max_segments=1)).delete_offsets
+        assert len(planned) == 1
+        steps.archive(store, run, steps.archive_jobs(store, run))
+        steps.record_lag(store, run, NO_LAG, [])
+        names = log.names()
+        proxy.codes.clear()
+        proxy.fault = at
+        ended = succeeds(proxy, lambda: steps.release(store, run)) and not proxy.faults
+        assert log.names() in (names, names[1:]), where
+        proxy.heal()
+        released = steps.release(store, run)
+        assert tuple(one.base_offset for one in released.deleted) == planned, where
+        assert log.names() == names[1:], where
+        assert log.broker.client.runtime_info().commitlog_min_offset == names[1], where
+        return ended
+
+    fail_at_each_request(proxy, release_badly, STRIDE)
+    proxy.heal()
+    names = log.names()
+    log.others_clean()
+    assert log.names() == names
+    unmanage(store)
+    assert {base: mtime for base, mtime in log.mtimes().items() if base in log.mtime_ns} == {
+        base: mtime for base, mtime in log.mtime_ns.items() if base in log.names()
+    }
+
+
+@pytest.mark.parametrize("code", [codes.UPDATE_BROKER_CONFIG, codes.DELETE_EXPIRED_COMMITLOG])
+@pytest.mark.parametrize("fault", [Fault.CUT_REQUEST, Fault.CUT_ANSWER])
+def test_one_lost_request_or_answer_is_found_out_about(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path, code: int, fault: Fault
+) -> None:
+    store = log.managed(tmp_path / "managed", address=proxy.address)
+    log.fill(1)
+    names = log.names()
+    proxy.fault = lambda at, number: fault if at == code and not proxy.faults else None
+
+    def run() -> tuple[int, ...]:
+        steps.make_plan(store, "run", PlanRequest(manual=True, max_segments=1))
+        steps.archive(store, "run", steps.archive_jobs(store, "run"))
+        steps.record_lag(store, "run", NO_LAG, [])
+        return tuple(one.base_offset for one in steps.release(store, "run").deleted)
+
+    succeeds(proxy, run)
+    assert proxy.faults == 1
+    assert run() == (names[0],)
+    assert log.names() == names[1:]
+    unmanage(store)
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+
+
+def with_config(**changes: str | None) -> Callable[[RemotingCommand, RemotingCommand], RemotingCommand]:
+    """A broker with other settings, or without some."""
+
+    def rewrite(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+        if request.code != codes.GET_BROKER_CONFIG:
+            return answer
+        config = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+        lines = (f"{key}={value}\n" for key, value in {**config, **changes}.items() if value is not None)
+        return replace(answer, body="".join(lines).encode())
+
+    return rewrite
+
+
+def without_offsets(request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+    """A broker whose runtime info lacks what this release's has."""
+    if request.code != codes.GET_BROKER_RUNTIME_INFO:
+        return answer
+    return replace(answer, body=answer.body.replace(b"commitLogMinOffset", b"minOffsetOfCommitLog"))
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "said"),
+    [
+        (with_config(brokerRole="SLAVE"), "expected a master, found a slave"),
+        (with_config(storePathRootDir=None), "storePathRootDir"),
+        (with_config(storeType="defaultRocksDB"), "RocksDB"),
+        (with_config(enableDLegerCommitLog="true"), "DLedger"),
+        (with_config(storePathCommitLog="/elsewhere/commitlog"), "/elsewhere/commitlog"),
+        (without_offsets, "commitLogMinOffset"),
+    ],
+    ids=["slave", "no-root", "rocksdb", "dledger", "elsewhere", "other-version"],
+)
+def test_a_broker_that_can_not_be_managed_is_refused_with_the_reason(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path, rewrite: object, said: str
+) -> None:
+    proxy.rewrite = rewrite  # type: ignore[assignment]
+    refused(log, log.managed(tmp_path / "managed", address=proxy.address), said)
+
+
+def test_files_of_another_size_than_the_broker_says_are_held_and_not_planned(
+    log: LiveLog, proxy: RemotingProxy, tmp_path: Path
+) -> None:
+    before = State.of(log)
+    store = log.managed(tmp_path / "managed", address=proxy.address)
+    proxy.rewrite = with_config(mappedFileSizeCommitLog="1073741824")
+    with pytest.raises(StoreLayoutError, match=str(SEGMENT_BYTES)):
+        steps.make_plan(store, "run", PlanRequest(manual=True))
+    log.others_clean()
+    assert State.of(log).names == before.names
+    unmanage(store)
+    assert State.of(log) == before
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        ({"address": "127.0.0.1:1"}, "127.0.0.1:1, request 26 .*expected a connection"),
+        ({"address": ""}, "expected the broker's address, or name servers"),
+        ({"tls": True}, "expected a certificate"),
+        ({"broker_name": "another"}, "another"),
+        (
+            {"address": "", "name_servers": "127.0.0.1:1", "broker_name": "broker-integration"},
+            "127.0.0.1:1, request 106 .*expected a connection",
+        ),
+        (
+            {"address": "", "name_servers": "127.0.0.1:{name_server}", "broker_name": "unheard-of"},
+            "unheard-of",
+        ),
+    ],
+    ids=["nobody-there", "no-address", "tls", "other-broker", "name-server-down", "unknown-name"],
+)
+def test_a_broker_that_can_not_be_reached_is_said_with_what_to_do(
+    log: LiveLog, tmp_path: Path, name_server_port: int, live: dict[str, object], said: str
+) -> None:
+    settings = {
+        key: value.format(name_server=name_server_port) if isinstance(value, str) else value
+        for key, value in live.items()
+    }
+    refused(log, log.managed(tmp_path / "managed", **settings), said)
+
+
+def test_the_store_of_another_broker_is_left_alone(
+    log: LiveLog, tmp_path: Path, name_server_port: int
+) -> None:
+    with running_broker(tmp_path / "store", tmp_path, name_server_port, {**SETTINGS, "brokerName": "b"}) as b:
+        create_topic(b.client)
+        other = LiveLog(b)
+        other.fill(2)
+        refused(log, log.managed(tmp_path / "managed", address=b.client.address), "expected the store of")
+        assert b.client.config()["cleanFileForciblyEnable"] == "true"
+
+
+def test_behind_tls_and_users_a_store_is_released_and_a_stranger_changes_nothing(
+    tmp_path: Path, name_server_port: int
+) -> None:
+    with secured_broker(
+        tmp_path / "store", tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as secured:
+        create_topic(secured.broker.client)
+        log = LiveLog(secured.broker)
+        log.fill(3)
+        tls = secured.access.tls
+        assert tls is not None
+        ours = {
+            "access_key": "admin",
+            "secret_key": "admin-secret",
+            "tls": True,
+            "tls_ca_file": tls.ca_file,
+        }
+        for wrong, said in (
+            ({"secret_key": "wrong"}, "found 16 .*Check access key"),
+            ({"access_key": ""}, "found 16"),
+            ({"tls": False}, r"tls\.server\.mode=enforcing"),
+            ({"tls_ca_file": ""}, "expected a certificate"),
+            ({"tls_server_name": "elsewhere"}, "elsewhere"),
+        ):
+            refused(log, log.managed(tmp_path / "managed", **{**ours, **wrong}), said)
+        store = log.managed(tmp_path / "managed", **ours)
+        steps.make_plan(store, "run", PlanRequest(manual=True, max_segments=1))
+        steps.archive(store, "run", steps.archive_jobs(store, "run"))
+        steps.record_lag(store, "run", NO_LAG, [])
+        assert [one.base_offset for one in steps.release(store, "run").deleted] == [0]
+        assert log.names()[0] == SEGMENT_BYTES
+
+
+def refused(log: LiveLog, store: ManagedStore, said: str) -> None:
+    """Whatever is asked of such a store is answered by what is wrong, and nothing is changed."""
+    before = State.of(log)
+    for ask in (
+        lambda: hold(store),
+        lambda: steps.sense(store),
+        lambda: steps.make_plan(store, "run", PlanRequest(manual=True)),
+    ):
+        with bounded(), pytest.raises(StorageEngineError, match=said):
+            ask()
+    assert State.of(log) == before
+    assert remembered(store) is None
