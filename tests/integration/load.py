@@ -133,5 +133,7 @@ def running_load(
             time.sleep(0.1)
         yield load
     finally:
+        assert process.stdin is not None
+        process.stdin.close()
         process.kill()
         process.wait()
