@@ -49,6 +49,8 @@ stress: install  ## Kill a run before each durable operation, kill at random, cu
 	STORAGE_ENGINE_KILL_ROUNDS=200 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/lake/test_random_kills.py
 	STORAGE_ENGINE_POWER_CUTS=1000000 $(BIN)/python -m pytest tests/retention/test_power_loss.py
 	STORAGE_ENGINE_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/integration/test_spark_clusters.py
+	STORAGE_ENGINE_BESIDE_KILLS=150 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/test_beside_kill.py
+	STORAGE_ENGINE_BESIDE_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_beside_faults.py
 
 .PHONY: clean
 clean:  ## Remove the environment and everything the demo made
