@@ -248,6 +248,31 @@ def test_another_directory_is_refused(log: LiveLog, store: ManagedStore, tmp_pat
     assert file_hashes(copy).items() <= before.items()
 
 
+def test_a_store_is_known_under_another_path_of_this_machine(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    """As in a container that mounts it elsewhere: the broker's own paths don't exist here."""
+    mounted = tmp_path / "mounted"
+    mounted.symlink_to(log.broker.store)
+    (seen,) = open_store(replace(store, root=str(mounted))).snapshot(now_ms()).logs
+    assert Path(seen.segments[0].facts.path).parent == mounted / "commitlog"
+    assert hold(replace(store, root=str(mounted))).status.fence_offset == log.names()[0]
+    assert not unmanage(store).status.held
+
+
+def test_a_file_system_that_keeps_no_such_mtime_is_refused_and_left_as_it_was(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    """Later than ext4 and XFS can tell, which end in the years 2446 and 2486."""
+    before, context = log.mtimes(), open_context(store)
+    with pytest.raises(GateRefusedError, match="expected its file system to keep the mtime"):
+        hold(managed(log, tmp_path, hold_hours=500 * 366 * 24))
+    assert log.mtimes() == before
+    assert load_state(context.journal.hold_memory(context.record.store_id)) is None
+    assert not (log.broker.store / NAME).exists()
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+
+
 def test_a_broker_that_keeps_nothing_is_refused(log: LiveLog, store: ManagedStore) -> None:
     before = log.mtimes()
     log.broker.client.update_config({"fileReservedTime": "0"})

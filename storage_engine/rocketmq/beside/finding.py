@@ -9,6 +9,7 @@ import javaproperties
 
 from storage_engine.rocketmq.beside.hold_state import HELD_SETTINGS, Found, SavedSettings, SeenFile
 from storage_engine.rocketmq.beside.live_config import ROLE
+from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
@@ -26,7 +27,8 @@ def find(store: BesideStore, now_ms: int) -> Found:
     layout = store.files.files.layout
     info = store.admin.runtime_info()
     config = store.admin.config()
-    files = _files(layout.log_paths)
+    with as_who_may_read(layout.root):
+        files = _files(layout.log_paths)
     listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
     check_same_store(store.admin, info, layout, listed)
     return Found(

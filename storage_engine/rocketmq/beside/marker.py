@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.wording import time_text
 
 NAME: Final = ".storage-engine-hold"
 _BYTES: Final = 512
@@ -104,12 +104,18 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     found = read_marker(root)
     if found is None or found.manager == manager or found.ends_at_ms <= now_ms:
         return
-    until = datetime.fromtimestamp(found.ends_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     raise GateRefusedError(
         f"{root / NAME}: expected no other manager, found that one on host {found.host} holds the store "
-        f"until {until}, by another journal than ours. Nothing was changed. Have it unmanage the store; if "
-        "it is gone for good, wait until then or remove the file."
+        f"until {_moment(found.ends_at_ms)}, by another journal than ours. Nothing was "
+        "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
     )
+
+
+def _moment(timestamp_ms: int) -> str:
+    try:
+        return time_text(timestamp_ms)
+    except (ValueError, OverflowError, OSError):  # no calendar goes so far
+        return f"{timestamp_ms} ms after 1970"
 
 
 def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:

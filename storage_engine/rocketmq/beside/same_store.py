@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -28,13 +29,8 @@ def check_same_store(
     :raises BadInputError: they aren't the broker's.
     """
     _check_reaches_end(admin, info, layout, files)
-    try:
+    with as_who_may_read(layout.root):
         locked = is_locked(layout)
-    except OSError as error:
-        raise BadInputError(
-            f"{layout.lock}: expected to see whether a broker runs on this store, found {error.strerror}. "
-            "Nothing was changed. Run as the broker's user."
-        ) from error
     if locked is False:
         raise BadInputError(
             f"{layout.root}: expected the store on which broker {admin.address} runs, found that no process "
@@ -44,7 +40,8 @@ def check_same_store(
     for file in reversed(files):
         if file.base_offset >= info.commitlog_max_offset:
             continue
-        frame = _first_frame(Path(file.path))
+        with as_who_may_read(layout.root):
+            frame = _first_frame(Path(file.path))
         if frame is None:
             continue
         if admin.view_message(file.base_offset) == frame:

@@ -21,6 +21,7 @@ from storage_engine.rocketmq.beside.live_config import local_settings, refuse_ot
 from storage_engine.rocketmq.beside.newest import newest_message_ms
 from storage_engine.rocketmq.beside.originals import with_original_settings, with_original_times
 from storage_engine.rocketmq.beside.reach import reach
+from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.owed import owed
@@ -61,7 +62,8 @@ class BesideStore:
         :raises BadInputError: a slave, or the directory isn't this broker's store.
         """
         before = self.admin.runtime_info()
-        seen = reread(lambda: self.files.snapshot(now_ms), ATTEMPTS)
+        with as_who_may_read(self.files.config.store_path_root_dir):
+            seen = reread(lambda: self.files.snapshot(now_ms), ATTEMPTS)
         (log,) = seen.logs
         refuse_slave(self.settings, self.admin.address)
         listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
@@ -156,5 +158,6 @@ def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | 
     refuse_other_broker(found, live.broker_name, admin.address)
     planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
-    files = open_files(replace(settings, broker_conf=None, overrides=here))
+    with as_who_may_read(settings.root):
+        files = open_files(replace(settings, broker_conf=None, overrides=here))
     return BesideStore(admin, files, found, live, memory, settings.broker_conf)

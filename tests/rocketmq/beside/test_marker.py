@@ -27,10 +27,16 @@ LATER_MS = NOW_MS + 3_600_000
 def test_another_managers_marker_keeps_us_away_until_it_ends(tmp_path: Path) -> None:
     assert write_marker(tmp_path, "theirs", LATER_MS) == ""
     for ours in ("ours", None):
-        with pytest.raises(GateRefusedError, match=r"no other manager.*until 2026-09-21 \d\d:\d\d:\d\d UTC"):
+        with pytest.raises(GateRefusedError, match=r"no other manager.*until 2026-09-21 \d\d:\d\d:\d\dZ"):
             refuse_foreign(tmp_path, ours, LATER_MS - 1)
         refuse_foreign(tmp_path, ours, LATER_MS)
     refuse_foreign(tmp_path, "theirs", NOW_MS)
+
+
+def test_a_marker_for_ever_keeps_us_away(tmp_path: Path) -> None:
+    write_marker(tmp_path, "theirs", 10**30)
+    with pytest.raises(GateRefusedError, match="ms after 1970"):
+        refuse_foreign(tmp_path, "ours", NOW_MS)
 
 
 def test_marker_is_renewed_in_place(tmp_path: Path) -> None:
