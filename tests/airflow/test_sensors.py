@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -156,3 +157,27 @@ def test_every_look_leaves_a_sample_in_the_journal(store_connection: Any, levels
     sample = journal.last_sample(known.store_id)
     assert sample is not None
     assert {level.used_percent for level in sample.levels} == {42}
+
+
+@pytest.fixture
+def broker_is_down(store_connection: Any) -> None:
+    """A connection to a store beside a broker that doesn't run."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store_connection(extra={"mode": "beside", "broker_address": f"127.0.0.1:{port}"})
+
+
+@pytest.mark.usefixtures("broker_is_down")
+@pytest.mark.parametrize(("kind", "waits_with"), SENSORS)
+def test_a_broker_that_is_down_is_waited_for_as_a_cause_is(kind: Any, waits_with: Any) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        execute(sensor(kind))
+    assert type(deferred.value.trigger) is waits_with
+
+
+@pytest.mark.usefixtures("broker_is_down")
+@pytest.mark.parametrize("soft_fail", [True, False])
+def test_a_broker_that_is_still_down_when_the_time_is_up_is_not_taken_for_quiet(soft_fail: bool) -> None:
+    waiting = sensor(StorageEngineCleanupSensor, timeout=5, soft_fail=soft_fail)
+    with pytest.raises(AirflowSensorTimeout, match="can't be asked" if soft_fail else "no cause"):
+        waiting.execute_complete({}, None, deadline=0.0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +20,11 @@ from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.plan import Cause, Trigger, Urgency
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.watching import watch
+from storage_engine.rocketmq.beside import reach
+from storage_engine.rocketmq.beside.watch import unknown
+from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
 
@@ -229,3 +236,80 @@ def test_a_real_disk_is_measured(store_connection: Any) -> None:
     store_connection("watched", deleteWhen=NEVER)
     event = first_event_of(disk_trigger(threshold_percent=-1))
     assert 0 <= event.payload["used_percent"] <= 100
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A connection to a store that is not here, beside a broker on this port of loopback."""
+
+    def connect(port: int) -> None:
+        extra = {"root": "/nowhere", "mode": "beside", "broker_address": f"127.0.0.1:{port}"}
+        definition = {"conn_type": "storage_engine", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
+
+    return connect
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        DeleteWindowTrigger("watched"),
+        disk_trigger(threshold_percent=-1),
+        CleanupCauseTrigger("watched", poll_seconds=0.01),
+    ],
+)
+def test_a_broker_that_is_down_is_no_cause_and_is_asked_again(
+    beside: Callable[[int], None],
+    trigger: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = int(closed.getsockname()[1])
+    beside(port)
+    monkeypatch.setattr(cleanup, "DEFAULT_POLL_SECONDS", 0.01)
+    looks: list[Watch] = []
+    told: list[Watch] = []
+
+    def look(store: ManagedStore) -> Watch:
+        looks.append(watch(store))
+        return looks[-1]
+
+    monkeypatch.setattr(cleanup, "watch", look)
+    monkeypatch.setattr(type(trigger), "_say", lambda _trigger, seen: told.append(seen))
+    assert events_of(trigger, 2) == []
+    assert len(looks) > 1
+    assert not any(look.known for look in looks)
+    assert told == looks[:1]
+    assert "can't be asked" in told[0].notices[0]
+
+
+def test_a_broker_that_is_silent_does_not_block_the_loop(
+    beside: Callable[[int], None], silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside(silent_port)
+    monkeypatch.setattr(reach, "Access", partial(Access, request_timeout_seconds=0.5))
+
+    async def ticks() -> int:
+        waiting = [asyncio.create_task(_events(disk_trigger(), 1.5)) for _ in range(8)]
+        count = 0
+        while not all(task.done() for task in waiting):
+            await asyncio.sleep(0.01)
+            count += 1
+        assert [task.result() for task in waiting] == [[]] * 8
+        return count
+
+    assert asyncio.run(ticks()) > 20
+
+
+def test_what_is_unknown_ends_no_window(looks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "DEFAULT_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cleanup, "_LONGEST_SLEEP_SECONDS", 0.01)
+    looks([seen(window=True), unknown(0, "down"), unknown(0, "down"), seen(window=True)])
+    assert len(events_of(DeleteWindowTrigger("watched"), 0.5)) == 1
