@@ -12,7 +12,7 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.store_lock import hold, lock_holder
+from storage_engine.rocketmq.store_lock import hold, is_locked, lock_holder
 
 LOCK = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)"
 MAP = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()"
@@ -55,6 +55,7 @@ def test_a_held_store_keeps_a_broker_out_until_the_block_ends(layout: StoreLayou
         assert held.root == layout.root
         assert try_lock(layout.lock) != 0
         assert lock_holder(layout) is None  # asking must not drop our own lock
+        assert is_locked(layout) is False
         assert try_lock(layout.lock) != 0
     assert try_lock(layout.lock) == 0
 
@@ -74,8 +75,10 @@ def test_a_store_that_a_broker_holds_is_busy_and_the_error_names_the_process(lay
         holder = lock_holder(layout)
         assert holder is not None
         assert holder.pid == broker.pid
+        assert is_locked(layout)
     assert bytes_of(layout.root) == before
     assert lock_holder(layout) is None
+    assert is_locked(layout) is False
 
 
 @pytest.mark.parametrize("code", [MAP, OPEN])
