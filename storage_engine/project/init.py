@@ -12,8 +12,10 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
@@ -93,6 +95,7 @@ def init_project(
     store_root: Path | None = None,
     broker_conf: Path | None = None,
     time_zone: str = "UTC",
+    fields: Mapping[str, object] = MappingProxyType({}),
 ) -> Project:
     """Create a project that Airflow can run as it is.
 
@@ -100,6 +103,7 @@ def init_project(
     :param store_root: the broker's storePathRootDir, for the connection; a placeholder when None.
     :param broker_conf: the broker's own config file, when it has one.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
+    :param fields: others of the store's connection.
     :raises BadInputError: when the directory already holds one of the files.
     """
     project = Project(directory.resolve())
@@ -115,7 +119,9 @@ def init_project(
             project_path(tree), project.home / tree, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
     write_private(project.settings_file, _settings(project).encode())
-    connections = connection_definitions(store_root=store_root, broker_conf=broker_conf, time_zone=time_zone)
+    connections = connection_definitions(
+        store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields
+    )
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
     return project
 
@@ -129,7 +135,8 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     )
     return (
         f"Created a project in {project.home}:\n"
-        "  dags/             storage_retention (scheduled) and storage_forced_cleanup (by hand)\n"
+        "  dags/             storage_retention and storage_flush_checkpoint (scheduled),\n"
+        "                    storage_forced_cleanup (by hand)\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
@@ -145,7 +152,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
 
 
 def connection_definitions(
-    *, store_root: Path | None, broker_conf: Path | None, time_zone: str
+    *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, object]
 ) -> dict[str, dict[str, object]]:
     """The two connections of a project, in the format of ``airflow connections import``."""
     (form,) = get_provider_info()["connection-types"]
@@ -155,6 +162,7 @@ def connection_definitions(
     extra["broker_conf"] = str(broker_conf.resolve()) if broker_conf else None
     extra["time_zone"] = time_zone
     extra["spark_conn_id"] = SPARK_CONNECTION
+    extra |= fields
     return {
         STORE_CONNECTION: {
             "conn_type": "storage_engine",
