@@ -60,6 +60,7 @@ def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
     context = open_context(store)
     with context.journal.lease(context.record.store_id):
         status = context.broker.unmanage(clock_ms() if now_ms is None else now_ms)
+        record_disturbances(context, status)
     return _result(context, status, True)
 
 
