@@ -162,8 +162,8 @@ def lag(
 
     Then what the broker itself still has to deliver or to decide: timers, delayed and half messages.
 
-    Positions are those that the broker last wrote to its config directory. A group that never committed
-    one is unknown, not at zero.
+    Positions are those that a stopped broker last wrote to its config directory, or those that a running
+    one says. A group that never committed one is unknown, not at zero.
     """
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.lag import LagSummary
+from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
@@ -73,3 +75,18 @@ def test_under_warn_lag_that_is_too_old_is_told(archived: Make) -> None:
     make_lag_older(store, 11)
     said = "consumer lag was not known when segments were deleted: one that was taken 11 min"
     assert any(notice.startswith(said) for notice in steps.release(store, "r").notices)
+
+
+def test_positions_that_the_broker_wrote_down_long_ago_block_however_late_they_were_read(
+    archived: Make,
+) -> None:
+    store = archived(max_segments=1, policy=Policy(lag_policy=LagPolicy.BLOCK))
+    written_at_ms = time.time_ns() // 1_000_000 - 61 * 60_000
+    old = replace(LAG, source=LagSource(PositionsFrom.FILES, written_at_ms, ("not asked",)))
+    steps.record_lag(store, "r", old, [])
+    said = "written down by the broker, which could not be asked, 1 h 1 min ago"
+    with pytest.raises(GateRefusedError, match=said):
+        steps.release(store, "r")
+    just_now = replace(old, source=replace(old.source, written_at_ms=written_at_ms + 60 * 60_000))
+    steps.record_lag(store, "r", just_now, [])
+    assert len(steps.release(store, "r").deleted) == 1
