@@ -101,11 +101,15 @@ def _log_end(admin: BrokerAdmin) -> LogEnd:
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
-    """Two rounds of the broker's own cleaning: the one that is running may have passed a file by."""
+    """Two rounds of the broker's own cleaning: the one that is running may have passed a file by.
+
+    Not less than two with the default pause, as a round takes its time, too.
+    """
     try:
-        return 2 * int(settings.get("cleanResourceInterval", _CLEAN_RESOURCE_INTERVAL_MS))
+        pause_ms = int(settings.get("cleanResourceInterval", _CLEAN_RESOURCE_INTERVAL_MS))
     except ValueError:
-        return 2 * _CLEAN_RESOURCE_INTERVAL_MS
+        pause_ms = _CLEAN_RESOURCE_INTERVAL_MS
+    return 2 * max(pause_ms, _CLEAN_RESOURCE_INTERVAL_MS)
 
 
 def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:
