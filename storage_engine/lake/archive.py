@@ -127,7 +127,7 @@ def archive_all(
 ) -> tuple[Receipt, ...]:
     """Archive segments in this process, two at a time, and commit them together.
 
-    All or nothing: after an error no segment of these is committed.
+    After an error in one no segment of these is committed.
 
     :param progress: called after each segment with its size in bytes, from any thread.
     :return: one receipt a job, in order.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -52,6 +52,9 @@ from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_i
 from storage_engine.lake.staging import publish, sweep
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
+BATCH_SEGMENTS = 1000
+"""Committed together at most: what their manifest entries take in memory does not grow with the rest."""
+
 _MAX_ATTEMPTS = 30
 
 _PATIENCE_SECONDS = 300
@@ -82,6 +85,9 @@ class _Step:
 def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receipt, ...]:
     """Commit proven segments; when this returns, they are in the lake durably.
 
+    Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing; of more, those before an error are
+    in the lake, and are found there when it is run again.
+
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
     :raises LakeConflictError: other bytes are archived under the same store, lineage, log and base
@@ -94,15 +100,33 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
         return ()
     _check_against_each_other(proven)
     upgrade(lake)
-    segments = list({segment.identity: segment for segment in proven}.values())
-    # Ask both tables before any file gets its final name.
-    _, settled = _look(lake, lake.segments(), lake.messages(), segments)
+    segments = sorted(
+        {segment.identity: segment for segment in proven}.values(),
+        key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
+    )
+    batches = [segments[at : at + BATCH_SEGMENTS] for at in range(0, len(segments), BATCH_SEGMENTS)]
+    settled: dict[SegmentIdentity, Receipt] = {}
+    # Ask both tables of all before any file gets its final name.
+    for batch in batches:
+        settled |= _look(lake, lake.segments(), lake.messages(), batch)[1]
+    for batch in batches:
+        settled |= _commit_batch(lake, batch, settled)
+    return tuple(settled[segment.identity] for segment in proven)
+
+
+def _commit_batch(
+    lake: Lake, segments: Sequence[ProvenSegment], settled: Mapping[SegmentIdentity, Receipt]
+) -> dict[SegmentIdentity, Receipt]:
+    """
+    :param settled: receipts that held when the tables were asked.
+    :return: a receipt that holds for each segment.
+    """
     # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
     publish(s for s in segments if s.identity not in settled or settled[s.identity].files == (_file_of(s),))
     for attempt in range(_MAX_ATTEMPTS):
         with CHANGE_LOCK:
             commit_steps(lake, lambda: _next_step(lake, segments))
-        unsettled, settled = _look(lake, lake.segments(), lake.messages(), segments)
+        unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments)
         if not unsettled:
             break
         # Who archives the same at the same time has put its file in the place of ours since we asked.
@@ -110,7 +134,7 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
     else:
         raise _overtaken(lake)
     sweep(segments)
-    return tuple(settled[segment.identity] for segment in proven)
+    return holding
 
 
 def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequence[Receipt]]) -> None:

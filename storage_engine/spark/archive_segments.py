@@ -1,8 +1,7 @@
-"""Archiving segments on Spark: read, written and proven by its executors; one commit on the driver.
+"""Archiving segments on Spark: read, written and proven by its executors; committed on the driver.
 
 Small segments share a task. What a task gives back of a segment is its proof and what the manifest says of
-its data file, so that the driver opens no data file. It grows all the same, as it reads back
-the manifest's entries and the receipts of all of them: by 224 MiB for 10,000.
+its data file, so that the driver opens no data file.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def archive_request(spark: SparkSession, request: ArchiveRequest) -> ArchiveResu
 
 
 def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    """Archive, prove and commit segments; all or none of them.
+    """Archive, prove and commit segments; none of them where a task fails.
 
     Executors need the store and the lake at the paths that the jobs name. What was proven when another
     task failed is thrown away, as nothing of it has been committed.

@@ -65,6 +65,18 @@ def test_all_segments_land_in_one_snapshot_before_their_receipts(
     _assert_each_is_there_once(lake, proven)
 
 
+def test_more_than_a_batch_is_committed_in_several_and_in_the_order_of_the_log(
+    lake: Lake, proven: list[ProvenSegment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.lake.commit.BATCH_SEGMENTS", 1)
+    backwards = proven[::-1]
+    found = commit_segments(lake, backwards)
+    assert [row.identity for row in found] == [segment.identity for segment in backwards]
+    assert [row.sequence for row in found] == list(range(len(proven)))[::-1]
+    assert len(lake.messages().snapshots()) == len(proven)
+    _assert_each_is_there_once(lake, proven)
+
+
 def test_nothing_to_commit_is_fine(lake: Lake) -> None:
     assert commit_segments(lake, []) == ()
     assert lake.messages().current_snapshot() is None
