@@ -333,6 +333,8 @@ class Stress:
         self.others_clean()
         self.check_all_there(f"{run}, after others' cleaning")
         self.seen.rounds += 1
+        sys.stderr.write(f"{self.seen.rounds} rounds, kills {dict(self.seen.kills)}\n")
+        sys.stderr.flush()
 
     def disturb(self, run: str, most: int, moment: Moment, where: str) -> None:
         pid, where = self.broker.java.process.pid, f"{run}, {where} ({moment})"

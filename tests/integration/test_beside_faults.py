@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 EVERY = int(os.environ.get("STORAGE_ENGINE_BESIDE_FAULTS", "0"))
 """1: every kind of fault at every request; otherwise a few of them."""
-STRIDE = 1 if EVERY else 4
+STRIDE = 1 if EVERY else 5
 BOUND_SECONDS = 30
 HASTY = partial(Access, connect_timeout_seconds=1.0, request_timeout_seconds=1.0)
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
@@ -202,7 +202,7 @@ def test_a_release_that_fails_midway_is_finished_exactly_by_the_next(
 
     def release_badly(fault: Fault, position: int) -> bool:
         where, at = f"{fault} from request {position}", proxy.fault
-        log.fill(1)
+        log.have_expired(3)
         proxy.fault = lambda code, number: None
         run = f"run-{next(number)}"
         planned = steps.make_plan(store, run, PlanRequest(manual=True, max_segments=1)).delete_offsets
@@ -238,7 +238,7 @@ def test_one_lost_request_or_answer_is_found_out_about(
     log: LiveLog, proxy: RemotingProxy, tmp_path: Path, code: int, fault: Fault
 ) -> None:
     store = log.managed(tmp_path / "managed", address=proxy.address)
-    log.fill(1)
+    log.have_expired(3)
     names = log.names()
     proxy.fault = lambda at, number: fault if at == code and not proxy.faults else None
 
