@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage_engine.exceptions import BrokerError, ReleasedTooMuchError
+from storage_engine.exceptions import ReleasedTooMuchError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
@@ -25,7 +24,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.beside import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
+from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.load import Load, Sent, running_load
 
 pytestmark = pytest.mark.integration
@@ -162,28 +161,6 @@ def test_more_than_was_let_go_is_an_alarm_and_not_the_next_run_s_to_answer_for(
     released = steps.release(live.store, "r")
     assert [r.base_offset for r in released.deleted] == before[:2]
     assert released.new_min_offset == before[3]
-
-
-def test_release_goes_on_after_its_broker_was_killed_in_the_middle(
-    live: Live, tmp_path: Path, name_server_port: int
-) -> None:
-    live.aged(12)
-    before = live.names()
-    steps.make_plan(live.store, "r", PlanRequest(manual=True, max_segments=10))
-    steps.archive(live.store, "r", steps.archive_jobs(live.store, "r"))
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(steps.release, live.store, "r")
-        while live.names()[0] == before[0] and not running.done():
-            time.sleep(0.01)
-        live.broker.java.kill()
-        killed_at = live.names()
-        start_again(live.broker, tmp_path / "broker", name_server_port, main_class=CLEANS_AT_ONCE)
-        with pytest.raises(BrokerError):
-            running.result()
-    assert before[10] in killed_at
-    released = steps.release(live.store, "r")
-    assert [r.base_offset for r in released.deleted] == before[:10]
-    assert live.names()[0] == released.new_min_offset == before[10]
 
 
 @contextmanager
