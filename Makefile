@@ -20,6 +20,10 @@ install: $(VENV)/.installed  ## Create the environment in .venv with pinned depe
 demo: install  ## Archive, prove, clean and validate a sample store in real Airflow, then sum it up
 	@$(BIN)/storage-engine demo .demo
 
+.PHONY: demo-live
+demo-live: install  ## The same beside a real broker that serves producers and consumers; needs a JDK and Maven
+	@$(BIN)/storage-engine demo-live .demo/live
+
 .PHONY: up
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it
 	@$(BIN)/storage-engine up .demo/up

@@ -33,6 +33,7 @@ COMMANDS = {
     "validate": ("validate", "Prove store and lake with Great Expectations."),
     "init": ("project", "Put DAGs, settings and connections in place."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
+    "demo-live": ("project", "Run it beside a real broker under load."),
     "up": ("project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""

@@ -45,6 +45,19 @@ def demo(directory: Path) -> int:
     return run_demo(directory, _say_with_time(), click.echo)
 
 
+@click.command("demo-live")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/live")
+def demo_live(directory: Path) -> int:
+    """Run the cycle beside a real broker under load, in a real Airflow, then check it and sum it up.
+
+    Everything happens in DIRECTORY (default .demo/live), which is made afresh. It takes a JDK, version 17 or
+    newer, and Maven, which brings the broker's jars.
+    """
+    from storage_engine.project.demo_live import run_demo_live
+
+    return run_demo_live(directory, _say_with_time(), click.echo)
+
+
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/up")
 def up(directory: Path) -> int:

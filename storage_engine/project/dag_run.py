@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError
@@ -16,6 +16,8 @@ _RUN_SECONDS = 600.0
 _FINAL_STATES = ("success", "failed")
 
 Say = Callable[[str], None]
+States = Mapping[str, str | None]
+"""Of every task; None before it is scheduled."""
 
 
 class DagRun:
@@ -31,7 +33,7 @@ class DagRun:
         self._dag_id = dag_id
         self._say = say
         self._run_id = ""
-        self._known: dict[str, str | None] = {}
+        self._known: States = {}
 
     def start(self) -> None:
         """Switch the DAG on and find its first run: the scheduler makes one for the latest tick of its clock.
@@ -61,12 +63,18 @@ class DagRun:
                 f"tasks: {self._known}. Logs are in {self._airflow.project.logs}."
             )
 
-    def finish(self) -> str:
+    def finish(self, each_second: Callable[[States], None] = lambda states: None) -> str:
         """Tell of each task as it goes, until the run has ended.
 
+        :param each_second: is shown the tasks' states meanwhile.
         :return: the run's final state.
         """
-        return self._follow(lambda states: False)
+
+        def look(states: States) -> bool:
+            each_second(states)
+            return False
+
+        return self._follow(look)
 
     def result(self, task_id: str) -> dict[str, Any]:
         """What a task gave; empty when it gave nothing."""
@@ -95,7 +103,7 @@ class DagRun:
             time.sleep(0.5)
         raise StorageEngineError(f"Airflow did not find the DAG {self._dag_id} within {_DAG_SECONDS:.0f} s.")
 
-    def _follow(self, enough: Callable[[dict[str, str | None]], bool]) -> str:
+    def _follow(self, enough: Callable[[States], bool]) -> str:
         """
         :return: the run's final state; "" when it was enough before.
         """

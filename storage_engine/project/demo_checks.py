@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,12 @@ class Check:
 
 def segment_hashes(store_root: Path) -> dict[str, str]:
     """SHA-256 of every file of the commitlog, by name."""
-    return {path.name: _sha256(path) for path in sorted((store_root / "commitlog").iterdir())}
+    return file_hashes((store_root / "commitlog").iterdir())
+
+
+def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of files, by name."""
+    return {path.name: _sha256(path) for path in sorted(paths)}
 
 
 def check_outcome(
@@ -56,7 +61,7 @@ def check_outcome(
         Check(not old & set(left), f"the {len(old)} expired segments are gone"),
         Check(left == kept, f"the {len(kept)} others are there, byte for byte as before"),
         *_check_lake(project, {name: before[name] for name in sorted(old)}),
-        _check_report(result),
+        check_report(result),
     )
 
 
@@ -84,7 +89,7 @@ def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, .
     )
 
 
-def _check_report(result: Mapping[str, Any]) -> Check:
+def check_report(result: Mapping[str, Any]) -> Check:
     """The report says that all went well, and that the validation found nothing."""
     if "report_json" not in result:
         return Check(False, "a report was written (the report task gave none)")

@@ -84,15 +84,15 @@ class ProcessTree:
                 continue
         return found
 
-    def stop(self, ask_seconds: float = _ASK_SECONDS) -> None:
+    def stop(self, *, politely: bool = True) -> None:
         """End every process of the tree: ask the started ones, then kill whatever is left.
 
-        :param ask_seconds: how long the started ones may take to end by themselves.
+        :param politely: give the started ones time to end by themselves.
         """
         for process in self._started.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        self._wait_for_started(ask_seconds)
+        self._wait_for_started(_ASK_SECONDS if politely else 0)
         deadline = time.monotonic() + _KILL_SECONDS
         while (living := self.living()) and time.monotonic() < deadline:
             for orphan in living:

@@ -137,10 +137,20 @@ class RocketMQ:
         trace: TracebackType | None,
     ) -> None:
         # Closing a broker well takes 20 s, and what it wrote is thrown away.
-        self._tree.stop(ask_seconds=0)
+        self._tree.stop(politely=False)
 
     def admin(self) -> BrokerAdmin:
         return BrokerAdmin(self.address)
+
+    def min_offset(self) -> int:
+        """Where the log begins."""
+        with self.admin() as admin:
+            return admin.runtime_info().commitlog_min_offset
+
+    def max_offset(self) -> int:
+        """Where the next message will begin."""
+        with self.admin() as admin:
+            return admin.runtime_info().commitlog_max_offset
 
     def check_alive(self) -> None:
         """Raise StorageEngineError, with the end of its log, if a process has ended."""

@@ -1,0 +1,216 @@
+"""A running broker's puts, without and with a whole archive cycle beside it: plan, archive, prove, release.
+
+A steady producer sends all the while. Spans of nothing else and cycles take turns, so that a busy machine
+slows both; each cycle archives as much again, which is sent before the clock runs. Figures are those of the
+producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with a cycle.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.common import Bench, report
+from storage_engine.lake.archive import archive_all
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
+from storage_engine.model.receipt import Receipt
+from storage_engine.project.local_airflow import interruptible
+from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+
+MUST = 0.1
+"""An aim: beside a cycle that takes all it can get, a put's p99 is at most ten times as long on two cores."""
+MUST_LIMITED = 0.5
+"""An aim: beside a cycle at a limit, twice as long."""
+
+ROUNDS = 3
+ALONE_SECONDS = 20.0
+SEGMENT_BYTES = 32 << 20
+SEGMENTS_A_CYCLE = 16
+LIMIT_BYTES_PER_SECOND = 50_000_000
+
+RATE = 1000
+BODY_BYTES = 1024
+FILL_BODY_BYTES = 32 << 10
+EXPIRED_HOURS = 100
+
+SETTINGS = {
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
+    "fileReservedTime": 48,
+    "deleteFileBatchMax": SEGMENTS_A_CYCLE,
+    "cleanResourceInterval": 1000,
+    "deleteWhen": "99",
+    "diskMaxUsedSpaceRatio": 95,
+    "cleanFileForciblyEnable": "false",
+}
+"""Of a broker that deletes only what it is told to."""
+
+
+@dataclass
+class Puts:
+    """What one kind of span saw.
+
+    :param micros: latencies of all puts of its spans.
+    :param seconds: its spans together.
+    """
+
+    micros: list[int] = field(default_factory=list)
+    failed: int = 0
+    seconds: float = 0.0
+    archived_bytes: int = 0
+
+    def at(self, share: float) -> float:
+        """A percentile in milliseconds."""
+        ordered = sorted(self.micros)
+        return ordered[min(len(ordered) - 1, math.floor(len(ordered) * share))] / 1000
+
+    def line(self, name: str) -> str:
+        return (
+            f"{name}: {len(self.micros) / self.seconds:,.0f} puts/s, p50 {self.at(0.5):.2f} ms, "
+            f"p99 {self.at(0.99):.2f} ms, max {self.at(1):.0f} ms, {self.failed} failed "
+            f"({self.seconds:.0f} s, {self.archived_bytes / self.seconds / 1e6:.0f} MB/s archived)"
+        )
+
+
+@dataclass(frozen=True)
+class Span:
+    """Milliseconds since the epoch."""
+
+    kind: str
+    begin_ms: int
+    end_ms: int
+
+
+def managed(directory: Path, mq: RocketMQ, limit: int | None) -> ManagedStore:
+    policy = Policy(
+        lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.IGNORE, archive_bytes_per_second=limit
+    )
+    live = LiveBroker(address=mq.address, allow_same_disk=True)
+    return ManagedStore.local("bench", str(mq.root), directory / "managed", policy=policy, live=live)
+
+
+def fill(mq: RocketMQ) -> None:
+    """Send until so many more segments are sealed, and let them be old."""
+    load = mq.load("fill", "topics=fill", "rate=0", "threads=2", f"body-bytes={FILL_BODY_BYTES}")
+    load.wait_until_sending()
+    goal = mq.max_offset() + (SEGMENTS_A_CYCLE + 1) * SEGMENT_BYTES
+    while mq.max_offset() < goal:
+        time.sleep(0.1)
+    load.stop()
+    # So that what is left to write doesn't count for what comes next.
+    os.sync()
+    end = mq.max_offset()
+    old_ns = time.time_ns() - EXPIRED_HOURS * 3600 * 10**9
+    for path in sorted((mq.root / "commitlog").iterdir()):
+        if int(path.name) + SEGMENT_BYTES <= end and path.stat().st_mtime_ns > old_ns:
+            os.utime(path, ns=(old_ns, old_ns))
+
+
+def cycle(store: ManagedStore, key: str) -> int:
+    """One run of retention, in this process.
+
+    :return: bytes that were archived and are gone from the store.
+    """
+
+    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+        return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+
+    planned = steps.make_plan(store, key, PlanRequest(manual=True, max_segments=SEGMENTS_A_CYCLE))
+    steps.archive_planned(store, key, archive_with)
+    released = steps.release(store, key)
+    steps.clean_dependents(store, key)
+    if len(released.deleted) != SEGMENTS_A_CYCLE or released.freed_bytes != planned.delete_bytes:
+        raise AssertionError(f"expected {SEGMENTS_A_CYCLE} segments to go, found {released}")
+    return released.freed_bytes
+
+
+def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
+    """Rounds of a span alone, a cycle without a limit, a span alone, and a cycle with one."""
+    kinds = {"alone": None, "unlimited": None, "limited": LIMIT_BYTES_PER_SECOND}
+    puts = {kind: Puts() for kind in kinds}
+    for number in range(ROUNDS):
+        for kind in ("unlimited", "limited"):
+            fill(mq)
+            load = mq.load(
+                f"steady-{number}-{kind}",
+                "topics=steady",
+                f"rate={RATE}",
+                "threads=2",
+                f"body-bytes={BODY_BYTES}",
+            )
+            load.wait_until_sending()
+            # Its virtual machine has to warm up.
+            time.sleep(5)
+            begin_ms = now_ms()
+            time.sleep(ALONE_SECONDS)
+            middle_ms = now_ms()
+            puts[kind].archived_bytes += cycle(managed(directory, mq, kinds[kind]), f"{number}-{kind}")
+            end_ms = now_ms()
+            load.stop()
+            count(load, [Span("alone", begin_ms, middle_ms), Span(kind, middle_ms, end_ms)], puts)
+    return puts
+
+
+def count(load: Load, spans: Sequence[Span], puts: dict[str, Puts]) -> None:
+    """Sort a load's puts by when they were sent."""
+    for span in spans:
+        puts[span.kind].seconds += (span.end_ms - span.begin_ms) / 1000
+    for record in load.records():
+        for span in spans:
+            if span.begin_ms <= record.get("atMs", -1) < span.end_ms:
+                if "sent" in record:
+                    puts[span.kind].micros.append(record["micros"])
+                elif "failed" in record:
+                    puts[span.kind].failed += 1
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def run() -> list[Bench]:
+    """Measure with and without a limit."""
+    directory = Path(tempfile.mkdtemp(prefix="bench-put-latency-"))
+    try:
+        # So that no broker lives on when this is ended.
+        with interruptible(), RocketMQ(directory, find_jars(directory), SETTINGS) as mq:
+            puts = measure(mq, directory)
+    finally:
+        shutil.rmtree(directory)
+    for kind, seen in puts.items():
+        print(seen.line(kind))
+    alone = puts.pop("alone")
+    return [
+        Bench(
+            f"put-latency-{kind}",
+            alone.at(0.99) / seen.at(0.99),
+            MUST_LIMITED if kind == "limited" else MUST,
+            {
+                **{f"p{share}_ms_alone": alone.at(share / 100) for share in (50, 99)},
+                **{f"p{share}_ms_beside": seen.at(share / 100) for share in (50, 99)},
+                "max_ms_alone": alone.at(1),
+                "max_ms_beside": seen.at(1),
+                "puts_per_second_alone": round(len(alone.micros) / alone.seconds),
+                "puts_per_second_beside": round(len(seen.micros) / seen.seconds),
+                "failed": seen.failed,
+                "archived_mb_per_second": round(seen.archived_bytes / seen.seconds / 1e6, 1),
+                "cores": os.cpu_count() or 0,
+            },
+        )
+        for kind, seen in puts.items()
+    ]
+
+
+if __name__ == "__main__":
+    report(run())
