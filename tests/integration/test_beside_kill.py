@@ -17,7 +17,7 @@ SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(600 if KILLS < 10 else 7200)
+@pytest.mark.timeout(900 if KILLS < 10 else 7200)
 def test_killed_anywhere_nothing_unarchived_goes_and_the_run_ends_exactly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.integration.beside_kill_runner", str(tmp_path / "work")]
     done = subprocess.run(
