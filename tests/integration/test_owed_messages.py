@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.owed import owed
+from storage_engine.rocketmq.rereading import ATTEMPTS
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.remoting import SUCCESS, RemotingClient
 from tests.integration.stores import open_store
@@ -49,11 +51,11 @@ class Sent:
 class Truth:
     """What must be owed, by kind."""
 
-    delayed: list[Sent] = field(default_factory=list)
-    timers: list[Sent] = field(default_factory=list)
-    halves: list[Sent] = field(default_factory=list)
+    delayed: tuple[Sent, ...] = ()
+    timers: tuple[Sent, ...] = ()
+    halves: tuple[Sent, ...] = ()
 
-    def of(self, kind: OwedKind) -> list[Sent]:
+    def of(self, kind: OwedKind) -> tuple[Sent, ...]:
         by_kind = {OwedKind.DELAYED: self.delayed, OwedKind.TIMER: self.timers, OwedKind.HALF: self.halves}
         return by_kind[kind]
 
@@ -63,11 +65,13 @@ class Stopped:
     """A store whose broker was stopped while it owed messages.
 
     :param live: what was computed from its files while it still ran.
+    :param meanwhile: what was computed while messages came in, each with what was owed for long before.
     """
 
     root: Path
     truth: Truth
     live: tuple[Owed, ...]
+    meanwhile: list[tuple[Truth, tuple[Owed, ...]]]
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +91,18 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> 
             order=False,
         )
         assert answer.code == SUCCESS
-        truth = _send_everything(broker.client)
+        truth = Truth()
+        meanwhile = []
+        with ThreadPoolExecutor(1) as sender:
+            sending = sender.submit(_send_everything, broker.client, truth)
+            while not sending.done():
+                before = copy(truth)
+                meanwhile.append((before, _owed(broker.store, attempts=ATTEMPTS)))
+            sending.result()
         _wait_until_short_ones_are_delivered(broker)
         live = _owed(broker.store)
         broker.stop()
-    return Stopped(broker.store, truth, live)
+    return Stopped(broker.store, truth, live, meanwhile)
 
 
 def test_a_stopped_store_owes_exactly_what_was_sent_and_not_delivered(stopped: Stopped) -> None:
@@ -120,6 +131,17 @@ def test_beside_a_running_broker_never_too_little_is_found(stopped: Stopped) -> 
         assert (found.count or 0) >= len(expected), found
         assert found.first_offset is not None
         assert found.first_offset <= min(message.offset for message in expected), found
+
+
+def test_while_messages_come_in_all_that_were_there_before_are_found(stopped: Stopped) -> None:
+    assert len(stopped.meanwhile) > 5
+    for before, found_then in stopped.meanwhile:
+        for found in found_then:
+            expected = before.of(found.kind)
+            assert found.error == "", found
+            assert (found.count or 0) >= len(expected), found
+            first = min((message.offset for message in expected), default=None)
+            assert first is None or (found.first_offset is not None and found.first_offset <= first), found
 
 
 def test_what_block_keeps_the_broker_can_still_deliver(
@@ -156,32 +178,35 @@ def test_what_block_keeps_the_broker_can_still_deliver(
                 assert broker.client.view(message.offset) is not None
 
 
-def _send_everything(client: RemotingClient) -> Truth:
-    """Owed messages of each kind in segments of their own, behind one that owes nothing."""
-    truth = Truth()
+def _send_everything(client: RemotingClient, truth: Truth) -> None:
+    """Owed messages of each kind in segments of their own, behind one that owes nothing.
+
+    :param truth: gets them one by one, as a new tuple each time.
+    """
     _fill_segment(client)
     _send(client, DELAY=1)
     for level, delay_ms in (TWO_HOURS, TEN_MINUTES, TEN_MINUTES):
-        truth.delayed.append(_send(client, delay_ms, DELAY=level))
+        truth.delayed = (*truth.delayed, _send(client, delay_ms, DELAY=level))
     _fill_segment(client)
     now_ms = time.time_ns() // 10**6
     _send(client, TIMER_DELIVER_MS=now_ms + 2000)
     for due_ms in (now_ms + 2 * HOUR_MS, now_ms + HOUR_MS):
         sent = _send(client, TIMER_DELIVER_MS=due_ms)
-        truth.timers.append(Sent(sent.offset, sent.queue_offset, "", (due_ms - 1000, due_ms)))
+        timer = Sent(sent.offset, sent.queue_offset, "", (due_ms - 1000, due_ms))
+        truth.timers = (*truth.timers, timer)
     # Beyond the wheel's two days: it comes up after one, and is written again.
     rolls_ms = now_ms + 24 * HOUR_MS
     sent = _send(client, TIMER_DELIVER_MS=now_ms + 60 * HOUR_MS)
-    truth.timers.append(Sent(sent.offset, sent.queue_offset, "", (rolls_ms - 2000, rolls_ms + 5000)))
+    timer = Sent(sent.offset, sent.queue_offset, "", (rolls_ms - 2000, rolls_ms + 5000))
+    truth.timers = (*truth.timers, timer)
     _fill_segment(client)
     halves = [
         _send(client, sys_flag=PREPARED, TRAN_MSG=True, PGROUP=GROUP, UNIQ_KEY=f"{i:032X}") for i in range(6)
     ]
     for half, decision in zip(halves[:4], (COMMIT, ROLLBACK, COMMIT, ROLLBACK), strict=True):
         _decide(client, half, decision)
-    truth.halves = halves[4:]
+    truth.halves = tuple(halves[4:])
     _fill_segment(client)
-    return truth
 
 
 def _fill_segment(client: RemotingClient) -> None:
@@ -251,5 +276,5 @@ def _wait_until_short_ones_are_delivered(broker: Broker) -> None:
     raise AssertionError(f"still owed: {_owed(broker.store)}")
 
 
-def _owed(root: Path) -> Sequence[Owed]:
-    return owed(open_store(root).layout)
+def _owed(root: Path, attempts: int = 1) -> tuple[Owed, ...]:
+    return owed(open_store(root).layout, attempts=attempts)
