@@ -294,7 +294,7 @@ def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Long
     wanted, inverse = np.unique(
         np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
     )
-    times = store_timestamps(context.segments, wanted)[inverse]
+    times = store_timestamps(context.segments, wanted, may_go=context.attempts > 1)[inverse]
     next_ms, newest_ms = np.split(times, 2)
     timed = located.copy()
     timed[located] = (next_ms != UNKNOWN) & (newest_ms != UNKNOWN)

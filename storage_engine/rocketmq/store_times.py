@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +42,14 @@ class LogFile:
     size_bytes: int
 
 
-def store_timestamps(files: Sequence[LogFile], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def store_timestamps(
+    files: Sequence[LogFile], offsets: npt.NDArray[np.int64], *, may_go: bool = False
+) -> npt.NDArray[np.int64]:
     """Store timestamp, in milliseconds, of the message that begins at each physical offset.
 
     :param files: the commitlog's, oldest first.
     :param offsets: in ascending order.
+    :param may_go: a running broker may delete a file meanwhile; it has no offset then.
     :return: :data:`UNKNOWN` where no file has the offset or no message begins there.
     :raises OSError: a file can't be read.
     """
@@ -53,7 +57,8 @@ def store_timestamps(files: Sequence[LogFile], offsets: npt.NDArray[np.int64]) -
     for file in files:
         low, high = np.searchsorted(offsets, [file.base_offset, file.base_offset + file.size_bytes])
         if low < high:
-            times[low:high] = _in_file(file, offsets[low:high])
+            with suppress(FileNotFoundError) if may_go else nullcontext():
+                times[low:high] = _in_file(file, offsets[low:high])
     return times
 
 
