@@ -23,7 +23,7 @@ def truth() -> Truth:
     return Truth.of("clean-stop")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def untouched_broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Broker]:
     work = tmp_path_factory.mktemp("untouched")
     with running_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:

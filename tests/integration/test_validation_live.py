@@ -36,6 +36,9 @@ SETTINGS = {
     "cleanResourceInterval": 200,
     "deleteConsumeQueueFilesInterval": 0,
     "timerWheelEnable": False,
+    # A busy machine is no reason to refuse a message.
+    "waitTimeMillsInSendQueue": 60_000,
+    "osPageCacheBusyTimeOutMills": 60_000,
 }
 """Small files, and a broker that deletes five times a second what is older than two days."""
 
