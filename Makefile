@@ -30,7 +30,7 @@ up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ct
 
 .PHONY: test
 test: install  ## Run the whole test suite
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: lint
 lint: install  ## Check style, types and layers

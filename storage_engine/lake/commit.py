@@ -60,7 +60,7 @@ _MAX_ATTEMPTS = 30
 _PATIENCE_SECONDS = 300
 """For a catalog that is read well and never says what became of a commit."""
 
-_MAX_REPEATS = 3
+_MAX_REPEATS = 6
 """Of two that archive one segment, the later may replace the other's file before its receipt is there."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
@@ -223,6 +223,7 @@ def commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
 def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     unknown: Exception | None = None
     committed: Counter[tuple[str, ...]] = Counter()
+    took_seconds = 0.0
     deadline = time.monotonic() + _PATIENCE_SECONDS
     for attempt in range(_MAX_ATTEMPTS):
         if unknown and time.monotonic() > deadline:
@@ -231,6 +232,10 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
             time.sleep(_pause_seconds(attempt) if unknown or attempt > 2 else 0)
         with _unknown_if_unreadable(lake, unknown):
             step = next_step()
+            if step and committed[step.what]:
+                # Two that undo each other's commits at one pace would do so for ever.
+                time.sleep(random.uniform(0, took_seconds * 2 ** committed[step.what]))
+                step = next_step()
         if step is None:
             return
         if committed[step.what] == _MAX_REPEATS:
@@ -239,6 +244,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
                 "time what it had added was not to be found: another program undoes it. The store was not "
                 "changed. Find out who writes to the table."
             )
+        began = time.monotonic()
         with recorded_outputs() as created:
             try:
                 change = step.prepare()
@@ -250,6 +256,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
             try:
                 change.commit_transaction()
                 committed[step.what] += 1
+                took_seconds = time.monotonic() - began
             except StorageEngineError:
                 raise
             except (CommitFailedException, ValidationException) as error:

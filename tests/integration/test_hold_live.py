@@ -117,6 +117,19 @@ def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
     assert unmanage(store).status.notices == ("the store wasn't held",)
 
 
+def test_a_hold_begins_in_the_middle_of_the_brokers_own_deletion(log: LiveLog, tmp_path: Path) -> None:
+    log.fill(12)
+    store, first = managed(log, tmp_path, hold_hours=12), first_offset(log)
+    log.broker.client.delete_expired_commitlog()
+    while first_offset(log) == first:
+        time.sleep(0.01)
+    status = hold(store).status
+    assert status.held
+    time.sleep(PASSES_SECONDS)
+    # It went on to the fence, and no further.
+    assert status.fence_offset == first_offset(log) < max(log.sha256)
+
+
 def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: ManagedStore) -> None:
     client, names = log.broker.client, log.names()
     ends_at_ms = hold(store, now_ms() - 24 * HOUR_MS + 8_000).status.ends_at_ms

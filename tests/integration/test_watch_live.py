@@ -70,7 +70,7 @@ class Watched:
         for base in reversed(names[:segments]):
             os.utime(self.log.path(base), ns=(0, 0))
         os.utime(self.log.path(names[segments]))
-        self.other.delete_expired_commitlog()
+        self.log.others_clean()
         self.log.wait_for_min_offset(names[segments])
 
 
@@ -166,7 +166,8 @@ def segment_removed_by_hand(watched: Watched) -> None:
     watched.log.path(first).unlink()
     alarm = only(DisturbanceKind.SEGMENT_GONE, watched.alarms())
     assert f"[{first}, {first + SEGMENT_BYTES}) is LOST" in alarm
-    assert watched.tend().hold is not None
+    tended = watched.tend()
+    assert tended.hold is not None, tended.alarms
 
 
 def broker_restarted_with_a_broker_conf_that_it_can_not_write(watched: Watched) -> None:

@@ -22,6 +22,10 @@ _MS_NS = 1_000_000
 _SECOND_MS = 1000
 
 
+class SegmentGoneError(GateRefusedError):
+    """A segment went between the moment it was seen and the moment its mtime was to be set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """:param file: the segment; None: only the active one is left, which no broker deletes.
@@ -100,6 +104,7 @@ def set_mtimes(memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[Seen
     :param wanted: files with the mtime in nanoseconds that each shall have.
     :return: the state as it is remembered now.
     :raises GateRefusedError: a file's mtime may not be set, or isn't kept; what was set before is remembered.
+    :raises SegmentGoneError: a file is gone by now.
     :raises ChangedUnderUsError: another file lies under the path now; it was not touched.
     """
     if not wanted:
@@ -171,6 +176,11 @@ def _set_mtime(meant: Touched) -> Touched:
     """Set one file's mtime, flush it, and look whether it is kept."""
     try:
         fd = os.open(meant.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise SegmentGoneError(
+            f"{meant.path}: expected the log's first segments to stay while the hold is put there, found "
+            "that they are being deleted. Run it again when the broker is through with that."
+        ) from error
     except OSError as error:
         raise _refused(meant, error) from error
     try:
@@ -206,7 +216,7 @@ def _refused(meant: Touched, error: OSError) -> GateRefusedError:
         )
     return GateRefusedError(
         f"{meant.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
-        f"It was not touched.{owner or ' Mount its file system writable, and check that the file is there.'}"
+        f"It was not touched.{owner or ' Mount its file system writable.'}"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 LETS_GO_MTIME_NS: Final = 0
 """Of what is let go: no fileReservedTime makes it young."""
+
+_LOOKS: Final = 5
+"""A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,13 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
 
 
 def _guard(store: BesideStore, now_ms: int) -> HoldStatus:
+    for _ in range(_LOOKS - 1):
+        with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
+            return _guard_as_found(store, now_ms)
+    return _guard_as_found(store, now_ms)
+
+
+def _guard_as_found(store: BesideStore, now_ms: int) -> HoldStatus:
     root, live = _root(store), store.live
     if store.memory is None:
         raise GateRefusedError(f"{root}: expected a journal that remembers a hold, found none.")
@@ -164,7 +174,7 @@ def _guard(store: BesideStore, now_ms: int) -> HoldStatus:
         if begun:  # the fence would have been the first thing that was touched
             marker.remove_marker(root, state.manager)
             save_state(store.memory, None)
-        if new:
+        if new and not isinstance(error, fence.SegmentGoneError):
             said = "; ".join(disturbance.detail for disturbance in new)
             raise GateRefusedError(f"{error} What disturbed it: {said}") from error
         raise

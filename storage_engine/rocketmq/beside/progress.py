@@ -28,12 +28,13 @@ def progress(
     """
     behind: dict[str, int] = {}
     if newest_message_timestamp_ms is not None:
-        # A part that was never flushed has the time 0: then all that the log has is missing.
+        # A part that was never flushed has the time 0: then all that the log has is missing, and how much
+        # that is, is not known while the broker can't tell its earliest message.
         oldest_ms = info.earliest_message_timestamp_ms or 0
         behind = {
             name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - max(value, oldest_ms))
             for name, value in checkpoint.items()
-            if name.endswith(_TIMESTAMP)
+            if name.endswith(_TIMESTAMP) and (value or oldest_ms)
         }
     return BrokerProgress(
         sampled_at_ms=now_ms,

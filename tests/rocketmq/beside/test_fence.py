@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
 from storage_engine.rocketmq.beside.fence import (
     HOUR_MS,
+    SegmentGoneError,
     expires_at_ms,
     fence,
     first_that_stays,
@@ -331,6 +332,14 @@ def test_a_file_that_somebody_else_touched_keeps_what_it_was_given(files: tuple[
     assert put_back(memory, state, [file.base_offset for file in files]).touched == ()
     assert mtime_of(files[0]) == files[0].mtime_ns
     assert mtime_of(files[1]) == 7 * 10**17
+
+
+def test_a_segment_that_goes_meanwhile_is_told_apart_from_one_that_can_not_be_touched(
+    files: tuple[SeenFile, ...],
+) -> None:
+    Path(files[0].path).unlink()
+    with pytest.raises(SegmentGoneError, match="being deleted"):
+        set_mtimes(Memory(), HoldState("me", 1), [(files[0], 10**18)])
 
 
 def test_another_file_under_the_name_is_not_touched(files: tuple[SeenFile, ...]) -> None:

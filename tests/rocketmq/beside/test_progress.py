@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,15 @@ def test_the_checkpoint_is_held_against_the_newest_message() -> None:
     assert found.checkpoint_behind_ms == {"physic_msg": 1_000, "logics_msg": 6_000, "index_msg": 9_000}
     assert (found.flush_behind_bytes, found.dispatch_behind_bytes) == (1587, 12)
     assert (found.min_offset, found.max_offset, found.timer_behind_messages) == (100, 900, 3)
+
+
+def test_how_old_the_first_message_is_may_be_unknown() -> None:
+    # The broker can't tell while the log's first file is missing.
+    unknown = replace(info(), earliest_message_timestamp_ms=None)
+    assert progress(unknown, CHECKPOINT, 20_000, 10_000).checkpoint_behind_ms == {
+        "physic_msg": 1_000,
+        "logics_msg": 6_000,
+    }
 
 
 def test_without_a_message_nothing_is_behind() -> None:
