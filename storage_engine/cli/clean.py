@@ -1,8 +1,7 @@
-"""clean, waive, adopt: what changes a store, and the two decisions that only a person may take."""
+"""clean: the whole job on one store, once."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,11 +10,9 @@ import click
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.cli.options import (
     archive_limit_option,
-    check_store,
     json_option,
     lake_option,
     managed_store,
-    person,
     policy_options,
     second_lake_option,
     store_options,
@@ -31,8 +28,6 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.finishing import finish
-from storage_engine.retention.identity import adopt as open_new_lineage
-from storage_engine.retention.journal import Journal
 from storage_engine.retention.lag_table import lag_part, merge
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -171,53 +166,3 @@ def _say(line: str) -> None:
 
 def _silent(line: str) -> None:
     pass
-
-
-@click.command()
-@click.argument("digest")
-@lake_option()
-@click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
-@json_option
-def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
-    """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
-    if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise click.BadParameter(
-            f"expected a plan's digest of 64 hexadecimal digits, as plan shows it, found {digest!r}",
-            param_hint="DIGEST",
-        )
-    journal = Journal(managed_store(Path(), lake_dir).journal_url)
-    waiver = journal.waive(digest, person(), reason)
-    if as_json:
-        print_json(waiver)
-    else:
-        click.echo(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
-    return 0
-
-
-@click.command()
-@store_options()
-@lake_option()
-@click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
-@json_option
-def adopt(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
-    reason: str,
-    as_json: bool,
-) -> int:
-    """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
-
-    What is archived stays in the lake under the old lineage.
-    """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
-    check_store(managed)
-    record = open_new_lineage(managed, person(), reason)
-    if as_json:
-        print_json(record)
-    else:
-        click.echo(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
-    return 0

@@ -48,6 +48,8 @@ class ReleasedSpan:
     :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     :param others: where it went without us, what is known of it; "" where a run deleted it.
+    :param lineage: where it went without us, the store's lineage then: what is archived of an older one had
+        other bytes.
     """
 
     log: str
@@ -56,6 +58,7 @@ class ReleasedSpan:
     excused: str = ""
     unasked: str = ""
     others: str = ""
+    lineage: int = 0
 
 
 def log_ranges(
@@ -141,7 +144,8 @@ def _judge(
     broken: Mapping[SegmentIdentity, str],
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
-    current = [r for r in receipts if r.lineage == max(p.lineage for p in receipts)]
+    newest = max([*(r.lineage for r in receipts), *(span.lineage for span in released)], default=0)
+    current = [r for r in receipts if r.lineage == newest]
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
     if len(local) > 1:

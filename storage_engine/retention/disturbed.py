@@ -15,6 +15,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
 from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -44,21 +45,30 @@ def gone_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """What was found to have gone without us, for laying store and lake over each other.
 
-    What went before the present lineage was opened is excused: a person has seen it and gone on.
+    What went before the present lineage was opened is excused, and what was accepted as lost: a person has
+    seen it and gone on.
 
     :param unasked: where the lakes are that can't be asked now.
     """
+    accepted = accepted_losses(journal, record)
+    spans: list[ReleasedSpan] = []
+    for one, lineage in recorded_gone(journal, record):
+        said = "" if lineage == record.lineage else f"in lineage {lineage}, which is closed: {one.detail}"
+        span = ReleasedSpan(
+            one.log, one.start_offset, one.end_offset, said, others=one.detail, lineage=lineage
+        )
+        spans += excused_parts(span, accepted)
+    return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
+
+
+def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Disturbance, int], ...]:
+    """What went without us, each with the lineage in which it did, as it was found first."""
     events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
-    found = [
+    found = (
         (from_jsonable(Disturbance, event.payload["disturbance"]), int(event.payload["lineage"]))
         for event in events
-    ]
-    spans = []
-    for one, lineage in dict.fromkeys(found):
-        if one.kind is DisturbanceKind.SEGMENT_GONE:
-            said = "" if lineage == record.lineage else f"in lineage {lineage}, which is closed: {one.detail}"
-            spans.append(ReleasedSpan(one.log, one.start_offset, one.end_offset, said, others=one.detail))
-    return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
+    )
+    return tuple(dict.fromkeys(row for row in found if row[0].kind is DisturbanceKind.SEGMENT_GONE))
 
 
 def gone_ranges(

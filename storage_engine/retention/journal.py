@@ -34,6 +34,7 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 class Step(StrEnum):
     HOLD = "hold"
     DISTURBED = "disturbed"
+    ACCEPT_LOSS = "accept-loss"
     PLAN = "plan"
     ARCHIVE = "archive"
     SEALED = "archive-sealed"

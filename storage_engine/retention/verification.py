@@ -20,6 +20,7 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.disturbed import gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
@@ -80,7 +81,12 @@ def verify_store(
     lakes, unreachable = reachable_lakes(store)
     snapshot = open_store(store).snapshot(clock_ms())
     journal = Journal(store.journal_url)
-    store_id = identify(store, journal).store_id
+    record = identify(store, journal)
+    store_id = record.store_id
+    released = (
+        *released_spans(journal, store_id, tuple(unreachable)),
+        *gone_spans(journal, record, unreachable),
+    )
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None
@@ -99,7 +105,7 @@ def verify_store(
             store_id=store_id,
             local=local_spans(snapshot, everywhere),
             elsewhere=elsewhere,
-            released=lambda _store_id: released_spans(journal, store_id, tuple(unreachable)),
+            released=lambda _store_id: released,
             memory=memory,
             max_bytes=max_bytes,
             shown=shown,

@@ -1,4 +1,4 @@
-"""clean, waive, adopt: what is deleted, why, and that an interrupted run is finished by its key."""
+"""clean: what is deleted, why, and that an interrupted run is finished by its key."""
 
 from __future__ import annotations
 
@@ -115,22 +115,3 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake) -> 
     assert f"{0:020d}  never archived" in done.out
     assert "Receipts waived by" in done.out
     assert "a test store" in done.out
-
-
-@pytest.mark.parametrize("digest", ["abc", "Z" * 64, ""])
-def test_what_is_no_digest_cannot_be_waived(cli, lake, digest: str) -> None:
-    lake.mkdir()
-    refused = cli("waive", digest, "--lake", lake, "--reason", "x")
-    assert refused.exit_code == 2
-    assert "64 hexadecimal digits" in refused.err
-    assert not list(lake.iterdir())
-
-
-def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) -> None:
-    assert cli("archive", store, "--lake", lake).exit_code == 0
-    empty = cli("adopt", store, "--lake", lake, "--reason", " ")
-    assert empty.exit_code == 2
-    assert "a person and a reason" in empty.err
-    record = cli("adopt", store, "--lake", lake, "--reason", "recovered", "--json").json
-    assert record["lineage"] == 2
-    assert "lineage 3" in cli("adopt", store, "--lake", lake, "--reason", "again").out

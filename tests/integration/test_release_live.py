@@ -20,8 +20,12 @@ from storage_engine.exceptions import ReleasedTooMuchError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.verification import verify_store
 from storage_engine.rocketmq.beside import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
@@ -136,6 +140,10 @@ def test_each_round_lets_exactly_its_prefix_go(live: Live) -> None:
         cleaned = steps.clean_dependents(live.store, run)
         assert not [notice for notice in cleaned.notices if "stay" in notice]
         steps.flush_checkpoint(live.store, run)
+        if number % 10 == 9:
+            (verified,) = verify_store(live.store, VerifyLevel.STORE)
+            assert verified.overall is Status.OK, verified
+            assert validate_store(live.store).overall is Status.OK
     live.load.stop()
     assert live.load.summary["failed"] == 0
     assert live.load.summary["groups"]["fast"]["failed"] == 0

@@ -134,6 +134,14 @@ def test_the_newest_lineage_counts_where_offsets_were_written_again() -> None:
     assert places(rows) == [(0, 1, Where.ARCHIVED, Status.OK), (1, 2, Where.BOTH, Status.OK)]
 
 
+def test_an_older_lineage_proves_nothing_of_what_went_in_a_newer_one() -> None:
+    gone = ReleasedSpan(LOG, 0, SIZE, others="went without us", lineage=2)
+    (row,) = log_ranges((), [receipt(0, lineage=1)], released=[gone])
+    assert (row.where, row.status) == (Where.LOST, Status.FAILURE)
+    (row,) = log_ranges((), [receipt(0, lineage=1), receipt(0, lineage=2)], released=[gone])
+    assert (row.where, row.status) == (Where.ARCHIVED, Status.OK)
+
+
 def test_a_segment_of_another_size_disagrees() -> None:
     rows = log_ranges([local(0, unchanged=True)], [receipt(0, size=2 * SIZE)])
     assert rows[0].status is Status.FAILURE

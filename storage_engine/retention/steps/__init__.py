@@ -4,7 +4,7 @@ sense → hold → make_plan → record_lag → archive_planned → release → 
 flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
 
 Beside them, at any time: archive_sealed → record_archive_lag; hold, which make_plan and release do by
-themselves, and unmanage; tend
+themselves, and unmanage; tend; accept_loss
 """
 
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
@@ -12,6 +12,7 @@ from storage_engine.retention.steps.checkpointing import CheckpointResult, flush
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
+from storage_engine.retention.steps.losses import accept_loss
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
@@ -30,6 +31,7 @@ __all__ = [
     "ReleaseResult",
     "SenseResult",
     "TendResult",
+    "accept_loss",
     "archive",
     "archive_jobs",
     "archive_planned",

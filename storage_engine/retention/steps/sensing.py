@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
@@ -41,11 +42,17 @@ def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest |
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
+    :raises BadInputError: the directory isn't its store, or not any more.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     hold = look_at_hold(context, now_ms)
-    snapshot = context.broker.snapshot(now_ms)
+    try:
+        snapshot = context.broker.snapshot(now_ms)
+    except BadInputError as error:
+        if hold is None:
+            raise
+        raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = context.broker.triggers(snapshot, now_ms, request or PlanRequest())
     levels = (*snapshot.log_disks, snapshot.dependents_disk)
     progress = context.broker.progress(now_ms)

@@ -42,6 +42,11 @@ def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
     return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
 
 
+def is_role_changed(state: HoldState, found: Found) -> bool:
+    """Whether the broker that answers isn't the master any more whose store is held."""
+    return next(_role(state, found), None) is not None
+
+
 def name_of(disturbance: Disturbance) -> str:
     """What ``HoldState.reported`` has of it: the same as long as it lasts."""
     d = disturbance

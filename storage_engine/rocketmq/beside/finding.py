@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import javaproperties
 
-from storage_engine.rocketmq.beside.hold_state import HELD_SETTINGS, Found, SavedSettings, SeenFile
+from storage_engine.rocketmq.beside.disturbances import is_role_changed
+from storage_engine.rocketmq.beside.hold_state import (
+    HELD_SETTINGS,
+    Found,
+    HoldState,
+    SavedSettings,
+    SeenFile,
+)
 from storage_engine.rocketmq.beside.live_config import ROLE
 from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.beside.same_store import check_same_store
@@ -18,9 +25,11 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
 
 
-def find(store: BesideStore, now_ms: int) -> Found:
+def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Found:
     """What there is now; the broker is asked before the files are listed.
 
+    :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
+        its own, since that disturbance tells more.
     :raises BrokerError: the broker can't be asked.
     :raises BadInputError: the directory isn't this broker's store.
     """
@@ -30,8 +39,7 @@ def find(store: BesideStore, now_ms: int) -> Found:
     with as_who_may_read(layout.root):
         files = _files(layout.log_paths)
     listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
-    check_same_store(store.admin, info, layout, listed)
-    return Found(
+    found = Found(
         at_ms=now_ms,
         address=store.admin.address,
         boot_timestamp_ms=info.boot_timestamp_ms,
@@ -42,6 +50,9 @@ def find(store: BesideStore, now_ms: int) -> Found:
         files=files,
         saved=saved_settings(store.broker_conf),
     )
+    if state is None or not is_role_changed(state, found):
+        check_same_store(store.admin, info, layout, listed)
+    return found
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:

@@ -86,7 +86,7 @@ def look(store: BesideStore, now_ms: int) -> HoldStatus:
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
-    found = ask_known_frame(store.admin, state, find(store, now_ms))
+    found = ask_known_frame(store.admin, state, find(store, now_ms, state))
     return _status(store, state, found, ())
 
 
@@ -149,7 +149,7 @@ def _guard_as_found(store: BesideStore, now_ms: int) -> HoldStatus:
     if live.hold_hours < 1:
         raise BadInputError(f"hold_hours: expected at least 1, found {live.hold_hours}")
     before = load_state(store.memory)
-    found = find(store, now_ms)
+    found = find(store, now_ms, before)
     if before is None:
         refuse_slave(found.settings, found.address)
     else:

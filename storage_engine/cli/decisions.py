@@ -1,0 +1,105 @@
+"""waive, accept-loss, adopt: the decisions that only a person may take; the journal keeps who and why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import (
+    check_store,
+    json_option,
+    lake_option,
+    managed_store,
+    person,
+    store_options,
+)
+from storage_engine.cli.output import print_json
+from storage_engine.model.live import LiveBroker
+from storage_engine.retention import steps
+from storage_engine.retention.identity import adopt as open_new_lineage
+from storage_engine.retention.journal import Journal
+
+
+@click.command()
+@click.argument("digest")
+@lake_option()
+@click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
+@json_option
+def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
+    """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise click.BadParameter(
+            f"expected a plan's digest of 64 hexadecimal digits, as plan shows it, found {digest!r}",
+            param_hint="DIGEST",
+        )
+    journal = Journal(managed_store(Path(), lake_dir).journal_url)
+    waiver = journal.waive(digest, person(), reason)
+    if as_json:
+        print_json(waiver)
+    else:
+        click.echo(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
+    return 0
+
+
+@click.command()
+@store_options()
+@lake_option()
+@click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
+@click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
+@click.option("--reason", required=True, help="How it came to it, and why to go on.")
+@json_option
+def accept_loss(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    start_offset: int,
+    end_offset: int,
+    reason: str,
+    as_json: bool,
+) -> int:
+    """Go on without a range of STORE's log that is LOST: validation warns of it from then on.
+
+    Refused where any byte of it isn't lost. Who decided it, and why, stays in the journal and in each report.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
+    check_store(managed)
+    loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason)
+    if as_json:
+        print_json(loss)
+    else:
+        click.echo(f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})")
+    return 0
+
+
+@click.command()
+@store_options()
+@lake_option()
+@click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
+@json_option
+def adopt(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    reason: str,
+    as_json: bool,
+) -> int:
+    """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
+
+    What is archived stays in the lake under the old lineage.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
+    check_store(managed)
+    record = open_new_lineage(managed, person(), reason)
+    if as_json:
+        print_json(record)
+    else:
+        click.echo(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
+    return 0

@@ -1,0 +1,59 @@
+"""Go on after a loss: a person's decision, which the journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.validation import RangeStatus
+from storage_engine.retention.disturbed import gone_ranges, lost, recorded_gone
+from storage_engine.retention.losses import AcceptedLoss, record_loss
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.archiving import begin_background_run
+from storage_engine.retention.steps.context import open_context
+
+LOSSES_RUN = "losses"
+"""Run of a store under which accepted losses are taken down."""
+
+
+def accept_loss(
+    store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str
+) -> AcceptedLoss:
+    """Take down that bytes of the log are lost and that a person goes on without them.
+
+    From then on validation warns of them, and doesn't fail.
+
+    :param start_offset: with ``end_offset`` a range of which every byte is LOST, by what the journal has of
+        segments that went without us, and by the lakes.
+    :raises BadInputError: a part of the range isn't LOST, or nobody says why.
+    """
+    if not (person.strip() and reason.strip()):
+        raise BadInputError(
+            "accept-loss: expected a person and a reason, found an empty one. From then on nothing fails "
+            "over these messages, so the journal keeps who decided that, and why."
+        )
+    context = open_context(store)
+    lineage = context.record.lineage
+    gone = [
+        one for one, in_lineage in recorded_gone(context.journal, context.record) if in_lineage == lineage
+    ]
+    rows = lost(gone_ranges(context.journal, context.record, store, gone))
+    logs = dict.fromkeys(row.log for row in rows)
+    log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
+    if log is None or start_offset >= end_offset:
+        known = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
+        raise BadInputError(
+            f"{store.root}: expected a range of the log that is LOST, found [{start_offset}, {end_offset}); "
+            f"LOST is {known}. Nothing was taken down."
+        )
+    loss = AcceptedLoss(log, lineage, start_offset, end_offset, person.strip(), reason.strip())
+    record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
+    return loss
+
+
+def _reaches(rows: Sequence[RangeStatus], log: str, offset: int) -> int:
+    """Up to where a log is lost without a gap from an offset on."""
+    for row in rows:
+        if row.log == log and row.start_offset <= offset < row.end_offset:
+            offset = row.end_offset
+    return offset

@@ -1,0 +1,73 @@
+"""waive, accept-loss, adopt: each needs a reason, and only what it is about may be decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_engine.cli.options import managed_store
+from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.disturbances import record_disturbances
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def store(store_copy, expire) -> Path:
+    """edge-frames, expired: two segments that may go, one that is active."""
+    root: Path = store_copy("edge-frames")
+    expire(root)
+    return root
+
+
+@pytest.fixture
+def lake(tmp_path) -> Path:
+    return Path(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("digest", ["abc", "Z" * 64, ""])
+def test_what_is_no_digest_cannot_be_waived(cli, lake, digest: str) -> None:
+    lake.mkdir()
+    refused = cli("waive", digest, "--lake", lake, "--reason", "x")
+    assert refused.exit_code == 2
+    assert "64 hexadecimal digits" in refused.err
+    assert not list(lake.iterdir())
+
+
+def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) -> None:
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    empty = cli("adopt", store, "--lake", lake, "--reason", " ")
+    assert empty.exit_code == 2
+    assert "a person and a reason" in empty.err
+    record = cli("adopt", store, "--lake", lake, "--reason", "recovered", "--json").json
+    assert record["lineage"] == 2
+    assert "lineage 3" in cli("adopt", store, "--lake", lake, "--reason", "again").out
+
+
+def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, lake) -> None:
+    assert cli("archive", store, "--lake", lake, "--json").exit_code == 0
+    assert (
+        cli("adopt", store, "--lake", lake, "--reason", "so that the lake has nothing of it").exit_code == 0
+    )
+    gone = Disturbance(DisturbanceKind.SEGMENT_GONE, "went without us.", "commitlog", 0, MIB, ("orders",))
+    record_disturbances(open_context(managed_store(store, lake)), HoldStatus(held=True, disturbances=(gone,)))
+    (store / "commitlog" / f"{0:020d}").unlink()
+    assert cli("validate", store, "--lake", lake).exit_code == 1
+
+    words = ("accept-loss", store, "--lake", lake, "--reason", "seen")
+    refused = cli(*words, "--from", 0, "--to", 2 * MIB)
+    assert refused.exit_code == 2
+    assert f"LOST is [0, {MIB})" in refused.err
+    assert cli(*words, "--from", 0, "--to", 0).exit_code == 2
+    assert cli("accept-loss", store, "--lake", lake, "--reason", " ", "--from", 0, "--to", 1).exit_code == 2
+    assert cli("validate", store, "--lake", lake).exit_code == 1
+
+    half = cli(*words, "--from", 0, "--to", MIB // 2, "--json").json
+    assert (half["log"], half["end_offset"], half["reason"]) == ("commitlog", MIB // 2, "seen")
+    assert cli("validate", store, "--lake", lake).exit_code == 1
+    assert "accepted as lost" in cli(*words, "--from", MIB // 2, "--to", MIB).out
+    done = cli("validate", store, "--lake", lake)
+    assert done.exit_code == 0, done.out
+    assert "accepted by" in done.out
