@@ -73,7 +73,7 @@ def measure_peer(lake: Lake, paths: list[Path], directory: Path) -> dict[str, fl
     :return: by whose Parquet options: ``plain`` or ``lake``.
     """
     context = multiprocessing.get_context("spawn")
-    shares = [jobs_of(lake, paths[n::PEER_PROCESSES], "peer") for n in range(PEER_PROCESSES)]
+    shares = [jobs_of(lake, paths[n::PEER_PROCESSES], "peer") for n in range(PEER_PROCESSES) if paths[n:]]
     pipes, processes = [], []
     for share in shares:
         ours, theirs = context.Pipe()
