@@ -135,7 +135,9 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         say(f"RocketMQ: the broker serves on {mq.address}, its store is {mq.root}")
         load = mq.load("load", *_LOAD)
         store = _managed(Project(directory), mq)
-        project = init_project(directory, store_root=mq.root, fields=_connection(mq))
+        project = init_project(
+            directory, store_root=mq.root, broker_conf=mq.broker_conf, fields=_connection(mq)
+        )
         with LocalAirflow(project, free_port(), say) as airflow:
             outcome = _cycle(mq, load, store, DagRun(airflow, DAG_ID, say), say)
         checks = check_live(store, outcome)
@@ -173,6 +175,7 @@ def _managed(project: Project, mq: RocketMQ) -> ManagedStore:
         lake=LakeConfig.local(project.lake),
         journal_url=project.journal_url,
         report_dir=str(project.reports),
+        broker_conf=str(mq.broker_conf),
         time_zone="UTC",
         live=LiveBroker(address=mq.address, may_change_settings=True, allow_same_disk=True),
     )

@@ -190,6 +190,7 @@ def report_of(context: Context, run: Run) -> Report:
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     hold = recorded_hold(context, run)
+    planned = plan.notices if plan else ()
     return Report(
         outcome=_outcome(plan, released, steps, validation, owed),
         store=store.name,
@@ -230,9 +231,9 @@ def report_of(context: Context, run: Run) -> Report:
         checkpoint=checkpoint,
         validation=validation,
         notices=(
-            *(plan.notices if plan else ()),
-            *_while("segments were deleted", released),
-            *_while("queues and index were cleaned", cleaned),
+            *planned,
+            *_while("segments were deleted", released, planned),
+            *_while("queues and index were cleaned", cleaned, planned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
@@ -252,8 +253,12 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
     return alarms_of(context, replace(hold, disturbances=tuple(gone)))
 
 
-def _while(what: str, result: ReleaseResult | DependentsResult | None) -> Iterator[str]:
-    yield from (f"while {what}: {notice}" for notice in (result.notices if result else ()))
+def _while(
+    what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
+) -> Iterator[str]:
+    """What was noticed then, and wasn't ``known`` before."""
+    notices = result.notices if result else ()
+    yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
 
 
 def _segments(
