@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-KILLS = int(os.environ.get("STORAGE_ENGINE_BESIDE_KILLS", "6"))
+KILLS = int(os.environ.get("STORAGE_ENGINE_BESIDE_KILLS", "4"))
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -212,6 +215,46 @@ def broker_on_a_wiped_store(watched: Watched) -> None:
     assert watched.alarms() == ()
 
 
+FIRST_EVENTS = """
+import asyncio, json
+from storage_engine.triggers.cleanup import DeleteWindowTrigger, DiskLevelTrigger
+
+async def first(trigger):
+    async for event in trigger.run():
+        return event.payload["cause"]
+
+async def both():
+    return [
+        await first(DeleteWindowTrigger("watched")),
+        await first(DiskLevelTrigger("watched", threshold_percent=-1)),
+    ]
+
+print(json.dumps(asyncio.run(both())))
+"""
+
+
+def causes_by_triggers(watched: Watched) -> list[str]:
+    """What the triggers fire with, in an Airflow of its own, where the store is not mounted."""
+    extra = {
+        "root": "/not/mounted/here",
+        "store_host": "another-host",
+        "mode": "beside",
+        "broker_address": watched.log.broker.client.address,
+        "time_zone": "UTC",
+    }
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(watched.work / "airflow"),
+        "AIRFLOW_CONN_WATCHED": json.dumps({"conn_type": "storage_engine", "extra": extra}),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_EVENTS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    causes: list[str] = json.loads(ran.stdout.splitlines()[-1])
+    return causes
+
+
 def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watched) -> None:
     elsewhere = replace(watched.store, root="/not/mounted/here", host="another-host")
     seen = watch(elsewhere)
@@ -223,6 +266,7 @@ def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watch
     assert all(disk.used_percent is not None for disk in seen.levels)
     watched.other.update_config({"deleteWhen": ALL_HOURS})
     assert "time-up" in {trigger.cause for trigger in watch(elsewhere).triggers}
+    assert causes_by_triggers(watched) == ["time-up", "space-full"]
     watched.log.broker.java.kill()
     began = time.monotonic()
     dead = watch(elsewhere)
