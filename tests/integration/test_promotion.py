@@ -38,7 +38,9 @@ class Pair:
 
     def by_name(self, root: Path) -> ManagedStore:
         name_servers = f"127.0.0.1:{self.name_server_port}"
-        live = LiveBroker(name_servers=name_servers, broker_name=NAME, allow_same_disk=True)
+        live = LiveBroker(
+            name_servers=name_servers, broker_name=NAME, may_change_settings=True, allow_same_disk=True
+        )
         return self._managed(root, live)
 
     def _managed(self, root: Path, live: LiveBroker) -> ManagedStore:
@@ -71,6 +73,9 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
     with pytest.raises(BadInputError, match="found a slave"):
         steps.hold(pair.at(pair.slave))
 
+    # The same bytes at the same offsets, and a lock of its own broker.
+    with pytest.raises(BadInputError, match="it is a slave's"):
+        steps.hold(pair.by_name(pair.slave.store))
     store = pair.by_name(pair.master.store)
     assert steps.hold(store).status.held
     assert steps.sense(store).alarms == ()
@@ -100,6 +105,12 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
 
     new = pair.by_name(pair.slave.store)
     assert steps.hold(new).status.held
+    assert steps.sense(new).alarms == ()
+    # What was set at the old master isn't put back at the new one.
+    settings = pair.slave.client.config()
+    left = steps.unmanage(store).status.notices
+    assert any("put it back to true there" in notice for notice in left)
+    assert pair.slave.client.config()["cleanFileForciblyEnable"] == settings["cleanFileForciblyEnable"]
     assert steps.sense(new).alarms == ()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import DisturbanceKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.quality.validate import validate_store
@@ -101,6 +101,7 @@ def watched(tmp_path: Path, name_server_port: int) -> Iterator[Watched]:
 
 def test_every_interference_is_noticed(watched: Watched) -> None:
     touched(watched)
+    file_that_has_no_business_there(watched)
     setting_changed(watched)
     segments_deleted_by_the_broker(watched)
     segment_removed_by_hand(watched)
@@ -119,6 +120,19 @@ def touched(watched: Watched) -> None:
     assert only(DisturbanceKind.MTIME_CHANGED, tended.alarms)
     assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
     assert watched.tend().alarms == ()
+
+
+def file_that_has_no_business_there(watched: Watched) -> None:
+    """The sample fails over it, and the hold is renewed all the same."""
+    fence, stray = watched.log.path(watched.log.names()[0]), watched.log.directory / "notes.txt"
+    held_ns = fence.stat().st_mtime_ns
+    stray.touch()
+    os.utime(fence, ns=(0, 0))
+    with pytest.raises(StorageEngineError, match=r"notes\.txt"):
+        watched.tend()
+    assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
+    stray.unlink()
+    assert watched.alarms() == ()
 
 
 def setting_changed(watched: Watched) -> None:

@@ -16,6 +16,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
 from storage_engine.wording import count_text
 
@@ -65,6 +66,8 @@ def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
 
 
 def _clean(context: Context, run: Run) -> DependentsResult:
+    # What disturbed the hold since the release is taken down before it is renewed.
+    keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
         min_offset = min(log.min_offset for log in held.snapshot.logs)
         files = context.broker.dependents(min_offset)

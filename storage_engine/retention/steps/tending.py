@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
@@ -32,7 +33,14 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
     :raises BrokerError: the running broker can't be asked.
     """
     # First, as what disturbed a hold can't be told any more once it is renewed.
-    sensed = sense(store)
+    try:
+        sensed = sense(store)
+    except (StorageEngineError, OSError):
+        if store.live is not None:
+            # Whatever can't be told of the store, a hold that isn't renewed ends.
+            with suppress(StorageEngineError):
+                hold(store, run_key=run_key)
+        raise
     status, alarms = None, list(sensed.alarms)
     if store.live is not None:
         try:

@@ -191,7 +191,11 @@ def _set_mtime(meant: Touched) -> Touched:
                 "somebody replaced it. It was not touched. Stop who does."
             )
         os.utime(fd, ns=(before.st_atime_ns, meant.mtime_ns))
-        os.fsync(fd)
+        try:
+            os.fsync(fd)
+        except OSError:
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+            raise
         after = os.fstat(fd)
         if not same_ms(after.st_mtime_ns, meant.mtime_ns):
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -266,8 +266,13 @@ def _status(store: BesideStore, state: HoldState, found: Found, more: Sequence[s
         else:
             place, ends_at_ms = file.base_offset, fence.expires_at_ms(file.mtime_ns, reserved)
         notices += _notices(store, found)
-        if deletes_by_force(found) and state.expected_settings.get(FORCIBLY) == "false":
+        ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
+        if deletes_by_force(found) and (ours or state.expected_settings.get(FORCIBLY) == "false"):
             stands = False
+            notices.append(
+                f"{FORCIBLY} is not false at broker {found.address}: until the hold is renewed, the broker "
+                "deletes whatever is held above its force level"
+            )
     except GateRefusedError as error:
         stands = False
         notices.append(str(error))

@@ -12,15 +12,20 @@ from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.rocketmq.beside.hold_state import Found, HoldState
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 
+_WITHIN_A_FRAME = "IllegalArgumentException"
+"""What becomes of a length that is none (DefaultMappedFile#selectMappedBuffer)."""
+
 
 def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
     """Of the frame that the broker has at ``offset``; "" where no message begins there.
 
-    :raises BrokerError: the broker can't be asked.
+    :raises BrokerError: the broker can't be asked, or doesn't answer that.
     """
     try:
         frame = admin.view_message(offset)
-    except BrokerRefusedError:  # the offset lies within another frame, or where none can be
+    except BrokerRefusedError as error:
+        if _WITHIN_A_FRAME not in error.remark:
+            raise
         frame = None
     return sha256(frame).hexdigest() if frame else ""
 

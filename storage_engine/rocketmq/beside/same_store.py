@@ -1,4 +1,4 @@
-"""Whether a directory is the store of the broker that answers: by newest frame and lock, not by path."""
+"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from storage_engine.exceptions import BadInputError
+import psutil
+
+from storage_engine.exceptions import BadInputError, BrokerError
 from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.remoting.access import split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.store_lock import is_locked
+from storage_engine.rocketmq.store_lock import is_locked, lock_holder
 from storage_engine.rocketmq.store_times import LogFile
+
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
+"""Where to ask who listens everywhere."""
+_LOCAL_SECONDS: Final = 3.0
 
 
 def check_same_store(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
 ) -> None:
-    """Compare the first frame of the newest segment that has one, and whether a broker runs on these files.
+    """Compare the first frame of the newest segment that has one, and which broker runs on these files.
 
-    A copy has the same frames; a broker's lock it hasn't.
+    A copy has the same frames; a broker's lock it hasn't. A slave's store has both; its lock is another
+    process's than the one that answers.
 
     :param info: asked for before the files were listed.
     :param files: of the log, in order; older ones may be gone by now.
@@ -37,6 +46,7 @@ def check_same_store(
             f"has the lock {layout.lock}: it is a copy, or a mount that doesn't show the locks of the "
             "broker's machine. Nothing was changed. Check the path, and run where the broker runs."
         )
+    _check_process(admin, info, layout)
     for file in reversed(files):
         if file.base_offset >= info.commitlog_max_offset:
             continue
@@ -51,6 +61,43 @@ def check_same_store(
             f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
             "mounted there, and the address."
         )
+
+
+def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> None:
+    """Ask the process that has the store's lock itself: the one that answers has to have started when it did.
+
+    In another container, or as a user who may not see its sockets, nobody can tell.
+    """
+    holder = lock_holder(layout)
+    if holder is None:
+        return
+    try:
+        sockets = psutil.Process(holder.pid).net_connections("tcp")
+    except psutil.Error:
+        return
+    listening = {int(one.laddr.port): one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    expected_port = split_address(admin.address)[1]
+    for port in sorted(listening, key=lambda port: (port != expected_port, port)):
+        local = f"{_where_to_ask(listening[port])}:{port}"
+        try:
+            with admin.at(local, _LOCAL_SECONDS) as itself:
+                boot_timestamp_ms = itself.runtime_info().boot_timestamp_ms
+        except BrokerError:  # it has ports of other kinds
+            continue
+        # It may have restarted meanwhile.
+        if boot_timestamp_ms in (info.boot_timestamp_ms, admin.runtime_info().boot_timestamp_ms):
+            return
+        raise BadInputError(
+            f"{layout.root}: expected the store on which broker {admin.address} runs, found that another "
+            f"one, at {local}, has the lock {layout.lock}: it is a slave's, or another broker's. Nothing was "
+            "changed. Check the path, and run on that broker's host."
+        )
+
+
+def _where_to_ask(host: str) -> str:
+    """A host of ours for an address that somebody listens at. Java listens by IPv6, which takes IPv4 in."""
+    host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
+    return f"[{host}]" if ":" in host else host
 
 
 def _check_reaches_end(

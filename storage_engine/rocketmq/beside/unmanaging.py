@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from storage_engine.model.hold import HoldStatus
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import disturbances
+from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances
 from storage_engine.rocketmq.beside.finding import find
 from storage_engine.rocketmq.beside.hold_state import Found, HoldState, load_state, save_state
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame
@@ -23,7 +23,8 @@ def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.BrokerStore.unmanage`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
-    What somebody else has set meanwhile stays as they set it.
+    What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or
+    has another store, its settings are none of ours.
 
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
     :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
@@ -33,10 +34,12 @@ def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
         state = load_state(store.memory)
         if store.memory is None or state is None:
             return HoldStatus(held=False, notices=("the store wasn't held",))
-        found = ask_known_frame(store.admin, state, find(store, now_ms))
+        found = ask_known_frame(store.admin, state, find(store, now_ms, state))
         seen = with_topics(disturbances(state, found), store.files.files.layout)
         _wait_for_last_pass(store, state, found)
-        notices = [*_put_settings_back(store, state, found), *_touched_by_others(state, found)]
+        ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
+        settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
+        notices = [*settings, *_touched_by_others(state, found)]
         fence.put_back(store.memory, state, [touched.base_offset for touched in state.touched])
         marker.remove_marker(root, state.manager)
         save_state(store.memory, None)
@@ -56,6 +59,15 @@ def _put_settings_back(store: BesideStore, state: HoldState, found: Found) -> It
             yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
 
 
+def _left_settings(state: HoldState) -> Iterator[str]:
+    """What we changed on a broker that doesn't answer any more."""
+    for changed in state.changed_settings:
+        yield (
+            f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "
+            f"to {changed.original} there, and in its broker.conf"
+        )
+
+
 def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
     for touched in state.touched:
         if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched):
@@ -68,7 +80,8 @@ def _wait_for_last_pass(store: BesideStore, state: HoldState, found: Found) -> N
         return
     # One more, as the first pass may begin up to an interval later, and the last one takes a while.
     begins_ms = max(state.last_trigger_ms, found.boot_timestamp_ms + FIRST_PASS_MS)
-    ends_ms = begins_ms + (MANUAL_PASSES + 1) * interval_ms(store.files.config)
-    left_ms = ends_ms - time.time_ns() // 1_000_000
+    passes_ms = (MANUAL_PASSES + 1) * interval_ms(store.files.config)
+    left_ms = begins_ms + passes_ms - time.time_ns() // 1_000_000
     if left_ms > 0:
-        time.sleep(left_ms / 1000)
+        # A clock that was set back makes none of it later.
+        time.sleep(min(left_ms, FIRST_PASS_MS + passes_ms) / 1000)

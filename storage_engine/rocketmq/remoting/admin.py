@@ -79,6 +79,10 @@ class BrokerAdmin:
     def close(self) -> None:
         self._connection.close()
 
+    def at(self, address: str, timeout_seconds: float) -> BrokerAdmin:
+        """The same access at another address; over TLS it has to show the same name."""
+        return BrokerAdmin(address, self._connection.access_elsewhere(timeout_seconds))
+
     def runtime_info(self) -> RuntimeInfo:
         """State of the store (GET_BROKER_RUNTIME_INFO)."""
         return self._read(codes.GET_BROKER_RUNTIME_INFO, lambda answer: bodies.runtime_info(answer.body))

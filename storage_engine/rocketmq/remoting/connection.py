@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -64,6 +65,16 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def access_elsewhere(self, timeout_seconds: float) -> Access:
+        """How the same peer is spoken to at another of its addresses."""
+        tls = self._access.tls
+        return replace(
+            self._access,
+            connect_timeout_seconds=timeout_seconds,
+            request_timeout_seconds=timeout_seconds,
+            tls=tls and replace(tls, server_name=self._name),
+        )
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
