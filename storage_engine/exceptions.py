@@ -115,6 +115,10 @@ class LakeUnavailableError(StorageEngineError):
     """The lake can't be reached, read or written (missing, read-only, full)."""
 
 
+class LakeMissingError(LakeUnavailableError):
+    """There is no lake where one is expected: no catalog, or one without our tables."""
+
+
 class LakeConflictError(StorageEngineError):
     """Other bytes are already archived under this store, lineage, log and base offset."""
 

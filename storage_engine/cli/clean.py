@@ -148,7 +148,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
 def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
     def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
         with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            return archive_all(open_lake(jobs[0].lake, create=True), jobs, advance)
+            return archive_all(open_lake(jobs[0].lake, create=False), jobs, advance)
 
     done = steps.archive_planned(managed, run_key, here)
     for notice in done.notices:

@@ -10,7 +10,7 @@ from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.garbage import LEAST_GRACE_MS, collect
+from storage_engine.lake.garbage import collect
 from storage_engine.retention.clock import clock_ms
 from storage_engine.wording import bytes_text, time_text
 
@@ -22,11 +22,12 @@ _HOUR_MS = 3_600_000
 @click.option(
     "--grace",
     "grace_hours",
-    type=click.FloatRange(min=LEAST_GRACE_MS / _HOUR_MS),
+    type=click.FloatRange(min=1),
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Leave files alone that were modified in the last HOURS, at least 1: an attempt may be running.",
+    help="Leave files alone that were modified in the last HOURS, at least 1, and 24 to remove from an "
+    "object store: an attempt may be running.",
 )
 @click.option("--delete", is_flag=True, help="Remove what is listed.")
 @json_option

@@ -146,7 +146,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
         with spark_session("storage-engine archive", spark_master) as session:
             return archive_segments(session, jobs)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        return archive_all(open_lake(jobs[0].lake, create=True), jobs, advance)
+        return archive_all(open_lake(jobs[0].lake, create=False), jobs, advance)
 
 
 @click.command()

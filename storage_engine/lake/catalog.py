@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError
 
 from storage_engine.durable import fsync_path, make_dirs
-from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog_connections import REST_CATALOG, sql_engine, sql_url
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
@@ -32,6 +32,7 @@ from storage_engine.lake.tables import (
     first_messages_schema,
     messages_properties,
     messages_schema,
+    missing_columns,
     partition_by_store,
     segments_schema,
 )
@@ -79,14 +80,15 @@ def open_lake(config: LakeConfig, *, create: bool) -> Lake:
     """Open a lake's catalog and make sure that both tables are there and are ours.
 
     :param create: make what is missing; without it a missing lake is an error and nothing is written.
-    :raises LakeUnavailableError: the lake is missing, can't be read or written, or isn't ours.
+    :raises LakeMissingError: there is none, and none was to be made.
+    :raises LakeUnavailableError: the lake can't be read or written, or isn't ours.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     sqlite_file = _sqlite_file(config)
     with lake_errors(config.location, "open the catalog"):
         if sqlite_file is not None and not sqlite_file.exists():
             if not create:
-                raise LakeUnavailableError(
+                raise LakeMissingError(
                     f"lake {config.location}: expected the catalog {sqlite_file}, found no such file. "
                     "Name the directory of an existing lake, or archive into it first."
                 )
@@ -105,14 +107,18 @@ def open_lake(config: LakeConfig, *, create: bool) -> Lake:
 def upgrade(lake: Lake) -> None:
     """Give a lake that an older version made the columns of this one.
 
+    Not to be called while :data:`CHANGE_LOCK` is held: it is taken where columns are added.
+
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.
     """
     schema = messages_schema(codec_for(_BROKER).schema)
     for load, expected in ((lake.messages, schema), (lake.segments, segments_schema())):
         for _ in range(_UPGRADE_ATTEMPTS):
             with lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
-                if not evolve(load(), expected):
+                if not missing_columns(load(), expected):
                     break
+                with CHANGE_LOCK:
+                    evolve(load(), expected)
         else:
             raise LakeUnavailableError(
                 f"lake {lake.location}: {_UPGRADE_ATTEMPTS} attempts to add columns to "
@@ -133,9 +139,11 @@ def _load_catalog(config: LakeConfig) -> Catalog:
     try:
         catalog = load_catalog(config.name, **properties)
     except (ValueError, ArgumentError) as error:
-        raise BadInputError(
-            f"lake {config.location}: the catalog's properties don't work: {error}"
-        ) from error
+        told = config.without_secrets(str(error))
+        refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {told}")
+        if told == str(error):
+            raise refusal from error
+        raise refusal from None
     if isinstance(catalog, SqlCatalog):
         catalog.engine.dispose()
         catalog.engine = sql_engine(sql_url(config.properties["uri"]))
@@ -191,7 +199,7 @@ def _check(lake: Lake) -> None:
         tables = (lake.messages(), lake.segments())
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, (NoSuchTableError, *NO_CATALOG_TABLES)):
-            raise LakeUnavailableError(
+            raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
                 f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "
                 "changed. Name the directory of an existing lake, or archive into it first."

@@ -153,6 +153,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
         what = tuple(row.sha256 for row in rows)
         return _Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
 
+    upgrade(lake)
     with CHANGE_LOCK:
         commit_steps(lake, next_step)
 

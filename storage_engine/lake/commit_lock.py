@@ -22,6 +22,12 @@ from storage_engine.lake.errors import lake_errors
 
 LOCK_NAME = "commit.lock"
 
+UNLOCKED_GRACE_MS = 24 * 3_600_000
+"""How long a file that nothing refers to is left alone, at least, in a lake that has no lock."""
+
+UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
+"""How old a proof may be that is committed to such a lake: its file must outlast the commit."""
+
 _OTHERS = {fcntl.LOCK_EX: "commits to it", fcntl.LOCK_SH: "removes files from it"}
 _COMMIT_PATIENCE_SECONDS = 600
 _REMOVE_PATIENCE_SECONDS = 30

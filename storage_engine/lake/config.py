@@ -100,6 +100,12 @@ class LakeConfig:
                 found |= {match[1], unquote(match[1])}
         return frozenset(found - {""})
 
+    def without_secrets(self, text: str) -> str:
+        """The text of somebody else's error, with ``***`` in the place of every secret of ours."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
     def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:
         """The same lake, with these properties added or replaced."""
         return replace(self, properties={**self.properties, **properties})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,15 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.exceptions import ProofError
+from storage_engine.lake.commit_lock import UNLOCKED_PROOF_MS
+from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.jobs import ProvenSegment, file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import LiveFile, live_data_files, read_files
 from storage_engine.lake.manifest_entry import iceberg_data_file
+
+_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ def missing_data(
 def prepare_data(table: Table, missing: Sequence[Missing]) -> Transaction:
     """Write the manifests of a commit that is still to be sent to the catalog.
 
-    :raises ProofError: a file is not the one that was proven.
+    :raises ProofError: a file is not the one that was proven, or in a lake without a lock it was proven so
+        long ago that somebody may be removing it.
     """
     added = [_data_file(table, item.segment) for item in missing]
     replaced = {entry.file_path: entry for item in missing for entry in item.replaces}
@@ -84,6 +90,7 @@ def prepare_data(table: Table, missing: Sequence[Missing]) -> Transaction:
 
 
 def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
+    _check_age(segment)
     with lake_errors(segment.data_file, "look for a data file"):
         found = len(table.io.new_input(segment.data_file))
     if found != segment.data_file_bytes:
@@ -92,6 +99,17 @@ def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
             "Nothing was committed. Do all hosts see the same warehouse? Run archive again."
         )
     return iceberg_data_file(table, segment.data_file, found, segment.store_id, segment.manifest_facts)
+
+
+def _check_age(segment: ProvenSegment) -> None:
+    age_ms = time.time_ns() // 1_000_000 - segment.proven_at_ms
+    if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
+        raise ProofError(
+            f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // _HOUR_MS} hours, found "
+            f"one that is {age_ms / _HOUR_MS:.1f} hours old: on object stores no lock keeps gc from removing "
+            "a file that waits for its commit. Nothing was committed. Run archive again to prove it again, "
+            "with fewer segments at a time."
+        )
 
 
 def _content(file: LiveFile) -> str:

@@ -11,6 +11,7 @@ first and the tables read after that, for removal while no commit of ours can ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,15 +24,19 @@ from pyiceberg.table import Table
 from storage_engine.durable import fsync_path
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.commit_lock import LOCK_NAME, nobody_commits
+from storage_engine.lake.commit_lock import LOCK_NAME, UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.receipts import list_stores, receipt_history
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 
-LEAST_GRACE_MS = 3_600_000
-"""A commit that takes no lock of ours may be under way with files of the last minutes."""
+LEAST_GRACE_MS = UNLOCKED_GRACE_MS
+"""For a lake without a lock: an archiver commits what it has proven in the last half of it."""
+
+_METADATA_FILE = re.compile(r"(\d+)-.*\.metadata\.json")
+
+_HOUR_MS = 3_600_000
 
 
 class GarbageKind(StrEnum):
@@ -94,22 +99,25 @@ def collect(lake: Lake, *, grace_ms: int, now_ms: int, delete: bool) -> Collecti
     :param grace_ms: how long a file that nothing refers to is left alone, in milliseconds since its last
         modification. The lock keeps our own commits safe even without one; other engines' need it, and
         on object stores ours do, too.
-    :raises BadInputError: the grace is under an hour, and files are to be removed from an object store.
-    :raises LakeUnavailableError: the lake can't be read or listed, or somebody commits all the time. What
-        was removed before the error was garbage.
+    :raises BadInputError: the grace is under :data:`LEAST_GRACE_MS`, and files are to be removed from an
+        object store.
+    :raises LakeUnavailableError: the lake can't be read or listed, its catalog is older than its files, or
+        somebody commits all the time. What was removed before the error was garbage.
     """
     tables = (lake.messages(), lake.segments())
     unlocked = [table.location() for table in tables if local_path(table.location()) is None]
     if delete and unlocked and grace_ms < LEAST_GRACE_MS:
         raise BadInputError(
-            f"{unlocked[0]}: expected a grace of at least {LEAST_GRACE_MS} ms, found {grace_ms}: on object "
-            "stores no lock keeps a commit's files from being removed. Nothing was removed. Use one that is "
-            "longer than any job that writes to the lake."
+            f"{unlocked[0]}: expected a grace of at least {LEAST_GRACE_MS // _HOUR_MS} hours, found "
+            f"{grace_ms / _HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
+            "Nothing was removed. Use one that is longer than any job that writes to the lake."
         )
     listed = [file for table in tables for file in _list(table)]
     if not delete:
+        _check_catalog(lake, listed)
         return _sort(listed, _references(lake), grace_ms, now_ms)
     with nobody_commits(lake):
+        _check_catalog(lake, listed)
         found = _sort(listed, _references(lake), grace_ms, now_ms)
         deleted = tuple(_delete(tables, found.garbage))
     return Collection(found.garbage, deleted, found.young_count, found.unknown)
@@ -132,6 +140,41 @@ def _list(table: Table) -> list[_Listed]:
             "found it missing. Nothing was removed. Does the warehouse lie where the catalog says?"
         )
     return files
+
+
+def _check_catalog(lake: Lake, listed: Sequence[_Listed]) -> None:
+    """Make sure that the catalog was not put back from an older copy: what came later would be garbage.
+
+    A commit that failed leaves metadata one version above the current one's, never two: the files were
+    listed before the tables are read here.
+
+    :raises LakeUnavailableError: a table has such metadata.
+    """
+    for table in (lake.messages(), lake.segments()):
+        current = _version(table.metadata_location)
+        newest = max(
+            (file.path for file in listed if file.table == table.name()[-1] and _is_metadata(file)),
+            key=_version,
+            default=table.metadata_location,
+        )
+        if 0 <= current < _version(newest) - 1:
+            raise LakeUnavailableError(
+                f"{table.location()}: expected no metadata much newer than {table.metadata_location}, which "
+                f"the catalog names, found {newest}. Was the catalog put back from an older copy? Nothing "
+                "was removed: the newer metadata needs files that the older does not name. Point the "
+                "catalog at the newest metadata file of each table; or, if nothing of it is needed, move "
+                "the newer metadata files away."
+            )
+
+
+def _is_metadata(file: _Listed) -> bool:
+    return file.path.removeprefix(file.root).lstrip("/").startswith("metadata/")
+
+
+def _version(location: str) -> int:
+    """The number that a metadata file's name begins with; -1 for any other file."""
+    match = _METADATA_FILE.fullmatch(location.rpartition("/")[2])
+    return int(match[1]) if match else -1
 
 
 def _sort(listed: Sequence[_Listed], referenced: set[str], grace_ms: int, now_ms: int) -> Collection:

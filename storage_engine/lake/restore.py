@@ -22,6 +22,7 @@ import pyarrow as pa
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import receipt_name, row_fault
 from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import broken_receipts, receipts
@@ -96,13 +97,14 @@ def restore(
     :param log: None: all logs.
     :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
-    :raises RestoreError: nothing there, a hole in the span, the target holds something else, it can't be
-        written, or the lake's bytes are not those of the receipt.
+    :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, the target holds
+        something else, it can't be written, or the lake's bytes are not those of the receipt.
     :raises LakeUnavailableError: the lake can't be read.
     """
     target = Path(to_dir)
     found = archived_in(lake, second, store_id, lineage=lineage, log=log)
     chosen = choose(found, span or Span(), store_id, lake.location)
+    _check_receipts(chosen)
     config = {target / name for name in config_names(chosen[0].broker)}
     _check_target(target, config | {_path(target, receipt) for receipt in chosen})
     tables = [each.messages() for each in (lake, second) if each is not None]
@@ -207,6 +209,17 @@ def _touches(receipt: Receipt, span: Span) -> bool:
     if first is None or last is None:
         return False
     return (span.from_ms is None or last >= span.from_ms) and (span.to_ms is None or first < span.to_ms)
+
+
+def _check_receipts(chosen: Sequence[Receipt]) -> None:
+    """Make sure that each says what it said when it was written."""
+    for receipt in chosen:
+        if fault := row_fault(receipt):
+            raise RestoreError(
+                f"receipt of {receipt_name(receipt)}: expected one that says what its bytes were, found that "
+                f"it can't be trusted: {fault}. Nothing was written. Run verify, and restore from a second "
+                "lake if there is one."
+            )
 
 
 def _check_target(target: Path, expected: Set[Path]) -> None:

@@ -170,6 +170,12 @@ def check_version(table: Table) -> None:
         )
 
 
+def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
+    """What a loaded table lacks, as one that an older version made does."""
+    there = {field.name for field in table.schema().fields}
+    return [field for field in expected.fields if field.name not in there]
+
+
 def evolve(table: Table, expected: Schema) -> bool:
     """Add the columns that a table of an older version lacks; their ids are never used for another.
 
@@ -179,8 +185,7 @@ def evolve(table: Table, expected: Schema) -> bool:
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
     :raises CommitFailedException: somebody else changes the table at this moment.
     """
-    there = {field.name for field in table.schema().fields}
-    missing = [field for field in expected.fields if field.name not in there]
+    missing = missing_columns(table, expected)
     if not missing:
         return False
     for field in missing:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from storage_engine.exceptions import RunStateError
@@ -322,6 +322,10 @@ class Journal:
     def store_events(self, store_id: str, step: Step, phase: Phase | None = None) -> tuple[Event, ...]:
         """The events of all runs of a store, oldest first."""
         return self._events(runs.c.store_id == store_id, step, phase)
+
+    def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
+        """The results of a step in all runs of all stores, oldest first."""
+        return self._events(true(), step, Phase.RESULT)
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
         query = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id).where(where)

@@ -126,7 +126,7 @@ def file_that_has_no_business_there(watched: Watched) -> None:
     """The sample fails over it, and the hold is renewed all the same."""
     fence, stray = watched.log.path(watched.log.names()[0]), watched.log.directory / "notes.txt"
     held_ns = fence.stat().st_mtime_ns
-    stray.touch()
+    stray.write_text("mine")
     os.utime(fence, ns=(0, 0))
     with pytest.raises(StorageEngineError, match=r"notes\.txt"):
         watched.tend()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,13 @@ def test_a_catalog_in_memory_is_refused() -> None:
 def test_an_unknown_catalog_type_is_bad_input() -> None:
     with pytest.raises(BadInputError, match="not a valid CatalogType"):
         open_lake(LakeConfig("x", {"type": "nonsense"}), create=True)
+
+
+def test_the_password_in_a_uri_that_no_catalog_takes_is_not_told() -> None:
+    config = LakeConfig("x", {"uri": "postgres://u:S3CRET@h/db"})
+    with pytest.raises(BadInputError, match=r"the catalog's properties don't work.*u:\*\*\*@h/db") as raised:
+        open_lake(config, create=True)
+    assert "S3CRET" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_read_only_lake_can_be_read_but_not_made(mount_tmpfs: Callable[[int], Path]) -> None:

@@ -65,6 +65,23 @@ def test_all_segments_land_in_one_snapshot_before_their_receipts(
     _assert_each_is_there_once(lake, proven)
 
 
+def test_where_there_is_no_lock_an_old_proof_is_not_committed(
+    lake: Lake, proven: list[ProvenSegment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours_ago = [
+        replace(proven[0], proven_at_ms=time.time_ns() // 1_000_000 - hours * 3_600_000) for hours in (13, 11)
+    ]
+    monkeypatch.setattr("storage_engine.lake.data_commit.local_path", lambda _: None)
+    with pytest.raises(ProofError, match=r"last 12 hours, found one that is 13\.0 hours old"):
+        commit_segments(lake, hours_ago[:1])
+    assert _live(lake) == []
+    assert len(commit_segments(lake, hours_ago[1:])) == 1
+
+
+def test_where_there_is_a_lock_an_old_proof_is_committed(lake: Lake, proven: list[ProvenSegment]) -> None:
+    assert len(commit_segments(lake, [replace(proven[0], proven_at_ms=1)])) == 1
+
+
 def test_more_than_a_batch_is_committed_in_several_and_in_the_order_of_the_log(
     lake: Lake, proven: list[ProvenSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from storage_engine.lake import archive, catalog, segment_reader, tables
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
+from storage_engine.lake.commit import append_receipts
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.reproof import reprove
@@ -111,3 +113,25 @@ def test_a_lake_of_an_older_version_goes_on(
     for restored in restore(lake, "store-1", tmp_path / "restored"):
         source = segments[0].parent / Path(restored.path).name
         assert Path(restored.path).read_bytes() == source.read_bytes()
+
+
+def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_lake(
+    tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LakeConfig.local(tmp_path / "lake")
+    with _older_version(monkeypatch):
+        lake = open_lake(config, create=True)
+        archive_all(lake, make_jobs(lake, segments[0]))
+    monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
+    locked: list[bool] = []
+
+    def evolve(table: Table, expected: Schema) -> bool:
+        locked.append(catalog.CHANGE_LOCK.locked())
+        return tables.evolve(table, expected)
+
+    monkeypatch.setattr(catalog, "evolve", evolve)
+    lake = open_lake(config, create=False)
+    append_receipts(lake, "store-1", lambda _: ())
+    assert LATER in _ids(lake.messages().schema())
+    assert LATER_OF_RECEIPTS in _ids(lake.segments().schema())
+    assert locked == [True, True]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.archive import archive_all, archive_segment
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.commit_lock import committing
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import Collection, GarbageKind, collect
@@ -53,7 +53,9 @@ def test_what_dead_attempts_left_is_listed_and_removed_only_when_asked(
     staged, published = (archive_segment(job) for job in make_jobs(lake, *segments[1:]))
     publish([published])
     metadata = _root(lake) / "metadata"
-    for name in ("99999-x.metadata.json", "snap-1-0-x.avro", "x-m0.avro"):
+    newest = int(Path(lake.messages().metadata_location).name.partition("-")[0])
+    failed = f"{newest + 1:05d}-x.metadata.json"
+    for name in (failed, "snap-1-0-x.avro", "x-m0.avro"):
         (metadata / name).write_bytes(b"left by a commit that failed")
     (_root(lake) / "data" / "README").write_text("somebody's")
     before = _files(lake)
@@ -62,7 +64,7 @@ def test_what_dead_attempts_left_is_listed_and_removed_only_when_asked(
         (Path(staged.staged_file).name, GarbageKind.STAGED),
         (Path(published.staged_file).name, GarbageKind.STAGED),
         (Path(published.data_file).name, GarbageKind.DATA_FILE),
-        ("99999-x.metadata.json", GarbageKind.METADATA),
+        (failed, GarbageKind.METADATA),
         ("snap-1-0-x.avro", GarbageKind.MANIFEST_LIST),
         ("x-m0.avro", GarbageKind.MANIFEST),
     }
@@ -133,6 +135,35 @@ def test_a_warehouse_that_is_not_where_the_catalog_says_is_refused(
     current.unlink()
     with pytest.raises(LakeUnavailableError):
         _collect(lake, delete=True)
+
+
+def test_a_catalog_that_was_put_back_from_an_older_copy_is_refused(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    first, second, third = segments
+    archive_all(lake, make_jobs(lake, first))
+    catalog, copy = tmp_path / "lake" / "catalog.db", tmp_path / "copy.db"
+    shutil.copyfile(catalog, copy)
+    archive_all(lake, make_jobs(lake, second))
+    archive_all(lake, make_jobs(lake, third))
+    newest = Path(lake.messages().metadata_location).name
+    before = _files(lake)
+    copy.replace(catalog)
+    lake = open_lake(lake.config, create=False)
+    for delete in (False, True):
+        with pytest.raises(LakeUnavailableError, match=f"found .*{newest}.*put back from an older copy"):
+            _collect(lake, delete=delete)
+    assert _files(lake) == before
+
+
+def test_where_there_is_no_lock_a_file_is_left_alone_for_a_day(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.lake.garbage.local_path", lambda _: None)
+    with pytest.raises(BadInputError, match="expected a grace of at least 24 hours, found 23"):
+        collect(lake, grace_ms=23 * HOUR_MS, now_ms=FAR_FUTURE_MS, delete=True)
+    assert collect(lake, grace_ms=24 * HOUR_MS, now_ms=FAR_FUTURE_MS, delete=True).deleted == ()
+    assert collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=False).garbage == ()
 
 
 def test_nothing_is_removed_while_somebody_commits(

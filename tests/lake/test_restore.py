@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pytest
 from storage_engine.exceptions import ProofError, RestoreError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import Span, choose, restore
@@ -283,11 +285,25 @@ def test_the_newest_lineage_is_restored_unless_another_is_named(
     assert Path(named[0].path).read_bytes() == old
 
 
+def test_a_receipt_that_was_changed_after_it_was_written_is_not_restored_by(
+    lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path
+) -> None:
+    table = lake.segments()
+    rows = table.scan().to_arrow()
+    column = rows.schema.get_field_index("sha256")
+    changed = [hashlib.sha256(value.as_py().encode()).hexdigest() for value in rows["sha256"]]
+    table.overwrite(rows.set_column(column, rows.schema.field(column), [changed]))
+    with pytest.raises(RestoreError, match="it was changed after it was written"):
+        restore(lake, "store-1", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
 @pytest.mark.parametrize("log", ["../../elsewhere", "/elsewhere"])
 def test_a_forged_receipt_does_not_lead_out_of_the_target(
     lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
 ) -> None:
-    forged = replace(archived[0], log=log)
+    changed = replace(archived[0], log=log)
+    forged = replace(changed, row_hash=row_hash(asdict(changed)))
     monkeypatch.setattr("storage_engine.lake.restore.receipts", lambda *_, **__: (forged,))
     with pytest.raises(RestoreError, match="expected the name of a log"):
         restore(lake, "store-1", tmp_path / "restored")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from storage_engine.exceptions import (
@@ -29,6 +30,7 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
+from storage_engine.retention.known_lakes import open_or_make
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
@@ -72,7 +74,7 @@ def archive_jobs(
         segments = sealed_segments(context) if all_sealed else _planned(context, run)
         if not segments:
             return ()
-        proofs = read_proofs(store.lakes, context.record, slots(segments), create=True, read_files=True)
+        proofs = _read_or_make(context, segments, read_files=True)
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
@@ -138,13 +140,7 @@ def archive_somewhere(
     proofs: Proofs | None = None
     for config in context.store.lakes:
         if proofs is None:
-            proofs = read_proofs(
-                context.store.lakes,
-                context.record,
-                slots(candidates),
-                create=True,
-                read_files=read_files,
-            )
+            proofs = _read_or_make(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
@@ -181,7 +177,7 @@ def archive(
         return ()
     context = open_context(store)
     with context.errors(context.run(run_key), Step.ARCHIVE):
-        return archive_all(open_lake(jobs[0].lake, create=True), jobs, progress)
+        return archive_all(open_lake(jobs[0].lake, create=False), jobs, progress)
 
 
 def begin_background_run(context: Context, run_key: str) -> Run:
@@ -211,13 +207,24 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
     context.journal.record(run, step, Phase.INTENT, new)
 
 
+def _read_or_make(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
+    """What the store's lakes prove; one that is new is made."""
+    return read_proofs(
+        context.store.lakes,
+        context.record,
+        slots(segments),
+        open_with=partial(open_or_make, journal=context.journal),
+        read_files=read_files,
+    )
+
+
 def _jobs(
     context: Context, config: LakeConfig, segments: Sequence[Segment], accept_damage: bool
 ) -> tuple[SegmentJob, ...]:
     if not segments:
         return ()
     return segment_jobs(
-        open_lake(config, create=True),
+        open_lake(config, create=False),
         segments,
         store_id=context.record.store_id,
         lineage=context.record.lineage,
