@@ -30,10 +30,11 @@ from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, creat
 from tests.integration.remoting_proxy import Fault, RemotingProxy
 from tests.integration.secured import secured_broker
 
-pytestmark = pytest.mark.integration
-
 EVERY = int(os.environ.get("STORAGE_ENGINE_BESIDE_FAULTS", "0"))
 """1: every kind of fault at every request; otherwise a few of them."""
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200 if EVERY else 600)]
+
 STRIDE = 1 if EVERY else 5
 BOUND_SECONDS = 30
 HASTY = partial(Access, connect_timeout_seconds=1.0, request_timeout_seconds=1.0)
