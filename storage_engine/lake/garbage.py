@@ -31,9 +31,6 @@ from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.receipts import list_stores, receipt_history
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 
-LEAST_GRACE_MS = UNLOCKED_GRACE_MS
-"""For a lake without a lock: an archiver commits what it has proven in the last half of it."""
-
 _METADATA_FILE = re.compile(r"(\d+)-.*\.metadata\.json")
 
 _HOUR_MS = 3_600_000
@@ -99,16 +96,16 @@ def collect(lake: Lake, *, grace_ms: int, now_ms: int, delete: bool) -> Collecti
     :param grace_ms: how long a file that nothing refers to is left alone, in milliseconds since its last
         modification. The lock keeps our own commits safe even without one; other engines' need it, and
         on object stores ours do, too.
-    :raises BadInputError: the grace is under :data:`LEAST_GRACE_MS`, and files are to be removed from an
+    :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be removed from an
         object store.
     :raises LakeUnavailableError: the lake can't be read or listed, its catalog is older than its files, or
         somebody commits all the time. What was removed before the error was garbage.
     """
     tables = (lake.messages(), lake.segments())
     unlocked = [table.location() for table in tables if local_path(table.location()) is None]
-    if delete and unlocked and grace_ms < LEAST_GRACE_MS:
+    if delete and unlocked and grace_ms < UNLOCKED_GRACE_MS:
         raise BadInputError(
-            f"{unlocked[0]}: expected a grace of at least {LEAST_GRACE_MS // _HOUR_MS} hours, found "
+            f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // _HOUR_MS} hours, found "
             f"{grace_ms / _HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
             "Nothing was removed. Use one that is longer than any job that writes to the lake."
         )

@@ -22,8 +22,8 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.disturbed import gone_spans
-from storage_engine.retention.history import released_spans, releases
+from storage_engine.retention.disturbed import all_gone_spans
+from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes
@@ -142,8 +142,7 @@ def _known(
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     if record is not None:
-        released = released_spans(journal, record.store_id, tuple(unreachable))
-        return record.store_id, (*released, *gone_spans(journal, record, unreachable)), ()
+        return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if store.policy.archive is ArchiveMode.OFF:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog import open_lake
@@ -38,6 +38,16 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
         if _subject(one) not in known
     }
     journal.record(run, Step.DISTURBED, Phase.RESULT, list(new.items()))
+
+
+def all_gone_spans(
+    journal: Journal, record: StoreRecord, unasked: Collection[str]
+) -> tuple[ReleasedSpan, ...]:
+    """What all runs deleted from a store, and what was found to have gone without them.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
+    return (*released_spans(journal, record.store_id, unasked), *gone_spans(journal, record, unasked))
 
 
 def gone_spans(

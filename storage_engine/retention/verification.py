@@ -20,7 +20,7 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.disturbed import gone_spans
+from storage_engine.retention.disturbed import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
@@ -83,10 +83,7 @@ def verify_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     store_id = record.store_id
-    released = (
-        *released_spans(journal, store_id, tuple(unreachable)),
-        *gone_spans(journal, record, unreachable),
-    )
+    released = all_gone_spans(journal, record, unreachable)
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None

@@ -16,10 +16,11 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -27,6 +28,8 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.layout import StoreLayout
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
+T = TypeVar("T")
+
 _held: set[Path] = set()
 _held_guard = threading.Lock()
 
@@ -83,16 +86,8 @@ def lock_holder(layout: StoreLayout) -> Holder | None:
 
     Never opens the file while this process holds the store.
     """
-    path = layout.lock.resolve()
-    with _held_guard:
-        if path in _held or not path.exists():
-            return None
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            pid = _locking_pid(fd)
-        finally:
-            os.close(fd)
-    return None if pid is None else Holder(pid, _process_name(pid), str(path))
+    pid = _of_another(layout, _locking_pid)
+    return None if pid is None else Holder(pid, _process_name(pid), str(layout.lock.resolve()))
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
@@ -104,16 +99,21 @@ def is_locked(layout: StoreLayout) -> bool | None:
     """
     if not sys.platform.startswith("linux"):
         return None
+    found = _of_another(layout, _lock_on)
+    return found is not None and found[0] != fcntl.F_UNLCK
+
+
+def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
+    """Look at the lock file's descriptor; None where there is no file, or this process holds the store."""
     path = layout.lock.resolve()
     with _held_guard:
         if path in _held or not path.exists():
-            return False
+            return None
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            kind, _ = _lock_on(fd)
+            return look(fd)
         finally:
             os.close(fd)
-    return kind != fcntl.F_UNLCK
 
 
 def _open(path: Path) -> int:

@@ -111,3 +111,16 @@ def archived(
     before = files(store, lake / "warehouse", lake / "catalog.db")
     yield Archived(store, lake)
     assert files(store, lake / "warehouse", lake / "catalog.db") == before
+
+
+@pytest.fixture
+def store(store_copy: Callable[[str], Path], expire: Callable[[Path], None]) -> Path:
+    """edge-frames, expired: two segments that may go, one that is active."""
+    root = store_copy("edge-frames")
+    expire(root)
+    return root
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"

@@ -9,22 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 MIB = 1 << 20
-
-
-@pytest.fixture
-def store(store_copy, expire) -> Path:
-    """edge-frames, expired: two segments that may go, one that is active."""
-    root: Path = store_copy("edge-frames")
-    expire(root)
-    return root
-
-
-@pytest.fixture
-def lake(tmp_path) -> Path:
-    return Path(tmp_path / "lake")
 
 
 def _there(store: Path) -> list[int]:

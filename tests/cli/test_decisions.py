@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from storage_engine.cli.options import managed_store
@@ -12,19 +10,6 @@ from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.disturbances import record_disturbances
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def store(store_copy, expire) -> Path:
-    """edge-frames, expired: two segments that may go, one that is active."""
-    root: Path = store_copy("edge-frames")
-    expire(root)
-    return root
-
-
-@pytest.fixture
-def lake(tmp_path) -> Path:
-    return Path(tmp_path / "lake")
 
 
 @pytest.mark.parametrize("digest", ["abc", "Z" * 64, ""])

@@ -13,7 +13,8 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.archive import archive_segment, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.garbage import LEAST_GRACE_MS, GarbageKind, collect
+from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS
+from storage_engine.lake.garbage import GarbageKind, collect
 from storage_engine.lake.jobs import SegmentJob, new_attempt
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -90,9 +91,9 @@ def test_the_collector_removes_what_nothing_refers_to_and_leaves_young_files_alo
     orphans = {whole, cut}
     with pytest.raises(BadInputError, match="no lock"):
         collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=True)
-    young = collect(lake, grace_ms=LEAST_GRACE_MS, now_ms=time.time_ns() // 1_000_000, delete=True)
+    young = collect(lake, grace_ms=UNLOCKED_GRACE_MS, now_ms=time.time_ns() // 1_000_000, delete=True)
     assert (young.garbage, young.young_count) == ((), len(orphans))
-    found = collect(lake, grace_ms=LEAST_GRACE_MS, now_ms=FAR_FUTURE_MS, delete=True)
+    found = collect(lake, grace_ms=UNLOCKED_GRACE_MS, now_ms=FAR_FUTURE_MS, delete=True)
     assert {file.path for file in found.deleted} == orphans
     assert {file.kind for file in found.garbage} == {GarbageKind.DATA_FILE}
     assert object_store.names() & {name.removeprefix(f"{BUCKET}/") for name in orphans} == set()

@@ -20,7 +20,6 @@ from storage_engine.model.validation import Status, Where
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.identity import adopt
-from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import TendResult, tend
 from storage_engine.retention.watching import watch
@@ -54,13 +53,6 @@ class Watched:
     def tend(self) -> TendResult:
         self.runs += 1
         return tend(self.store, f"tend {self.runs}")
-
-    def kinds_in_journal(self) -> set[str]:
-        journal = Journal(self.store.journal_url)
-        record = journal.find_store(self.store.real_root)
-        assert record is not None
-        events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
-        return {event.payload["disturbance"]["kind"] for event in events}
 
     def restart(self) -> None:
         self.log.broker.client.close()

@@ -84,11 +84,16 @@ def fence(found: Found, state: HoldState | None, hold_hours: int, reserved_hours
     kept = None if state is None else _lease_of(state, file)
     if kept is not None:
         left_ms = expires_at_ms(kept, reserved_hours) - found.at_ms
-        if 2 * left_ms >= hold_hours * HOUR_MS and left_ms <= (hold_hours * HOUR_MS + _SECOND_MS):
+        if not is_due(left_ms, hold_hours) and left_ms <= (hold_hours * HOUR_MS + _SECOND_MS):
             return Fence(file, kept, expires_at_ms(kept, reserved_hours))
     original = original_mtime_ns(state, file)
     mtime_ns = max(original, lease_mtime_ns(found.at_ms, hold_hours, reserved_hours))
     return Fence(file, mtime_ns, expires_at_ms(mtime_ns, reserved_hours))
+
+
+def is_due(left_ms: int, hold_hours: int) -> bool:
+    """Whether a hold of which so much is left is to be renewed: less than half of it."""
+    return 2 * left_ms < hold_hours * HOUR_MS
 
 
 def _lease_of(state: HoldState, file: SeenFile) -> int | None:

@@ -27,7 +27,7 @@ from storage_engine.exceptions import (
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.rocketmq.beside import hold
-from storage_engine.rocketmq.beside.fence import HOUR_MS, same_ms
+from storage_engine.rocketmq.beside.fence import is_due, same_ms
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state, save_state
 from storage_engine.rocketmq.beside.passes import (
     MANUAL_PASSES,
@@ -168,7 +168,8 @@ def _have_it_go(
         _check_not_too_much(store, info, prefix)
         if not left and info.commitlog_min_offset == prefix.end_offset:
             return state
-        if not _is_exposed(state) or _is_due(state, store.live.hold_hours):
+        left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
+        if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
             # The broker flushed what was just sealed, or somebody touched it, or the hold would end soon.
             state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
         if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
@@ -199,11 +200,6 @@ def _is_exposed(state: HoldState) -> bool:
         except FileNotFoundError:
             continue
     return True
-
-
-def _is_due(state: HoldState, hold_hours: int) -> bool:
-    """Whether less than half of the hold is left."""
-    return 2 * (state.ends_at_ms - time.time_ns() // 1_000_000) < hold_hours * HOUR_MS
 
 
 def _trigger(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldState:
