@@ -34,6 +34,7 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.data_file import write_rows
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.restore import restore
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec import CODEC
@@ -156,7 +157,7 @@ def measure_memory(lake: Lake, path: Path, warm_up: Path, directory: Path) -> tu
 
 
 def _watch_memory(warm_up: SegmentJob, job: SegmentJob, directory: Path, pipe: Connection) -> None:
-    lake = open_lake(job.lake, create=False)
+    lake = open_lake(job.lake)
     commit_segments(lake, [archive_segment(warm_up)])
     restore(lake, warm_up.store_id, directory / "restored-warm-up")
     idle = reset_peak()
@@ -191,7 +192,7 @@ def measure(directory: Path, shape: Shape) -> list[Bench]:
     directory.mkdir()
     paths = write_store(directory / "store", shape)[:-1]
     warm_up = write_store(directory / "warm-up", Shape(segments=3, segment_bytes=WARM_UP_BYTES))[:-1]
-    lake = open_lake(LakeConfig.local(directory / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(directory / "lake"))
     size_mib = shape.segment_bytes * len(paths) / (1 << 20)
     ours, peer = measure_archive(lake, paths, warm_up), measure_peer(lake, paths, directory)
     restored, copied, synced = measure_restore(lake, paths, directory)

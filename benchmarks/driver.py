@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.archive import jobs_of, peak_bytes, reset_peak
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
 
@@ -24,7 +24,7 @@ SEGMENT_BYTES = 64 << 10
 def measure(directory: Path, segments: int) -> tuple[int, float, float]:
     """:return: bytes by which the driver's peak is above an idle one, and processor and wall seconds."""
     paths = write_store(directory / "store", Shape(segments + 1, SEGMENT_BYTES))[:-1]
-    lake = open_lake(LakeConfig.local(directory / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(directory / "lake"))
     with spark_session("bench driver") as spark:
         archive_segments(spark, jobs_of(lake, paths[:4], "warm-up"))
         idle = reset_peak()

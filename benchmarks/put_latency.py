@@ -125,7 +125,7 @@ def cycle(store: ManagedStore, key: str) -> int:
     """
 
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-        return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+        return archive_all(open_lake(jobs[0].lake), jobs)
 
     planned = steps.make_plan(store, key, PlanRequest(manual=True, max_segments=SEGMENTS_A_CYCLE))
     steps.archive_planned(store, key, archive_with)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from benchmarks.generate import Shape, write_store
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import Selection, export_messages
+from storage_engine.lake.making import make_lake
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.store import RocketMQStore
 
@@ -24,7 +25,7 @@ def main() -> int:
         write_store(root / "store", SHAPE)
         conf = {"mappedFileSizeCommitLog": str(SHAPE.segment_bytes)}
         store = RocketMQStore.open(load_broker_config(None, conf, root=str(root / "store"))).snapshot(0)
-        lake = open_lake(LakeConfig.local(root / "lake"), create=True)
+        lake = make_lake(LakeConfig.local(root / "lake"))
         jobs = segment_jobs(
             lake,
             store.logs[0].sealed,

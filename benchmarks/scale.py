@@ -16,8 +16,9 @@ from pathlib import Path
 from benchmarks.archive import WARM_UP_BYTES, jobs_of
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
 
@@ -54,7 +55,7 @@ def run(directory: Path | None = None, segments: int = 5, segment_bytes: int = 1
     with tempfile.TemporaryDirectory(dir=directory) as work:
         paths = write_store(Path(work, "store"), Shape(segments=segments, segment_bytes=segment_bytes))[:-1]
         warm_up = write_store(Path(work, "warm-up"), Shape(segments=5, segment_bytes=WARM_UP_BYTES))[:-1]
-        lake = open_lake(LakeConfig.local(Path(work, "lake")), create=True)
+        lake = make_lake(LakeConfig.local(Path(work, "lake")))
         size_mib = segment_bytes * len(paths) / (1 << 20)
         reference = measure(REFERENCE, lake, paths, warm_up)
         benches = []

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from benchmarks.archive import jobs_of
 from benchmarks.generate import Shape, write_store
 from storage_engine.lake import archive, data_file, restore
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.rocketmq.codec import RocketMQCodec
 
 
@@ -128,7 +128,7 @@ def measure(directory: Path, shape: Shape) -> tuple[dict[str, Taken], dict[str, 
     :return: what archiving and restoring the last one took, and its archived size as a share of the raw.
     """
     paths = write_store(directory / "store", shape)[:-1]
-    lake = open_lake(LakeConfig.local(directory / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(directory / "lake"))
     archived = restored = Watch()
     share = 0.0
     for number, path in enumerate(paths):

@@ -119,6 +119,10 @@ class LakeMissingError(LakeUnavailableError):
     """There is no lake where one is expected: no catalog, or one without our tables."""
 
 
+class LakeIdentityError(LakeUnavailableError):
+    """The lake isn't the one that it should be: a copy, an older catalog, another lake's place."""
+
+
 class LakeConflictError(StorageEngineError):
     """Other bytes are already archived under this store, lineage, log and base offset."""
 

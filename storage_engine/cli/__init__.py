@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": ("store", "What a cleanup would delete, and why."),
     "lag": ("store", "How far each consumer group is behind."),
     "index-lookup": ("store", "Where the messages with a key are."),
+    "init-lake": ("init_lake", "Make a new lake."),
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),
     "restore": ("restore", "Bring archived segments back as identical files."),

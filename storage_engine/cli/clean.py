@@ -37,7 +37,7 @@ from storage_engine.wording import bytes_text, count_text
 
 @click.command()
 @store_options()
-@lake_option(new=True)
+@lake_option()
 @second_lake_option
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
 @click.option(
@@ -148,7 +148,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
 def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
     def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
         with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            return archive_all(open_lake(jobs[0].lake, create=False), jobs, advance)
+            return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
     done = steps.archive_planned(managed, run_key, here)
     for notice in done.notices:

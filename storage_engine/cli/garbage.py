@@ -37,7 +37,7 @@ def gc(lake_dir: Path, grace_hours: float, delete: bool, as_json: bool) -> int:
 
     What a snapshot in the tables, the tables' metadata log or a receipt refers to is never listed.
     """
-    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    lake = open_lake(LakeConfig.local(lake_dir))
     found = collect(lake, grace_ms=round(grace_hours * _HOUR_MS), now_ms=clock_ms(), delete=delete)
     if as_json:
         print_json(

@@ -20,7 +20,7 @@ from storage_engine.retention.steps import HoldResult
 
 @click.command()
 @store_options()
-@lake_option(new=True)
+@lake_option()
 @json_option
 def hold(
     store: Path,

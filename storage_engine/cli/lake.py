@@ -42,7 +42,7 @@ from storage_engine.wording import bytes_text
 
 @click.command()
 @store_options()
-@lake_option(new=True)
+@lake_option()
 @second_lake_option
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
@@ -146,7 +146,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
         with spark_session("storage-engine archive", spark_master) as session:
             return archive_segments(session, jobs)
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        return archive_all(open_lake(jobs[0].lake, create=False), jobs, advance)
+        return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
 
 @click.command()

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from storage_engine.cli.live_options import with_live_broker
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.brokers import open_store
@@ -59,46 +59,37 @@ def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-def lake_option(*, required: bool = True, new: bool = False) -> Callable[[Command], Command]:
-    """:param new: the command makes a lake that isn't there yet."""
+def lake_option(*, required: bool = True) -> Callable[[Command], Command]:
+    """The lake that a command works with. It has to be there: only ``init-lake`` makes one."""
     return click.option(
         "--lake",
         "lake_dir",
         type=click.Path(path_type=Path, file_okay=False),
         required=required,
-        callback=_lake_to_make if new else _lake_that_is_there,
+        callback=_lake_that_is_there,
         help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
     )
+
+
+def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
+    """Refuse a directory without a lake before anything is written: its disk may not be mounted."""
+    if lake is not None and not any((lake / name).is_file() for name in (CATALOG_FILE, DESCRIPTION)):
+        raise click.BadParameter(
+            f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
+            f"another directory, or make a lake there: storage-engine init-lake --lake {lake}",
+            context,
+            parameter,
+        )
+    return lake
 
 
 second_lake_option = click.option(
     "--second-lake",
     "second_lake_dir",
     type=click.Path(path_type=Path, file_okay=False),
+    callback=_lake_that_is_there,
     help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
 )
-
-
-def _lake_to_make(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
-    """The directory above must be there: a disk that isn't mounted must not become a lake on another one."""
-    if lake is not None and not lake.absolute().parent.is_dir():
-        raise click.BadParameter(
-            f"expected a directory {lake.absolute().parent} to make the lake {lake.name!r} in, found none. "
-            "Make it, or mount its disk.",
-            context,
-            parameter,
-        )
-    return lake
-
-
-def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
-    if lake is not None and not lake.is_dir():
-        raise click.BadParameter(
-            f"expected a lake's directory {lake}, found none. Archive into it first, or name another.",
-            context,
-            parameter,
-        )
-    return lake
 
 
 pending_policy_option = click.option(

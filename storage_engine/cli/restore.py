@@ -120,12 +120,12 @@ def restore(
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
     """Both lakes, or the one of them that can be opened, which then is all that is restored from."""
     if second_dir is None:
-        return open_lake(LakeConfig.local(lake_dir), create=False), None
+        return open_lake(LakeConfig.local(lake_dir)), None
     opened: list[Lake] = []
     failures: list[LakeUnavailableError] = []
     for directory in (lake_dir, second_dir):
         try:
-            opened.append(open_lake(LakeConfig.local(directory), create=False))
+            opened.append(open_lake(LakeConfig.local(directory)))
         except LakeUnavailableError as error:
             failures.append(error)
     if not opened:
@@ -204,7 +204,7 @@ def export(
         store_id=store_id,
         lineage=lineage,
     )
-    lake = open_lake(LakeConfig.local(lake_dir), create=False)
+    lake = open_lake(LakeConfig.local(lake_dir))
     with progress("Exporting", None) as advance:
         found = export_messages(
             lake,

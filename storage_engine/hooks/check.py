@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import DiskUsage
@@ -84,19 +83,5 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lake(name: str, config: LakeConfig) -> str:
-    if missing_sqlite_file(config.properties.get("uri", "")):
-        return f"{name}: none yet, the first archive creates it."
-    try:
-        open_lake(config, create=False)
-    except LakeUnavailableError as error:
-        if any(isinstance(cause, NoSuchTableError) for cause in _causes(error)):
-            return f"{name}: its tables are missing yet, the first archive creates them."
-        raise
+    open_lake(config)
     return f"{name}: reachable."
-
-
-def _causes(error: StorageEngineError) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__

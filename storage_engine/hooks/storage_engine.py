@@ -81,8 +81,6 @@ class StorageEngineHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Look at store, broker, journal and lake without changing any; for the form's Test button.
 
-        A lake that does not exist yet is no failure: the first archive creates it.
-
         :return: whether it works, and a sentence about it.
         """
         from storage_engine.hooks.check import check_store

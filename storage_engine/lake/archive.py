@@ -73,10 +73,14 @@ def segment_jobs(
     store_root: str,
     accept_damage: bool = False,
     bytes_per_second: int | None = None,
+    store_name: str | None = None,
+    store_host: str | None = None,
 ) -> tuple[SegmentJob, ...]:
     """Describe what to archive; the only place that asks the lake where its data files go.
 
     :param bytes_per_second: see ``pace``.
+    :param store_name: for the receipts; None: they don't say.
+    :param store_host: likewise, the machine on which the store lies.
     :raises LakeUnavailableError: when the lake can't be read.
     """
     segments = list(segments)
@@ -98,6 +102,8 @@ def segment_jobs(
             attempt=attempts.get((segment.log, segment.base_offset), ""),
             original_mtime_ns=segment.original_mtime_ns,
             bytes_per_second=bytes_per_second,
+            store_name=store_name,
+            store_host=store_host,
         )
         for segment in segments
     )
@@ -259,6 +265,8 @@ def _prove(
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,
         manifest_facts=manifest_facts,
+        store_name=job.store_name,
+        store_host=job.store_host,
     )
 
 

@@ -1,59 +1,56 @@
-"""Opening a lake: its catalog, made durable, and its two tables."""
+"""Opening a lake: its catalog, made durable, its two tables, and whether it is the lake that it should be."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from storage_engine.durable import fsync_path, make_dirs
-from storage_engine.exceptions import BadInputError, LakeMissingError, LakeUnavailableError
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeIdentityError,
+    LakeMissingError,
+    LakeUnavailableError,
+)
 from storage_engine.lake.catalog_connections import REST_CATALOG, sql_engine, sql_url
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors
+from storage_engine.lake.identity import catalog_identity, check_containment, check_mark, copy_of, lake_id_of
 from storage_engine.lake.tables import (
     COMMIT_RETRIES_PROPERTY,
     MESSAGES,
     SEGMENTS,
-    SEGMENTS_PROPERTIES,
     check_messages_schema,
+    check_segments_schema,
     check_version,
-    evolve,
-    first_messages_schema,
-    messages_properties,
     messages_schema,
-    missing_columns,
-    partition_by_store,
-    segments_schema,
 )
 
 CHANGE_LOCK = threading.Lock()
 """Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
 
-_BROKER = "rocketmq"
-
-_UPGRADE_ATTEMPTS = 20
-
-NO_CATALOG_TABLES = (OperationalError, ProgrammingError)
-"""How SQLite and PostgreSQL, each in its way, say that a SQL catalog lacks its own tables, or has them."""
+BROKER = "rocketmq"
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """An open lake. Tables are loaded anew at each call: a handle that is kept shows the past."""
+    """An open lake. Tables are loaded again at each call: a handle that is kept shows the past.
+
+    :param catalog_id: what tells its catalog from a copy of it.
+    """
 
     config: LakeConfig
     catalog: Catalog
+    catalog_id: str
 
     @property
     def location(self) -> str:
@@ -71,67 +68,90 @@ class Lake:
         """
         return self._load(SEGMENTS)
 
+    def tables(self) -> tuple[Table, Table]:
+        """Return ``messages`` and ``segments``.
+
+        :raises LakeUnavailableError: when the catalog or a table can't be read.
+        """
+        return self.messages(), self.segments()
+
     def _load(self, name: str) -> Table:
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 
 
-def open_lake(config: LakeConfig, *, create: bool) -> Lake:
-    """Open a lake's catalog and make sure that both tables are there and are ours.
+def open_lake(config: LakeConfig) -> Lake:
+    """Open a lake's catalog, and make sure that both tables are there, are ours, and are this lake's.
 
-    :param create: make what is missing; without it a missing lake is an error and nothing is written.
-    :raises LakeMissingError: there is none, and none was to be made.
-    :raises LakeUnavailableError: the lake can't be read or written, or isn't ours.
+    Nothing is written, and nothing is made.
+
+    :raises LakeMissingError: there is no lake.
+    :raises LakeIdentityError: it is a plain copy, its catalog is an older state or a copy, or another lake
+        lies in its place.
+    :raises LakeUnavailableError: the lake can't be read, or isn't ours.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
-    sqlite_file = _sqlite_file(config)
-    with lake_errors(config.location, "open the catalog"):
-        if sqlite_file is not None and not sqlite_file.exists():
-            if not create:
-                raise LakeMissingError(
-                    f"lake {config.location}: expected the catalog {sqlite_file}, found no such file. "
-                    "Name the directory of an existing lake, or archive into it first."
-                )
-            make_dirs(sqlite_file.parent)
-        catalog = _load_catalog(config)
-        lake = Lake(config, catalog)
-        if create and not _tables_exist(lake):
-            with CHANGE_LOCK:
-                _create(lake, sqlite_file)
+    lake = connect(config)
     _check(lake)
-    if create:
-        upgrade(lake)
     return lake
 
 
-def upgrade(lake: Lake) -> None:
-    """Give a lake that an older version made the columns of this one.
+def connect(config: LakeConfig) -> Lake:
+    """Open a lake's catalog, whatever is in it.
 
-    Not to be called while :data:`CHANGE_LOCK` is held: it is taken where columns are added.
-
-    :raises LakeUnavailableError: the lake can't be written, or isn't ours.
+    :raises LakeMissingError: the catalog is a file, and isn't there.
+    :raises LakeUnavailableError: the catalog can't be asked.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
-    schema = messages_schema(codec_for(_BROKER).schema)
-    for load, expected in ((lake.messages, schema), (lake.segments, segments_schema())):
-        for _ in range(_UPGRADE_ATTEMPTS):
-            with lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
-                if not missing_columns(load(), expected):
-                    break
-                with CHANGE_LOCK:
-                    evolve(load(), expected)
-        else:
-            raise LakeUnavailableError(
-                f"lake {lake.location}: {_UPGRADE_ATTEMPTS} attempts to add columns to "
-                f"{load().location()} were overtaken by other writers. Nothing was changed. Run again "
-                "when fewer write at once."
-            )
-    check_messages_schema(lake.messages().location(), schema, lake.messages().schema())
+    sqlite_file = sqlite_file_of(config)
+    if sqlite_file is not None and not sqlite_file.exists():
+        raise LakeMissingError(
+            f"lake {config.location}: expected the catalog {sqlite_file}, found no such file. Nothing was "
+            f"created. {_make_advice(config)}"
+        )
+    with lake_errors(config.location, "open the catalog"):
+        catalog = _load_catalog(config)
+        return Lake(config, catalog, catalog_identity(config, catalog))
+
+
+def _make_advice(config: LakeConfig) -> str:
+    file = sqlite_file_of(config)
+    local = file is not None and config == LakeConfig.local(file.parent)
+    arguments = f"--lake {file.parent}" if local and file else "--conn-id ID, of the store's connection"
+    return (
+        "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
+        f"init-lake {arguments}."
+    )
+
+
+def sqlite_file_of(config: LakeConfig) -> Path | None:
+    """Return the file of a SQLite catalog; None for any other.
+
+    :raises BadInputError: the catalog is a database in memory.
+    """
+    uri = config.properties.get("uri", "")
+    if not uri.startswith("sqlite"):
+        return None
+    database = make_url(uri).database
+    if not database or database == ":memory:":
+        raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
+    return Path(database)
+
+
+def tables_are_missing(error: BaseException | None) -> bool:
+    """Whether an error says that a catalog lacks its own tables or ours; a catalog that is down doesn't."""
+    if isinstance(error, NoSuchTableError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    undefined_table = getattr(error.orig, "sqlstate", None) == "42P01"
+    return undefined_table or "no such table" in str(error.orig)
 
 
 def _load_catalog(config: LakeConfig) -> Catalog:
     properties: dict[str, Any] = config.file_io_properties
     if properties.get("type") == "sql":
-        # Creating its own tables is a write; it happens in _create, on durable connections.
+        # Creating its own tables is a write; it happens where a lake is made, on durable connections.
         properties["init_catalog_tables"] = "false"
     elif properties.get("type", "rest") == "rest" and properties.get("uri", "").startswith("http"):
         properties.pop("type", None)
@@ -150,62 +170,18 @@ def _load_catalog(config: LakeConfig) -> Catalog:
     return catalog
 
 
-def _sqlite_file(config: LakeConfig) -> Path | None:
-    uri = config.properties.get("uri", "")
-    if not uri.startswith("sqlite"):
-        return None
-    database = make_url(uri).database
-    if not database or database == ":memory:":
-        raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
-    return Path(database)
-
-
-def _tables_exist(lake: Lake) -> bool:
-    try:
-        return all(lake.catalog.table_exists((lake.config.namespace, name)) for name in (MESSAGES, SEGMENTS))
-    except NO_CATALOG_TABLES:
-        return False
-
-
-def _create(lake: Lake, sqlite_file: Path | None) -> None:
-    catalog, namespace = lake.catalog, lake.config.namespace
-    if isinstance(catalog, SqlCatalog):
-        try:
-            catalog.create_tables()
-        except NO_CATALOG_TABLES as error:
-            # Two processes may make the same new lake; both find the tables in the end.
-            if "already exists" not in str(error):
-                raise
-    if sqlite_file is not None:
-        fsync_path(sqlite_file)
-        fsync_path(sqlite_file.parent)
-    with suppress(NamespaceAlreadyExistsError, IntegrityError):
-        catalog.create_namespace_if_not_exists(namespace)
-    segments = segments_schema()
-    for name, schema, properties in (
-        (MESSAGES, first_messages_schema(codec_for(_BROKER).schema), messages_properties()),
-        (SEGMENTS, segments, SEGMENTS_PROPERTIES),
-    ):
-        catalog.create_table_if_not_exists(
-            (namespace, name),
-            schema=schema,
-            partition_spec=partition_by_store(schema),
-            properties=properties,
-        )
-
-
 def _check(lake: Lake) -> None:
     try:
-        tables = (lake.messages(), lake.segments())
+        messages, segments = lake.tables()
     except LakeUnavailableError as error:
-        if isinstance(error.__cause__, (NoSuchTableError, *NO_CATALOG_TABLES)):
+        if tables_are_missing(error.__cause__):
             raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
                 f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "
-                "changed. Name the directory of an existing lake, or archive into it first."
+                f"created. {_make_advice(lake.config)}"
             ) from error
         raise
-    for table in tables:
+    for table in (messages, segments):
         check_version(table)
         retries = table.properties.get(COMMIT_RETRIES_PROPERTY)
         if retries != "0":
@@ -213,6 +189,23 @@ def _check(lake: Lake) -> None:
                 f"lake table {table.location()}: expected property {COMMIT_RETRIES_PROPERTY}=0, found "
                 f"{retries}: with built-in retries a segment could be committed twice. Set it back to 0."
             )
-    check_messages_schema(
-        tables[0].location(), messages_schema(codec_for(_BROKER).schema), tables[0].schema()
-    )
+    check_messages_schema(messages.location(), messages_schema(codec_for(BROKER).schema), messages.schema())
+    check_segments_schema(segments.location(), segments.schema())
+    _check_identity(lake, messages, segments)
+
+
+def _check_identity(lake: Lake, messages: Table, segments: Table) -> None:
+    lake_id = lake_id_of(segments)
+    if (other := lake_id_of(messages)) not in (None, lake_id):
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected both tables of lake {lake_id}, found {MESSAGES} of lake "
+            f"{other}. Nothing was changed. Bring the catalog back from a backup of one lake."
+        )
+    for table in (messages, segments):
+        check_containment(lake.config, table)
+        check_mark(table, lake_id, lake.catalog_id)
+
+
+def is_copy(lake: Lake) -> bool:
+    """Whether a lake is a copy that nobody has promoted: it is read, and nothing else."""
+    return copy_of(lake.segments()) is not None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
@@ -42,10 +46,24 @@ def sql_engine(url: URL) -> Engine:
     durable."""
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
+        event.listen(engine, "do_connect", _connect_existing)
         event.listen(engine, "connect", _make_durable)
     elif engine.dialect.driver == "psycopg":
         event.listen(engine, "do_connect", _connect_limited)
     return engine
+
+
+def new_sqlite_file(path: Path) -> None:
+    """Make an empty SQLite database if there is no file yet."""
+    with suppress(FileExistsError):
+        path.touch(exist_ok=False)
+
+
+def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:
+    """A connection to a file that is there: SQLite itself would make one, below an unmounted disk, too."""
+    path = quote(str(Path(arguments[0]).absolute()))
+    connection: sqlite3.Connection = sqlite3.connect(f"file:{path}?mode=rw", **{**keywords, "uri": True})
+    return connection
 
 
 def _make_durable(connection: Any, _record: Any) -> None:

@@ -39,7 +39,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StorageEngineError,
 )
-from storage_engine.lake.catalog import CHANGE_LOCK, Lake, upgrade
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.commit_lock import committing
 from storage_engine.lake.data_commit import Missing, missing_data, prepare_data
@@ -47,9 +47,11 @@ from storage_engine.lake.durable_io import local_path, recorded_outputs
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable
 from storage_engine.lake.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.names import proven_files, relative_name
 from storage_engine.lake.receipt_commit import prepare_receipts
 from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_in
 from storage_engine.lake.staging import publish, sweep
+from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 BATCH_SEGMENTS = 1000
@@ -99,7 +101,7 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
     if not proven:
         return ()
     _check_against_each_other(proven)
-    upgrade(lake)
+    ready_to_write(lake)
     segments = sorted(
         {segment.identity: segment for segment in proven}.values(),
         key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
@@ -122,7 +124,13 @@ def _commit_batch(
     :return: a receipt that holds for each segment.
     """
     # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
-    publish(s for s in segments if s.identity not in settled or settled[s.identity].files == (_file_of(s),))
+    messages = lake.messages()
+    publish(
+        segment
+        for segment in segments
+        if (row := settled.get(segment.identity)) is None
+        or proven_files(messages, row) == (_file_of(segment),)
+    )
     for attempt in range(_MAX_ATTEMPTS):
         with CHANGE_LOCK:
             commit_steps(lake, lambda: _next_step(lake, segments))
@@ -153,7 +161,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
         what = tuple(row.sha256 for row in rows)
         return _Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
 
-    upgrade(lake)
+    ready_to_write(lake)
     with CHANGE_LOCK:
         commit_steps(lake, next_step)
 
@@ -179,9 +187,9 @@ def _look(
                 continue
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
-            if row.files != (_file_of(segment),):
+            if proven_files(messages, row) != (_file_of(segment),):
                 others.append(row)
-            elif not live_fault(row, live):
+            elif not live_fault(messages, row, live):
                 settled[row.identity] = row
     # Whoever archived a segment anew may have found its file damaged: its length proves nothing.
     broken = broken_receipts(lake, others, read_files=True)
@@ -209,7 +217,8 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> _Step | None:
         return _Step(messages, what, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links(table, store_id) for store_id in _by_store(unsettled)}
     rows = [
-        segment.receipt() for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
+        segment.receipt(relative_name(messages, segment.data_file))
+        for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
     what = ("receipts", *(segment.data_file for segment in unsettled))
     return _Step(table, what, lambda: prepare_receipts(table, heads, rows))
@@ -219,6 +228,7 @@ def commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing."""
     with committing(lake):
         _commit_steps(lake, next_step)
+        mark_commits(lake)
 
 
 def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:

@@ -19,8 +19,9 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.small_files import HIDDEN_PREFIX
 
-LOCK_NAME = "commit.lock"
+LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
 UNLOCKED_GRACE_MS = 24 * 3_600_000
 """How long a file that nothing refers to is left alone, at least, in a lake that has no lock."""

@@ -16,6 +16,9 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 DESCRIPTION = "lake.json"
 """File in a lake's directory that says where catalog and warehouse are, when they are not below it."""
 
+CATALOG_FILE = "catalog.db"
+"""The SQLite catalog in the directory of a lake that has no such description."""
+
 DURABLE_FILE_IO = "storage_engine.lake.durable_io.DurableFileIO"
 
 S3_DEFAULTS = {
@@ -71,7 +74,7 @@ class LakeConfig:
             name="storage_engine",
             properties={
                 "type": "sql",
-                "uri": f"sqlite:///{root / 'catalog.db'}?timeout={_SQLITE_BUSY_TIMEOUT_SECONDS}",
+                "uri": f"sqlite:///{root / CATALOG_FILE}?timeout={_SQLITE_BUSY_TIMEOUT_SECONDS}",
                 "warehouse": f"file://{root / 'warehouse'}",
             },
         )

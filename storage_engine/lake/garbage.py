@@ -24,11 +24,12 @@ from pyiceberg.table import Table
 from storage_engine.durable import fsync_path
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.commit_lock import LOCK_NAME, UNLOCKED_GRACE_MS, nobody_commits
+from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.receipts import list_stores, receipt_history
+from storage_engine.lake.small_files import HIDDEN_PREFIX
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 
 _METADATA_FILE = re.compile(r"(\d+)-.*\.metadata\.json")
@@ -181,7 +182,7 @@ def _sort(listed: Sequence[_Listed], referenced: set[str], grace_ms: int, now_ms
     newest_ns = (now_ms - grace_ms) * 1_000_000
     for file in listed:
         inside = file.path.removeprefix(file.root).lstrip("/")
-        if inside == LOCK_NAME or _key(file.path) in referenced:
+        if inside.rpartition("/")[2].startswith(HIDDEN_PREFIX) or _key(file.path) in referenced:
             continue
         kind = _kind(inside)
         if file.modified_ns > newest_ns:
@@ -238,7 +239,9 @@ def _references(lake: Lake) -> set[str]:
             referenced.update(map(_key, _locations(table)))
     for store in list_stores(lake):
         for receipt in receipt_history(lake, store.store_id):
-            referenced.update(map(_key, (receipt.data_file, *(file.location for file in receipt.files))))
+            referenced.update(
+                map(_key, (receipt.data_file, *(file.location for file in receipt.proven_files)))
+            )
     return referenced
 
 

@@ -25,6 +25,8 @@ class SegmentJob:
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or
         rewritten: another engine's snapshot expiry may still delete it.
     :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
+    :param store_name: what the receipt says of the store's name.
+    :param store_host: what the receipt says of the machine on which the store lies.
     """
 
     store_id: str
@@ -40,6 +42,8 @@ class SegmentJob:
     attempt: str = ""
     original_mtime_ns: int | None = None
     bytes_per_second: int | None = None
+    store_name: str | None = None
+    store_host: str | None = None
 
     @property
     def path(self) -> str:
@@ -59,7 +63,8 @@ class SegmentJob:
 class ProvenSegment:
     """A segment whose data file was read back from the lake and is the source file, byte for byte.
 
-    The fields are those of :class:`Receipt`, without the two that make the chain.
+    The fields are those of :class:`Receipt`, without those that make the chain; ``data_file`` is the whole
+    location.
 
     :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
         to it when they are there already. Belongs to this attempt alone.
@@ -91,16 +96,21 @@ class ProvenSegment:
     proven_at_ms: int
     staged_file: str
     manifest_facts: bytes = field(repr=False)
+    store_name: str | None = None
+    store_host: str | None = None
 
     @property
     def identity(self) -> SegmentIdentity:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
-    def receipt(self) -> Receipt:
-        """The row that says so, not yet a link of its store's chain."""
-        ours = ("staged_file", "manifest_facts")
-        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ours}
-        return Receipt(**same, moved_to=None, sequence=-1, previous_hash="", row_hash="")
+    def receipt(self, data_file: str) -> Receipt:
+        """Return the row that says so, not yet a link of its store's chain.
+
+        :param data_file: the data file's name, relative to the table's location.
+        """
+        others = ("staged_file", "manifest_facts", "data_file")
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        return Receipt(**same, data_file=data_file, moved_to=None, sequence=-1, previous_hash="", row_hash="")
 
 
 def new_attempt() -> str:

@@ -108,11 +108,11 @@ def _one_log(
 ) -> list[RangeStatus]:
     cuts = sorted(
         {offset for s in local for offset in (s.start_offset, s.end_offset)}
-        | {offset for r in receipts for offset in (r.base_offset, r.end_offset)}
+        | {offset for r in receipts for offset in (r.base_offset, r.end)}
         | {offset for g in released for offset in (g.start_offset, g.end_offset)}
     )
     here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in local])
-    proven = _covering(cuts, [(r.base_offset, r.end_offset, r) for r in receipts])
+    proven = _covering(cuts, [(r.base_offset, r.end, r) for r in receipts])
     gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in released])
     rows: list[RangeStatus] = []
     for position, (start, end) in enumerate(pairwise(cuts)):
@@ -197,10 +197,10 @@ def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | Non
             Status.FAILURE,
             f"{span.name} begins at {span.start_offset}, the archived segment at {receipt.base_offset}",
         )
-    if span.end_offset != receipt.end_offset:
+    if span.end_offset != receipt.end:
         return (
             Status.FAILURE,
-            f"{span.name} ends at {span.end_offset}, the archived segment at {receipt.end_offset}",
+            f"{span.name} ends at {span.end_offset}, the archived segment at {receipt.end}",
         )
     if span.sha256 is None:
         if span.unchanged:

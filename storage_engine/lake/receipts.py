@@ -20,6 +20,7 @@ from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable, metadata_errors
 from storage_engine.lake.filters import all_equal, between
 from storage_engine.lake.live_files import LiveFile, live_data_files
+from storage_engine.lake.names import data_file_of, proven_files
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 
@@ -127,8 +128,8 @@ def broken_receipts(
     file_fault = cache(partial(_file_fault, table, read=read_files))
     broken: dict[SegmentIdentity, str] = {}
     for row in rows:
-        fault = row_fault(row) or live_fault(row, live[row.store_id])
-        if fault := fault or next(filter(None, map(file_fault, row.files)), ""):
+        fault = row_fault(row) or live_fault(table, row, live[row.store_id])
+        if fault := fault or next(filter(None, map(file_fault, proven_files(table, row))), ""):
             broken[row.identity] = fault
         if read_files and progress is not None:
             progress()
@@ -140,8 +141,9 @@ def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 
     :raises LakeUnavailableError: when that can't be found out.
     """
-    live = _live_by_store(lake.messages(), rows)
-    return tuple(row for row in rows if not row_fault(row) and live_fault(row, live[row.store_id]))
+    table = lake.messages()
+    live = _live_by_store(table, rows)
+    return tuple(row for row in rows if not row_fault(row) and live_fault(table, row, live[row.store_id]))
 
 
 def _live_by_store(table: Table, rows: Sequence[Receipt]) -> dict[str, dict[str, LiveFile]]:
@@ -154,17 +156,18 @@ def _live_by_store(table: Table, rows: Sequence[Receipt]) -> dict[str, dict[str,
     return live
 
 
-def live_fault(row: Receipt, live: Mapping[str, LiveFile]) -> str:
+def live_fault(table: Table, row: Receipt, live: Mapping[str, LiveFile]) -> str:
     """Why the table no longer has a receipt's rows in the files that prove them; "" when it has.
 
+    :param table: ``messages``.
     :param live: by location, the data files that can hold the segment.
     """
-    named = {file.location for file in row.files}
+    named = {file.location for file in proven_files(table, row)}
     data = [live[location] for location in named if location in live]
     if not data or (row.moved_to is None and len(data) != len(named)):
         return (
-            f"data file {row.data_file} is not in the table as it was written: another engine has put its "
-            f"rows into other files, or dropped them"
+            f"data file {data_file_of(table, row)} is not in the table as it was written: another engine "
+            f"has put its rows into other files, or dropped them"
         )
     deletes = {location for file in data for location in file.delete_files}
     if gone := named - {file.location for file in data} - deletes:

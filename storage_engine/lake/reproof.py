@@ -17,6 +17,7 @@ from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files, read_files
+from storage_engine.lake.names import data_file_of, relative_name
 from storage_engine.lake.receipts import live_fault, moved_receipts, receipts_in
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
@@ -74,10 +75,13 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
         return None
     if digest.hexdigest() != receipt.sha256:
         return None
-    own = (StoredFile(receipt.data_file, receipt.data_file_bytes, receipt.data_file_sha256),)
+    location = data_file_of(table, receipt)
+    own = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
+    named = (replace(file, location=relative_name(table, file.location)) for file in files)
     return replace(
         receipt,
-        moved_to=None if files == own else files_text(files),
+        data_file=relative_name(table, location),
+        moved_to=None if files == own else files_text(named),
         proof_version=PROOF_VERSION,
         proven_at_ms=time.time_ns() // 1_000_000,
     )
@@ -93,8 +97,13 @@ def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Recei
     def missing(segments: Table) -> list[Receipt]:
         # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
         last = {row.row_hash for row in receipts_in(segments, store_id, base_offsets=span)}
-        live = {file.location: file for file in live_data_files(lake.messages(), store_id, span)}
-        return [row for old_hash, row in proven.items() if old_hash in last and not live_fault(row, live)]
+        messages = lake.messages()
+        live = {file.location: file for file in live_data_files(messages, store_id, span)}
+        return [
+            row
+            for old_hash, row in proven.items()
+            if old_hash in last and not live_fault(messages, row, live)
+        ]
 
     append_receipts(lake, store_id, missing)
     made = {(row.identity, row.proven_at_ms) for row in proven.values()}

@@ -172,10 +172,10 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
         # A segment without messages has no time, but lies between two that were asked for.
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
-            if left.end_offset != right.base_offset:
+            if left.end != right.base_offset:
                 raise RestoreError(
                     f"lake {location}, store {store_id}, {log}: expected a segment at offset "
-                    f"{left.end_offset}, the next one is at {right.base_offset}. Nothing was written. A "
+                    f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
                     "broker takes no hole: restore the two sides of it into two directories."
                 )
         chosen += of_span
@@ -187,8 +187,7 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
         )
     if not chosen:
         spans = "; ".join(
-            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end_offset})"
-            for r in (*found[:1], *found[-1:])
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
         )
         raise RestoreError(
             f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
@@ -199,7 +198,7 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
 
 
 def _touches(receipt: Receipt, span: Span) -> bool:
-    if span.from_offset is not None and receipt.end_offset <= span.from_offset:
+    if span.from_offset is not None and receipt.end <= span.from_offset:
         return False
     if span.to_offset is not None and receipt.base_offset >= span.to_offset:
         return False

@@ -17,6 +17,7 @@ from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.message_batches import message_batches
+from storage_engine.lake.names import data_file_of
 from storage_engine.model.receipt import Receipt
 
 
@@ -47,8 +48,9 @@ def read_segment(
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if receipt.data_file in (untouched_files(table, [receipt]) if untouched is None else untouched):
-        yield from _from_data_file(table, receipt, memory)
+    location = data_file_of(table, receipt)
+    if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
+        yield from _from_data_file(table, location, receipt, memory)
     else:
         yield from _from_rows(table, receipt)
 
@@ -63,13 +65,14 @@ def narrow_rows(
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if receipt.data_file not in untouched:
+    location = data_file_of(table, receipt)
+    if location not in untouched:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         yield from message_batches(table, where, columns)
         return
     with (
-        parquet_errors(receipt.data_file),
-        table.io.new_input(receipt.data_file).open() as stored,
+        parquet_errors(location),
+        table.io.new_input(location).open() as stored,
         pq.ParquetFile(cast("Any", stored)) as parquet,
     ):
         for group in range(parquet.num_row_groups):
@@ -77,16 +80,16 @@ def narrow_rows(
 
 
 def _from_data_file(
-    table: Table, receipt: Receipt, memory: WindowMemory | None
+    table: Table, location: str, receipt: Receipt, memory: WindowMemory | None
 ) -> Iterator[tuple[int, memoryview]]:
     codec = codec_for(receipt.broker)
     with (
-        parquet_errors(receipt.data_file),
-        open_data_file(table.io, receipt.data_file) as stored,
+        parquet_errors(location),
+        open_data_file(table.io, location) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
         yield from segment_bytes(
-            parquet, codec, receipt.base_offset, receipt.size_bytes, receipt.data_file, memory=memory
+            parquet, codec, receipt.base_offset, receipt.size_bytes, location, memory=memory
         )
 
 
@@ -104,7 +107,5 @@ def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
-    check_tiled(
-        starts, starts + np.concatenate(sizes), receipt.base_offset, receipt.end_offset, table.location()
-    )
+    check_tiled(starts, starts + np.concatenate(sizes), receipt.base_offset, receipt.end, table.location())
     yield receipt.base_offset, out

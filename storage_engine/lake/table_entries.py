@@ -20,6 +20,7 @@ from pyiceberg.types import PrimitiveType
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import store_rows
 from storage_engine.lake.jobs import file_name, split_data_file_name
+from storage_engine.lake.names import data_file_of
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, receipt_name
@@ -45,7 +46,7 @@ class Entry:
 class StoreEntries:
     """A store's entries, told apart.
 
-    :param own: by location, those that a receipt names; a file listed twice is there once.
+    :param own: those that a receipt names, by the name that it gives them; a file listed twice is there once.
     :param findings: what is wrong with any of them, though every receipt may hold.
     """
 
@@ -74,16 +75,17 @@ def check_entries(
 
     :param committed_since: data files whose receipts came after ``rows`` was read.
     """
-    by_file = {row.data_file: row for row in rows}
+    by_file = {data_file_of(table, row): row for row in rows}
     times = Counter(entry.location for entry in entries)
-    own = {entry.location: entry for entry in entries if entry.location in by_file}
+    known = {entry.location: entry for entry in entries if entry.location in by_file}
+    own = {by_file[location].data_file: entry for location, entry in known.items()}
     others = [e for e in entries if e.location not in by_file and e.location not in committed_since]
     unreceipted = [e for e in others if split_data_file_name(file_name(e.location))[0]]
     foreign = [e for e in others if e not in unreceipted]
     moved = [row for row in rows if row.data_file not in own]
     findings = [
-        *(_listed_twice(by_file[location], times[location]) for location in own if times[location] > 1),
-        *(f for location, entry in own.items() for f in _entry_faults(table, by_file[location], entry)),
+        *(_listed_twice(by_file[location], times[location]) for location in known if times[location] > 1),
+        *(f for location, entry in known.items() for f in _entry_faults(table, by_file[location], entry)),
         *map(_without_receipt, unreceipted),
         *_too_many_rows(moved, foreign),
     ]
@@ -186,9 +188,9 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[Entry]) -> Iterat
         )
 
 
-def unreceipted_files(rows: Iterable[Receipt], entries: Iterable[Entry]) -> frozenset[str]:
+def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[Entry]) -> frozenset[str]:
     """Files that are named as archiving names them, and that no receipt names."""
-    known = {row.data_file for row in rows}
+    known = {data_file_of(table, row) for row in rows}
     return frozenset(
         entry.location
         for entry in entries

@@ -5,14 +5,15 @@ ones that a catalog gives when it creates the table; :func:`check_messages_schem
 
 A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version adds columns
 that may be empty, so that whatever knows an older or a younger one can read and write the table; a major
-version is anything else, and who doesn't know it must not touch the table.
+version is anything else, and who doesn't know it must not touch the table. Version 1 had no identity and
+named data files by whole locations; it is read, and becomes version 2 where it is written to.
 """
 
 from __future__ import annotations
 
 import itertools
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -30,8 +31,10 @@ from storage_engine.model.receipt import Receipt
 MESSAGES = "messages"
 SEGMENTS = "segments"
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
+
+READABLE_MAJORS = ("1", "2")
 
 LATER_COLUMNS: tuple[str, ...] = ()
 """Columns of ``messages`` that version 1.0 did not have, in the order in which they came. A new table gets
@@ -78,6 +81,14 @@ _COMMON_PROPERTIES = {
 SEGMENTS_PROPERTIES = _COMMON_PROPERTIES
 
 _INTEGERS = {"lineage", "proof_version"}
+
+
+def check_segments_schema(location: str, found: Schema) -> None:
+    """Make sure that the columns of ``segments`` have the ids and types that receipts are written with.
+
+    :raises LakeUnavailableError: when they haven't; missing columns that may be empty are fine.
+    """
+    _check_schema(location, segments_schema(), found, lambda field: not field.required)
 
 
 def messages_properties() -> dict[str, str]:
@@ -143,10 +154,16 @@ def check_messages_schema(location: str, expected: Schema, found: Schema) -> Non
     :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`LATER_COLUMNS`,
         are fine.
     """
+    _check_schema(location, expected, found, lambda field: field.name in LATER_COLUMNS)
+
+
+def _check_schema(
+    location: str, expected: Schema, found: Schema, may_lack: Callable[[NestedField], bool]
+) -> None:
     columns = {field.name: field for field in found.fields}
     for field in expected.fields:
         other = columns.get(field.name)
-        if other is None and field.name in LATER_COLUMNS:
+        if other is None and may_lack(field):
             continue
         if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
             raise LakeUnavailableError(
@@ -161,8 +178,8 @@ def check_version(table: Table) -> None:
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """
     found = table.properties.get(SCHEMA_VERSION_PROPERTY, "")
-    known = SCHEMA_VERSION.partition(".")[0]
-    if found.partition(".")[0] != known:
+    if found.partition(".")[0] not in READABLE_MAJORS:
+        known = ".x or ".join(READABLE_MAJORS)
         raise BadInputError(
             f"lake table {table.location()}: expected schema version {known}.x, found {found or 'none'}. "
             "Nothing was changed. Use the release of storage-engine that made it, or a later one, on every "
@@ -176,17 +193,18 @@ def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
     return [field for field in expected.fields if field.name not in there]
 
 
-def evolve(table: Table, expected: Schema) -> bool:
+def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:
     """Add the columns that a table of an older version lacks; their ids are never used for another.
 
     Data files stay as they are: a column that a file lacks is empty in its rows.
 
-    :return: whether something was added.
+    :param properties: set in the same commit.
+    :return: whether something was changed.
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
     :raises CommitFailedException: somebody else changes the table at this moment.
     """
     missing = missing_columns(table, expected)
-    if not missing:
+    if not missing and not properties:
         return False
     for field in missing:
         if field.required:
@@ -196,10 +214,11 @@ def evolve(table: Table, expected: Schema) -> bool:
                 "warehouse."
             )
     with table.transaction() as transaction:
-        with transaction.update_schema() as update:
-            for field in sorted(missing, key=lambda field: field.field_id):
-                update.add_column(field.name, field.field_type)
-        transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION})
+        if missing:
+            with transaction.update_schema() as update:
+                for field in sorted(missing, key=lambda field: field.field_id):
+                    update.add_column(field.name, field.field_type)
+        transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **(properties or {})})
     return True
 
 

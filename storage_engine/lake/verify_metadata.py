@@ -13,6 +13,7 @@ from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import check_chain, row_fault
 from storage_engine.lake.live_files import LiveFile
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import (
     broken_receipts,
     list_stores,
@@ -96,9 +97,9 @@ def _state(
         findings.append(_chain(error))
     findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
     broken = broken_receipts(lake, rows)
-    checked = check_entries(table, rows, entries, _receipted_since(lake, store_id, rows, entries))
+    checked = check_entries(table, rows, entries, _receipted_since(lake, table, store_id, rows, entries))
     live = {e.location: LiveFile(e.file, tuple(f.file_path for f in e.deletes)) for e in entries}
-    moved = frozenset(row.identity for row in rows if not row_fault(row) and live_fault(row, live))
+    moved = frozenset(row.identity for row in rows if not row_fault(row) and live_fault(table, row, live))
     return StoreState(
         store_id=store_id,
         receipts=rows,
@@ -111,19 +112,19 @@ def _state(
 
 
 def _receipted_since(
-    lake: Lake, store_id: str, rows: Sequence[Receipt], entries: Sequence[Entry]
+    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[Entry]
 ) -> frozenset[str]:
     """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
-    waiting = unreceipted_files(rows, entries)
+    waiting = unreceipted_files(table, rows, entries)
     found: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
     while waiting - found:
-        found = frozenset(row.data_file for row in receipts_in(lake.segments(), store_id))
+        found = frozenset(data_file_of(table, row) for row in receipts_in(lake.segments(), store_id))
         if time.monotonic() > until:
             break
         if waiting - found:
             time.sleep(0.5)
-    return found - {row.data_file for row in rows}
+    return found - {data_file_of(table, row) for row in rows}
 
 
 def _chain(error: ReceiptError) -> Finding:

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.names import proven_files
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.lake.staging import sha256_of
@@ -76,7 +77,9 @@ def look_at(
     fault, done, compare = moved, True, level is VerifyLevel.STORE and local is not None
     try:
         if not moved:
-            fault = next(filter(None, (_file_fault(table, file) for file in receipt.files)), "")
+            fault = next(
+                filter(None, (_file_fault(table, file) for file in proven_files(table, receipt))), ""
+            )
             if not fault and entry is not None and (wrong := statistics_fault(table, entry)):
                 findings.append(_statistics(receipt, wrong))
         if fault and not moved:

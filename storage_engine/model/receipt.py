@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-PROOF_VERSION = 1
+PROOF_VERSION = 2
 """Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
-not trusted by older code."""
+not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,20 @@ class Receipt:
     tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
     segment has no message.
 
+    The fields after ``row_hash`` came later and may be empty in any row; a field that is None leaves the
+    row's hash as it was without it.
+
+    :param data_file: relative to the ``messages`` table's location; the whole location in rows of version 1.
     :param moved_to: the files that another engine has put the segment's rows into, with the delete files
         that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
         they were written.
+    :param end_offset: offset behind the segment's last byte; None: ``base_offset`` + ``size_bytes``.
+    :param files: the segment's further files, as JSON; None: it is one file.
+    :param store_name: what people called the store when the segment was proven.
+    :param store_host: the machine on which the store lay then.
+    :param log_id: the broker's own identity of the log, where its name is none.
+    :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
+    :param evidence: what the broker said of the segment, as JSON.
     """
 
     store_id: str
@@ -78,18 +89,26 @@ class Receipt:
     sequence: int
     previous_hash: str
     row_hash: str
+    end_offset: int | None = None
+    files: str | None = None
+    store_name: str | None = None
+    store_host: str | None = None
+    log_id: str | None = None
+    digest: str | None = None
+    evidence: str | None = None
 
     @property
     def identity(self) -> SegmentIdentity:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
     @property
-    def files(self) -> tuple[StoredFile, ...]:
-        """The files that the proof rests on."""
+    def proven_files(self) -> tuple[StoredFile, ...]:
+        """The files that the proof rests on, by the names that the row gives them."""
         if self.moved_to is not None:
             return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
         return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
 
     @property
-    def end_offset(self) -> int:
-        return self.base_offset + self.size_bytes
+    def end(self) -> int:
+        """Offset behind the segment's last byte."""
+        return self.base_offset + self.size_bytes if self.end_offset is None else self.end_offset

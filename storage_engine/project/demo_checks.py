@@ -68,7 +68,7 @@ def check_outcome(
 def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, ...]:
     """The lake proves exactly the deleted segments, and gives each back as it was."""
     try:
-        lake = open_lake(LakeConfig.local(project.lake), create=False)
+        lake = open_lake(LakeConfig.local(project.lake))
         (store,) = list_stores(lake)
         history = receipt_history(lake, store.store_id)
         check_chain(history)

@@ -143,7 +143,7 @@ def _check_clients(outcome: LiveOutcome, sent: Messages) -> tuple[Check, ...]:
 def _check_lake(store: ManagedStore, outcome: LiveOutcome, sent: Messages) -> tuple[Check, ...]:
     """The lake proves what is gone, and has what the lagging group was about to read."""
     try:
-        lake = open_lake(store.lake, create=False)
+        lake = open_lake(store.lake)
         (archived,) = list_stores(lake)
         history = receipt_history(lake, archived.store_id)
         check_chain(history)

@@ -21,6 +21,7 @@ from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import LiveFile, live_data_files
+from storage_engine.lake.names import data_file_of, proven_files
 from storage_engine.lake.receipts import broken_receipts, current, receipt_history
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.model.receipt import Receipt, SegmentIdentity
@@ -220,10 +221,11 @@ def _data_files(
 
     :param hashes: of the files that were read, by location; a file may have the rows of many segments.
     """
-    named = {file.location for file in receipt.files}
+    files = proven_files(table, receipt)
+    named = {file.location for file in files}
     deletes = {name for location in named for file in live.get(location, []) for name in file.delete_files}
     facts = []
-    for stored in receipt.files:
+    for stored in files:
         size = -1
         with lake_errors(stored.location, "check a data file"), suppress(FileNotFoundError):
             size = len(table.io.new_input(stored.location))
@@ -275,7 +277,7 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
     fact = RowsFact(
         subject=f"rows of {_name(receipt)}",
         base_offset=receipt.base_offset,
-        end_offset=receipt.end_offset,
+        end_offset=receipt.end,
         first_row_offset=int(starts[0]) if len(starts) else -1,
         last_row_end=int(reached[-1]) if len(ends) else -1,
         row_bytes=int((ends - starts).sum()),
@@ -297,7 +299,7 @@ def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) ->
         with lake_errors(table.location(), "read a segment's rows"):
             return table.scan(row_filter=where, selected_fields=_ROW_COLUMNS).to_arrow()
     try:
-        with open_data_file(table.io, receipt.data_file) as stored:
+        with open_data_file(table.io, data_file_of(table, receipt)) as stored:
             return pq.read_table(stored, columns=list(_ROW_COLUMNS))
     except (pa.ArrowException, OSError):
         # A file that is no Parquet any more has no rows; that its hash differs is another fact.

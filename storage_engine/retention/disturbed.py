@@ -96,7 +96,7 @@ def gone_ranges(
     unasked: list[str] = []
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
         try:
-            lake = open_lake(config, create=False)
+            lake = open_lake(config)
             for one in gone:
                 span = (one.start_offset, one.end_offset - 1)
                 found = receipts(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreNotFoundError
+from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.host import check_host
 from storage_engine.retention.journal import Journal, StoreRecord
-from storage_engine.retention.known_lakes import open_or_make
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -35,7 +35,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     remembered = [
         row
         for lake in store.lakes
-        for row in list_stores(open_or_make(lake, journal))
+        for row in list_stores(open_lake(lake))
         if (row.store_root, row.broker) == (store.real_root, store.broker)
     ]
     if not remembered:

@@ -105,16 +105,11 @@ class Proofs:
         return Verdict(decision, Passage.REFUSED, None, doubts)
 
 
-def _open_existing(config: LakeConfig) -> Lake:
-    return open_lake(config, create=False)
-
-
 def read_proofs(
     lakes: Sequence[LakeConfig],
     record: StoreRecord,
     wanted: Collection[Slot],
     *,
-    open_with: Callable[[LakeConfig], Lake] = _open_existing,
     chain: bool = False,
     read_files: bool = False,
     looked: Callable[[], None] | None = None,
@@ -122,7 +117,6 @@ def read_proofs(
 ) -> Proofs:
     """Ask each lake for the receipts of these segments, and whether they hold.
 
-    :param open_with: what opens a lake, and makes one that isn't there yet where that is wanted.
     :param chain: where a store's chain of receipts is broken, none of them holds.
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param looked: called after each receipt whose files were read, which may take long.
@@ -132,7 +126,7 @@ def read_proofs(
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
-            asked.append(_read(open_with(config), record, wanted, chain, read_files, looked, known or {}))
+            asked.append(_read(open_lake(config), record, wanted, chain, read_files, looked, known or {}))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
     return Proofs(tuple(asked), tuple(unreachable))
@@ -147,7 +141,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     unreachable: dict[str, str] = {}
     for config in store.lakes:
         try:
-            lakes.append(open_lake(config, create=False))
+            lakes.append(open_lake(config))
         except LakeUnavailableError as error:
             unreachable[config.location] = str(error)
     if not lakes:

@@ -49,7 +49,7 @@ def verify_lake(
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: the same segments
         would be checked each time. Without a budget everything is checked, and nothing remembered.
     """
-    lake = open_lake(lake_config, create=False)
+    lake = open_lake(lake_config)
     check = partial(verify, lake, level, shown=shown)
     try:
         memory, journal = VerificationMemory(journal_url), Journal(journal_url)

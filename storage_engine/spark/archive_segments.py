@@ -64,7 +64,7 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
     """
     if not jobs:
         return ()
-    lake = open_lake(jobs[0].lake, create=False)
+    lake = open_lake(jobs[0].lake)
     outcomes = _run(spark, jobs)
     proven = [segment for outcome in outcomes for segment in outcome.proven]
     try:

@@ -82,7 +82,7 @@ def report(reports: Path) -> dict[str, Any]:
 
 
 def archived(directory: Path) -> list[int]:
-    lake = open_lake(LakeConfig.local(directory / "lake"), create=False)
+    lake = open_lake(LakeConfig.local(directory / "lake"))
     (store,) = list_stores(lake)
     return sorted(row.base_offset for row in receipts(lake, store.store_id))
 
@@ -211,7 +211,7 @@ def test_forced_cleanup_by_default_only_shows_its_plan(store_connection: Any, ru
     assert [s["base_offset"] for s in written["segments"] if s["planned"]] == [0, 1048576]
     assert written["request"]["reason"] == "disk is filling"
     assert content(store.root) == before
-    lake = open_lake(LakeConfig.local(store.directory / "lake"), create=False)
+    lake = open_lake(LakeConfig.local(store.directory / "lake"))
     assert list_stores(lake) == ()
 
 

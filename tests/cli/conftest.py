@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from storage_engine.cli import main
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "rocketmq"
 LONG_AGO_NS = time.time_ns() - 30 * 24 * 3600 * 10**9
@@ -106,6 +108,7 @@ def archived(
     """clean-stop, archived once for all tests that only look."""
     base = tmp_path_factory.mktemp("archived")
     store, lake = unpack("clean-stop", base), base / "lake"
+    make_lake(LakeConfig.local(lake))
     outcome = _run("archive", store, "--lake", lake)
     assert outcome.exit_code == 0, outcome.err
     before = files(store, lake / "warehouse", lake / "catalog.db")
@@ -123,4 +126,6 @@ def store(store_copy: Callable[[str], Path], expire: Callable[[Path], None]) -> 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
+    """An empty lake."""
+    make_lake(LakeConfig.local(tmp_path / "lake"))
     return tmp_path / "lake"

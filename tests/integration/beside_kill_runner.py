@@ -215,7 +215,7 @@ def homeless(store: ManagedStore, sha256: dict[int, str]) -> list[str]:
         return problems
     record = Journal(store.journal_url).find_store(store.real_root)
     assert record is not None
-    lake = open_lake(store.lake, create=False)
+    lake = open_lake(store.lake)
     rows = receipts(lake, record.store_id)
     check_chain(receipt_history(lake, record.store_id))
     broken = broken_receipts(lake, rows)
@@ -247,7 +247,7 @@ def after_round(store: ManagedStore, run_key: str) -> list[str]:
     expect("report", (build_report(store, run_key).outcome.value, run.state.value), ("done", "finished"))
     status = context.broker.look_at_hold(time.time_ns() // 10**6)
     expect("hold", (status.held, status.fence_offset), (True, names[0]))
-    lake = open_lake(store.lake, create=False)
+    lake = open_lake(store.lake)
     rows = receipts(lake, context.record.store_id)
     expect("broken receipts", broken_receipts(lake, rows), {})
     expect("receipts", len({row.base_offset for row in rows}), len(rows))
@@ -260,7 +260,7 @@ def lost_messages(store: ManagedStore, port: int, sent: dict[int, str]) -> list[
     """Messages that the broker took, and that neither it nor the lake has."""
     client = RemotingClient(port, ACCESS)
     min_offset = client.runtime_info().commitlog_min_offset
-    table = open_lake(store.lake, create=False).messages().scan(selected_fields=("physical_offset", "body"))
+    table = open_lake(store.lake).messages().scan(selected_fields=("physical_offset", "body"))
     rows = table.to_arrow()
     archived = dict(zip(rows["physical_offset"].to_pylist(), rows["body"].to_pylist(), strict=True))
     problems = []

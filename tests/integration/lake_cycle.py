@@ -65,7 +65,7 @@ def finish(store: ManagedStore, before: Mapping[str, str], restored: Path) -> tu
 
     :param before: :func:`contents` of the store when it was whole.
     """
-    lake = open_lake(store.lake, create=False)
+    lake = open_lake(store.lake)
     check_exactly_once(lake)
     released = steps.release(store, RUN)
     assert not released.kept

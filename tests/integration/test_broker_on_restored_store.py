@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.restore import Span, restore
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.store import RocketMQStore
@@ -51,7 +52,7 @@ def span(store: RocketMQStore) -> Span:
 @pytest.fixture(scope="module")
 def lake(store: RocketMQStore, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """A lake that has every sealed segment of the store."""
-    lake = open_lake(LakeConfig.local(tmp_path_factory.mktemp("lake")), create=True)
+    lake = make_lake(LakeConfig.local(tmp_path_factory.mktemp("lake")))
     _archive(lake, store.snapshot(0))
     return lake
 
@@ -128,7 +129,7 @@ def test_broker_builds_the_queues_of_batches_as_such(
     tmp_path: Path, name_server_port: int, ground_truth: Callable[[str, str], Any]
 ) -> None:
     source = unpack("cqext-batchcq", tmp_path / "source")
-    lake = open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(tmp_path / "lake"))
     snapshot = open_store(source).snapshot(0)
     _archive(lake, snapshot)
     restore(lake, STORE_ID, tmp_path / "store")

@@ -12,6 +12,7 @@ from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableEr
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import archive, check_exactly_once, contents, expired_store, finish, plan
@@ -62,19 +63,19 @@ def test_a_store_is_archived_released_verified_and_restored(
 def test_two_processes_that_archive_the_same_segments_have_each_once(
     lake: LakeConfig, store_copy: Callable[[str], Path]
 ) -> None:
-    open_lake(lake, create=True)
+    make_lake(lake)
     root = store_copy("clean-stop")
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
         pool.starmap(_archive_two, [(lake.to_json(), str(root))] * 2)
-    opened = open_lake(lake, create=False)
+    opened = open_lake(lake)
     assert len(receipts(opened, "store-1")) == 2
     check_exactly_once(opened)
 
 
 def _archive_two(config: str, root: str) -> None:
     """What each process does."""
-    lake = open_lake(LakeConfig.from_json(config), create=False)
+    lake = open_lake(LakeConfig.from_json(config))
     segments = [
         Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED)
         for path in sorted(Path(root, "commitlog").iterdir())[:2]

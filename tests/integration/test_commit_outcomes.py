@@ -22,6 +22,7 @@ from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, receipt_history
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal
@@ -52,7 +53,7 @@ def lake(proxy: TcpProxy, tmp_path: Path, request: pytest.FixtureRequest) -> Lak
         "warehouse": f"file://{tmp_path}/warehouse",
     }
     namespace = re.sub(r"\W+", "_", request.node.name.removeprefix("test_"))
-    return open_lake(LakeConfig("storage_engine", properties, namespace=namespace), create=True)
+    return make_lake(LakeConfig("storage_engine", properties, namespace=namespace))
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def _archive(lake: Lake, root: str, store_id: str) -> Any:
 
 def _archive_store(config: str, root: str, store_id: str) -> None:
     """What each process does."""
-    _archive(open_lake(LakeConfig.from_json(config), create=False), root, store_id)
+    _archive(open_lake(LakeConfig.from_json(config)), root, store_id)
 
 
 def _assert_each_once(lake: Lake) -> None:
@@ -125,7 +126,7 @@ def test_a_catalog_that_falls_silent_ends_in_an_error_and_run_again_it_finishes(
     with monkeypatch.context() as patched:
         patched.setattr(catalog_connections, "ANSWER_SECONDS", 1)
         patched.setattr(catalog_connections, "_POSTGRES_DEFAULTS", {"connect_timeout": "2"})
-        silent = open_lake(lake.config, create=False)
+        silent = open_lake(lake.config)
         proxy.silent_from = request_part
         began = time.monotonic()
         with pytest.raises((CommitStateUnknownError, LakeUnavailableError)):

@@ -16,6 +16,7 @@ from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS
 from storage_engine.lake.garbage import GarbageKind, collect
 from storage_engine.lake.jobs import SegmentJob, new_attempt
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import (
@@ -39,7 +40,7 @@ FAR_FUTURE_MS = 1 << 43
 @pytest.fixture
 def lake(object_store: ObjectStore, tmp_path: Path) -> Lake:
     warehouse = {"warehouse": f"s3://{BUCKET}/{tmp_path.name}"}
-    return open_lake(lake_on({**object_store.properties(), **warehouse}, tmp_path), create=True)
+    return make_lake(lake_on({**object_store.properties(), **warehouse}, tmp_path))
 
 
 @pytest.fixture
@@ -147,6 +148,6 @@ def test_credentials_that_expire_midway_end_in_an_error_that_names_the_lake_and_
         assert SECRET_KEY not in str(caught.value)
 
     config = lake.config.with_properties(object_store.properties())
-    again = open_lake(config, create=False)
+    again = open_lake(config)
     commit_segments(again, [proven, archive_segment(replace(jobs[1], lake=config))])
     check_exactly_once(again)

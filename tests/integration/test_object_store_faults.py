@@ -15,6 +15,7 @@ from pyarrow.fs import AwsStandardS3RetryStrategy
 
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
@@ -53,7 +54,7 @@ def planned(
     """A store with a plan to delete two segments, and its lake behind the proxy."""
     properties = object_store.properties(port=proxy.port)
     store = expired_store(store_copy("clean-stop"), tmp_path, lake_on(properties, tmp_path))
-    open_lake(store.lake, create=True)
+    make_lake(store.lake)
     plan(store, max_segments=2)
     return store
 
@@ -123,7 +124,7 @@ def test_a_store_that_refuses_connections_is_one_clear_error_at_every_step(
 ) -> None:
     before = contents(Path(planned.root))
     archive(planned)
-    lake = open_lake(hasty(planned).lake, create=False)
+    lake = open_lake(hasty(planned).lake)
     (summary,) = list_stores(lake)
     proxy.close()
     _fails_in_time(lambda: archive(hasty(planned)))
@@ -139,7 +140,7 @@ def test_reading_back_fails_clearly_while_data_files_are_out_of_reach(
 ) -> None:
     before = contents(Path(planned.root))
     archive(planned)
-    lake = open_lake(hasty(planned).lake, create=False)
+    lake = open_lake(hasty(planned).lake)
     (summary,) = list_stores(lake)
     proxy.fail(FaultKind.CUT_ANSWER, rf"^(GET|HEAD) .*{DATA}")
     _fails_in_time(lambda: steps.release(hasty(planned), RUN))

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.spark.session import spark_session
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, open_store, unpack
@@ -51,7 +52,7 @@ BODIES = _blocks("Compressed bodies")
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     base = tmp_path_factory.mktemp("query")
-    lake = open_lake(LakeConfig.local(base / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(base / "lake"))
     for name, store_id in STORES.items():
         snapshot = open_store(unpack(name, base / name)).snapshot(0)
         jobs = segment_jobs(

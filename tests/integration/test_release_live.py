@@ -209,7 +209,7 @@ def key(sent: Sent) -> Key:
 
 def bodies_in_lake(store: ManagedStore) -> dict[Key, str]:
     columns = ("topic", "queue_id", "queue_offset", "body")
-    rows: pa.Table = open_lake(store.lake, create=False).messages().scan(selected_fields=columns).to_arrow()
+    rows: pa.Table = open_lake(store.lake).messages().scan(selected_fields=columns).to_arrow()
     topics, queues, offsets, bodies = (rows.column(name).to_pylist() for name in columns)
     return {
         (topic, queue, offset): hashlib.sha256(body).hexdigest()

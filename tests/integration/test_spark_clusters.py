@@ -21,11 +21,12 @@ import pytest
 
 from storage_engine.exceptions import LakeUnavailableError, StoreNotFoundError
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import GarbageKind, collect
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.receipt import Receipt
@@ -51,7 +52,7 @@ def _this_python_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    return make_lake(LakeConfig.local(tmp_path / "lake"))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_every_kind_of_cluster_makes_the_same_table(
 ) -> None:
     proofs, tables = [], []
     for number, master in enumerate(("local[2]", LOCAL_CLUSTER, cluster)):
-        lake = open_lake(LakeConfig.local(tmp_path / f"lake-{number}"), create=True)
+        lake = make_lake(LakeConfig.local(tmp_path / f"lake-{number}"))
         with spark_session("test clusters", master, CLUSTER_SETTINGS) as spark:
             rows = archive_segments(spark, _jobs(lake, segments))
         assert rows == receipts(lake, "store-1")

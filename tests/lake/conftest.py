@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from storage_engine.lake.archive import SegmentJob, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.model.store import (
     DiskUsage,
     FileFacts,
@@ -31,7 +32,7 @@ SnapshotOf = Callable[[list[Path]], StoreSnapshot]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    return make_lake(LakeConfig.local(tmp_path / "lake"))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import collect
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restored_config import config_names
@@ -48,7 +49,7 @@ class Round:
         self.wanted = {f"commitlog/{path.name}": path.read_bytes() for path in self.paths}
 
     def archive(self) -> None:
-        lake = open_lake(LakeConfig.local(self.lake_dir), create=True)
+        lake = make_lake(LakeConfig.local(self.lake_dir))
         segments = [
             Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED)
             for path in self.paths
@@ -59,7 +60,7 @@ class Round:
 
     def receipts_hold(self) -> None:
         try:
-            lake = open_lake(LakeConfig.local(self.lake_dir), create=False)
+            lake = open_lake(LakeConfig.local(self.lake_dir))
         except LakeUnavailableError:
             return  # killed before it was made
         rows = receipts(lake, STORE)
@@ -67,7 +68,7 @@ class Round:
         assert broken_receipts(lake, rows) == {}
 
     def each_segment_is_there_once(self) -> None:
-        lake = open_lake(LakeConfig.local(self.lake_dir), create=False)
+        lake = open_lake(LakeConfig.local(self.lake_dir))
         rows = receipts(lake, STORE)
         check_chain(receipt_history(lake, STORE))
         assert [row.base_offset for row in rows] == [int(path.name) for path in self.paths]
@@ -84,18 +85,18 @@ class Round:
         assert at == rows[-1].end_offset
 
     def collect(self) -> None:
-        lake = open_lake(LakeConfig.local(self.lake_dir), create=False)
+        lake = open_lake(LakeConfig.local(self.lake_dir))
         collect(lake, grace_ms=0, now_ms=time.time_ns() // 10**6 + AHEAD_MS, delete=True)
 
     def nothing_else_is_there(self) -> None:
-        lake = open_lake(LakeConfig.local(self.lake_dir), create=False)
+        lake = open_lake(LakeConfig.local(self.lake_dir))
         found = collect(lake, grace_ms=0, now_ms=time.time_ns() // 10**6 + AHEAD_MS, delete=False)
         assert (found.garbage, found.young_count, found.unknown) == ((), 0, ())
         data = {f"file://{path}" for path in self.lake_dir.glob("warehouse/**/messages/data/**/*.*")}
         assert data == {row.data_file for row in receipts(lake, STORE)}
 
     def restore(self) -> None:
-        restore(open_lake(LakeConfig.local(self.lake_dir), create=False), STORE, self.target)
+        restore(open_lake(LakeConfig.local(self.lake_dir)), STORE, self.target)
 
     def restored_files_are_whole(self) -> None:
         for name, content in self.wanted.items():

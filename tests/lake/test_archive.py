@@ -21,9 +21,10 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake import archive
 from storage_engine.lake.archive import SegmentJob, archive_all, archive_segment
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.staging import discard
@@ -264,7 +265,7 @@ def test_a_full_lake_is_one_clear_error_and_nothing_is_committed(
     fingerprint: Callable[[Path], dict[str, str]],
 ) -> None:
     disk = mount_tmpfs(512 << 10)
-    lake = open_lake(LakeConfig.local(disk / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(disk / "lake"))
     store_before, lake_before = fingerprint(segments[0].parent), fingerprint(disk)
     with pytest.raises(LakeUnavailableError, match=r"No space left on device"):
         archive_all(lake, make_jobs(lake, *segments))
@@ -277,7 +278,7 @@ def test_a_lake_that_became_read_only_is_one_clear_error(
     segments: list[Path], make_jobs: MakeJobs, mount_tmpfs: Callable[[int], Path]
 ) -> None:
     disk = mount_tmpfs(8 << 20)
-    lake = open_lake(LakeConfig.local(disk / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(disk / "lake"))
     jobs = make_jobs(lake, *segments)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(LakeUnavailableError, match=r"Read-only file system"):

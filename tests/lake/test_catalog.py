@@ -12,6 +12,7 @@ from sqlalchemy import text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 
 
 def test_an_empty_lake_has_both_tables(lake: Lake) -> None:
@@ -23,33 +24,33 @@ def test_opening_again_changes_nothing(
     lake: Lake, tmp_path: Path, fingerprint: Callable[[Path], dict[str, str]]
 ) -> None:
     before = fingerprint(tmp_path)
-    open_lake(lake.config, create=True)
-    open_lake(lake.config, create=False)
+    make_lake(lake.config)
+    open_lake(lake.config)
     assert fingerprint(tmp_path) == before
 
 
 def test_a_missing_lake_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(LakeUnavailableError, match=r"catalog\.db, found no such file"):
-        open_lake(LakeConfig.local(tmp_path / "lake"), create=False)
+        open_lake(LakeConfig.local(tmp_path / "lake"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_catalog_without_our_tables_is_refused(lake: Lake) -> None:
     lake.catalog.drop_table(("storage_engine", "segments"))
     with pytest.raises(LakeUnavailableError, match="expected the tables messages and segments"):
-        open_lake(lake.config, create=False)
+        open_lake(lake.config)
 
 
 def test_an_empty_catalog_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").touch()
     with pytest.raises(LakeUnavailableError, match="expected the tables messages and segments"):
-        open_lake(LakeConfig.local(tmp_path), create=False)
+        open_lake(LakeConfig.local(tmp_path))
 
 
 def test_a_file_that_is_no_catalog_is_refused(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_bytes(b"not a database" * 1000)
     with pytest.raises(LakeUnavailableError, match="file is not a database"):
-        open_lake(LakeConfig.local(tmp_path), create=True)
+        make_lake(LakeConfig.local(tmp_path))
 
 
 def test_every_connection_to_sqlite_syncs_fully(lake: Lake) -> None:
@@ -63,39 +64,39 @@ def test_a_table_with_built_in_retries_is_refused(lake: Lake) -> None:
     with lake.messages().transaction() as transaction:
         transaction.set_properties({"commit.retry.num-retries": "4"})
     with pytest.raises(LakeUnavailableError, match=r"expected property commit\.retry\.num-retries=0"):
-        open_lake(lake.config, create=False)
+        open_lake(lake.config)
 
 
 def test_a_table_with_other_columns_is_refused(lake: Lake) -> None:
     with lake.messages().update_schema() as update:
         update.rename_column("topic", "subject")
     with pytest.raises(LakeUnavailableError, match="expected column 9 topic string, found None"):
-        open_lake(lake.config, create=False)
+        open_lake(lake.config)
 
 
 def test_a_catalog_in_memory_is_refused() -> None:
     config = LakeConfig("x", {"type": "sql", "uri": "sqlite://", "warehouse": "file:///nowhere"})
     with pytest.raises(BadInputError, match="found a database in memory"):
-        open_lake(config, create=True)
+        make_lake(config)
 
 
 def test_an_unknown_catalog_type_is_bad_input() -> None:
     with pytest.raises(BadInputError, match="not a valid CatalogType"):
-        open_lake(LakeConfig("x", {"type": "nonsense"}), create=True)
+        make_lake(LakeConfig("x", {"type": "nonsense"}))
 
 
 def test_the_password_in_a_uri_that_no_catalog_takes_is_not_told() -> None:
     config = LakeConfig("x", {"uri": "postgres://u:S3CRET@h/db"})
     with pytest.raises(BadInputError, match=r"the catalog's properties don't work.*u:\*\*\*@h/db") as raised:
-        open_lake(config, create=True)
+        make_lake(config)
     assert "S3CRET" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_read_only_lake_can_be_read_but_not_made(mount_tmpfs: Callable[[int], Path]) -> None:
     disk = mount_tmpfs(4 << 20)
     config = LakeConfig.local(disk / "lake")
-    open_lake(config, create=True)
+    make_lake(config)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert open_lake(config, create=True).messages().current_snapshot() is None
+    assert make_lake(config).messages().current_snapshot() is None
     with pytest.raises(LakeUnavailableError, match="Read-only file system"):
-        open_lake(LakeConfig.local(disk / "other"), create=True)
+        make_lake(LakeConfig.local(disk / "other"))

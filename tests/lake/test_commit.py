@@ -338,7 +338,7 @@ def test_processes_that_make_the_lake_and_archive_the_same_segments_commit_them_
         time.sleep(0.02)
     gate.touch()
     assert [process.wait() for process in processes] == [0, 0]
-    lake = open_lake(config, create=False)
+    lake = open_lake(config)
     proven = [archive_segment(job) for job in make_jobs(lake, *segments)]
     _assert_each_is_there_once(lake, proven)
     data = local_path(proven[0].data_file)
@@ -360,7 +360,7 @@ directory, gate, *paths = sys.argv[1:]
 Path(f"{gate}.{os.getpid()}").touch()
 while not Path(gate).exists():
     time.sleep(0.01)
-lake = open_lake(LakeConfig.local(directory), create=True)
+lake = make_lake(LakeConfig.local(directory))
 segments = [
     Segment("commitlog", int(Path(p).name), FileFacts.of(p), SegmentState.SEALED) for p in paths
 ]

@@ -22,7 +22,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, path = sys.argv[1:]
-lake = open_lake(LakeConfig.local(directory), create=True)
+lake = make_lake(LakeConfig.local(directory))
 segment = Segment("commitlog", int(Path(path).name), FileFacts.of(path), SegmentState.SEALED)
 archive_all(lake, segment_jobs(
     lake, [segment], store_id="store-1", lineage=0, broker="rocketmq", store_root="/store"
@@ -53,7 +53,7 @@ def test_everything_the_lake_consists_of_is_on_disk_before_the_source_is_unlinke
     subprocess.run([*command, *script], check=True, timeout=300)
     assert not source.exists()
     events = _events(trace, source)
-    lake = open_lake(LakeConfig.local(root), create=False)
+    lake = open_lake(LakeConfig.local(root))
     files = _files_of(lake.messages()) | _files_of(lake.segments()) | {root / "catalog.db"}
     assert {file.suffix for file in files} == {".parquet", ".avro", ".json", ".db"}
     for file in files:

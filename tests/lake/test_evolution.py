@@ -18,6 +18,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit import append_receipts
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
@@ -68,7 +69,7 @@ def test_a_lake_of_an_older_version_goes_on(
 ) -> None:
     config = LakeConfig.local(tmp_path / "lake")
     with _older_version(monkeypatch):
-        lake = open_lake(config, create=True)
+        lake = make_lake(config)
         archive_all(lake, make_jobs(lake, segments[0]))
         before = [_ids(table.schema()) for table in (lake.messages(), lake.segments())]
         files = {task.file.file_path for task in lake.messages().scan().plan_files()}
@@ -78,24 +79,24 @@ def test_a_lake_of_an_older_version_goes_on(
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
     monkeypatch.setattr(tables, "SCHEMA_VERSION", "1.1")
     # Reading changes nothing, and an older lake can be read.
-    lake = open_lake(config, create=False)
+    lake = open_lake(config)
     assert [_ids(table.schema()) for table in (lake.messages(), lake.segments())] == before
     (found,) = verify(lake, VerifyLevel.BYTES)
     assert (found.overall, found.findings) == (Status.OK, ())
 
-    lake = open_lake(config, create=True)
+    lake = make_lake(config)
     after = [_ids(table.schema()) for table in (lake.messages(), lake.segments())]
     assert [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)] == before
     assert after[0][LATER] == max(before[0].values()) + 1
     assert lake.messages().properties[tables.SCHEMA_VERSION_PROPERTY] == "1.1"
     # A new lake of this version has the same ids.
-    new_lake = open_lake(LakeConfig.local(tmp_path / "new"), create=True)
+    new_lake = make_lake(LakeConfig.local(tmp_path / "new"))
     assert _ids(new_lake.messages().schema()) == after[0]
 
     archive_all(lake, make_jobs(lake, *segments[:2]))
     assert files < {task.file.file_path for task in lake.messages().scan().plan_files()}
     with _older_version(monkeypatch):
-        older = open_lake(config, create=True)
+        older = make_lake(config)
         archive_all(older, make_jobs(older, segments[2]))
         assert len(list(restore(older, "store-1", tmp_path / "restored by the older"))) == 3
 
@@ -120,7 +121,7 @@ def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_l
 ) -> None:
     config = LakeConfig.local(tmp_path / "lake")
     with _older_version(monkeypatch):
-        lake = open_lake(config, create=True)
+        lake = make_lake(config)
         archive_all(lake, make_jobs(lake, segments[0]))
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
     locked: list[bool] = []
@@ -130,7 +131,7 @@ def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_l
         return tables.evolve(table, expected)
 
     monkeypatch.setattr(catalog, "evolve", evolve)
-    lake = open_lake(config, create=False)
+    lake = open_lake(config)
     append_receipts(lake, "store-1", lambda _: ())
     assert LATER in _ids(lake.messages().schema())
     assert LATER_OF_RECEIPTS in _ids(lake.segments().schema())

@@ -16,10 +16,11 @@ import pytest
 
 from storage_engine.exceptions import ExportError, ProofError
 from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 
 STORE = Path(__file__).parents[1] / "fixtures" / "rocketmq" / "clean-stop.tar.xz"
@@ -35,7 +36,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory, make_jobs) -> Lake:
     base = tmp_path_factory.mktemp("export")
     with tarfile.open(STORE) as archive:
         archive.extractall(base, filter="data")
-    lake = open_lake(LakeConfig.local(base / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(base / "lake"))
     paths = sorted((base / "A" / "commitlog").iterdir())[:SEGMENTS]
     archive_all(lake, make_jobs(lake, *paths))
     return lake

@@ -149,7 +149,7 @@ def test_a_catalog_that_was_put_back_from_an_older_copy_is_refused(
     newest = Path(lake.messages().metadata_location).name
     before = _files(lake)
     copy.replace(catalog)
-    lake = open_lake(lake.config, create=False)
+    lake = open_lake(lake.config)
     for delete in (False, True):
         with pytest.raises(LakeUnavailableError, match=f"found .*{newest}.*put back from an older copy"):
             _collect(lake, delete=delete)
@@ -184,7 +184,7 @@ def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_
         "import sys, time; from storage_engine.lake.commit_lock import nobody_commits;"
         "from storage_engine.lake.catalog import open_lake;"
         "from storage_engine.lake.config import LakeConfig\n"
-        "with nobody_commits(open_lake(LakeConfig.from_json(sys.argv[1]), create=False)):"
+        "with nobody_commits(open_lake(LakeConfig.from_json(sys.argv[1]))):"
         " print('held', flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, lake.config.to_json()]

@@ -30,7 +30,7 @@ from storage_engine.rocketmq.codec import CODEC
 for target, moment in zip(sys.argv[2::2], map(float, sys.argv[3::2])):
     child = os.fork()
     if child == 0:
-        restore(open_lake(LakeConfig.local(sys.argv[1]), create=False), "store-1", target)
+        restore(open_lake(LakeConfig.local(sys.argv[1])), "store-1", target)
         os._exit(0)
     time.sleep(moment)
     os.kill(child, signal.SIGKILL)

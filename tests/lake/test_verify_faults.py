@@ -23,6 +23,7 @@ from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.local_spans import local_spans
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import publish
 from storage_engine.lake.table_entries import list_entries
@@ -96,11 +97,11 @@ def world(
     paths = sorted((directory / "store" / "commitlog").iterdir())
     config = LakeConfig.local(directory / "lake")
     if not pristine.exists():
-        made = open_lake(config, create=True)
+        made = make_lake(config)
         archive_all(made, make_jobs(made, *paths[:2]))
         archive_all(made, make_jobs(made, paths[0], store_id="store-2"))
         shutil.copytree(directory, pristine)
-    yield World(open_lake(config, create=False), paths[:2], paths[2], make_jobs, snapshot_of(paths[:2]))
+    yield World(open_lake(config), paths[:2], paths[2], make_jobs, snapshot_of(paths[:2]))
     shutil.rmtree(directory)
     shutil.copytree(pristine, directory)
 

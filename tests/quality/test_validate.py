@@ -271,16 +271,16 @@ def repeat_a_row_in_a_data_file(case: Case) -> None:
 
 
 def delete_rows_through_the_table(case: Case) -> None:
-    table = open_lake(case.store.lake, create=False).messages()
+    table = open_lake(case.store.lake).messages()
     table.delete(f"segment_base_offset = {SEGMENT} and physical_offset < {SEGMENT + 3000}")
 
 
 def drop_a_data_file_from_the_table(case: Case) -> None:
-    open_lake(case.store.lake, create=False).messages().delete(f"segment_base_offset = {SEGMENT}")
+    open_lake(case.store.lake).messages().delete(f"segment_base_offset = {SEGMENT}")
 
 
 def edit_a_receipt(case: Case) -> None:
-    table = open_lake(case.store.lake, create=False).segments()
+    table = open_lake(case.store.lake).segments()
     rows = table.scan().to_arrow()
     edited = rows.set_column(
         rows.schema.get_field_index("message_count"),
@@ -298,7 +298,7 @@ def edit_a_receipt(case: Case) -> None:
 
 
 def remove_a_receipt(case: Case) -> None:
-    open_lake(case.store.lake, create=False).segments().delete(f"base_offset = {SEGMENT}")
+    open_lake(case.store.lake).segments().delete(f"base_offset = {SEGMENT}")
 
 
 def change_an_archived_segment(case: Case) -> None:
@@ -435,7 +435,7 @@ def test_a_left_over_queue_file_is_only_a_warning(case: Case) -> None:
 
 def test_what_the_journal_says_was_deleted_is_missed(case: Case) -> None:
     """The lake forgets everything: what was released is lost, though no gap shows in the store."""
-    lake = open_lake(case.store.lake, create=False)
+    lake = open_lake(case.store.lake)
     lake.segments().delete("base_offset >= 0")
     result = case.validate(None)
     assert places(result)[0] == (0, Where.LOST, Status.FAILURE)
@@ -443,7 +443,7 @@ def test_what_the_journal_says_was_deleted_is_missed(case: Case) -> None:
 
 
 def test_rows_that_another_engine_rewrote_still_prove_their_segment(case: Case) -> None:
-    table = open_lake(case.store.lake, create=False).messages()
+    table = open_lake(case.store.lake).messages()
     rows = table.scan(row_filter=f"segment_base_offset = {SEGMENT}").to_arrow()
     table.overwrite(rows, overwrite_filter=f"segment_base_offset = {SEGMENT}")
     result = case.validate()
@@ -452,7 +452,7 @@ def test_rows_that_another_engine_rewrote_still_prove_their_segment(case: Case) 
 
 
 def test_a_receipt_that_was_renewed_counts_and_the_chain_is_judged_with_the_one_before(case: Case) -> None:
-    lake = open_lake(case.store.lake, create=False)
+    lake = open_lake(case.store.lake)
     table = lake.messages()
     table.overwrite(
         table.scan(row_filter=f"segment_base_offset = {SEGMENT}").to_arrow(),

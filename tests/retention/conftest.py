@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
@@ -26,7 +27,7 @@ FingerprintOf = Callable[[str | Path], Fingerprint]
 
 @pytest.fixture
 def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
-    """Make a store whose segments have all expired: managed("clean-stop", policy=...)."""
+    """Make a store whose segments have all expired, and its lakes: managed("clean-stop", policy=...)."""
 
     def make(name: str = "clean-stop", **settings: Any) -> ManagedStore:
         root = store_copy(name)
@@ -39,9 +40,12 @@ def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
         for directory in directories:
             for segment in directory.iterdir():
                 os.utime(segment, ns=(old_ns, old_ns))
-        return ManagedStore.local(
+        store = ManagedStore.local(
             name, str(root), tmp_path / "managed", overrides=overrides, time_zone="UTC", **settings
         )
+        for lake in store.lakes:
+            make_lake(lake)
+        return store
 
     return make
 

@@ -170,7 +170,7 @@ def homeless(directory: Path, pristine: dict[str, str]) -> list[str]:
         return []
     record = Journal(store.journal_url).find_store(store.real_root)
     assert record is not None
-    lake = open_lake(store.lake, create=False)
+    lake = open_lake(store.lake)
     rows = receipts(lake, record.store_id)
     check_chain(receipt_history(lake, record.store_id))
     broken = broken_receipts(lake, rows)
@@ -194,7 +194,7 @@ def end_state(directory: Path) -> dict[str, Any]:
     record = journal.find_store(store.real_root)
     assert record is not None
     run = journal.run(record.store_id, RUN)
-    lake = open_lake(store.lake, create=False)
+    lake = open_lake(store.lake)
     rows = receipts(lake, record.store_id)
     check_chain(receipt_history(lake, record.store_id))
     messages = lake.messages()

@@ -130,7 +130,7 @@ def unrestorable(directory: Path, pristine: dict[str, str], to_dir: Path) -> lis
     run = journal.run(known.store_id, killing.RUN)
     meant = {event.subject for event in journal.events(run, Step.RELEASE, Phase.INTENT)}
     wanted = tuple(sorted(int(Path(name).name) for name in gone))
-    restore(open_lake(store.lake, create=False), known.store_id, to_dir, span=Span(segments=wanted))
+    restore(open_lake(store.lake), known.store_id, to_dir, span=Span(segments=wanted))
     back = killing.fingerprint(to_dir)
     return sorted(name for name in gone if back.get(name) != pristine[name] or name not in meant)
 
@@ -184,7 +184,7 @@ def restore_and_cut(archived: Path, work: Path) -> list[str]:
 
     def work_in_child() -> dict[str, str]:
         record(directory, log)
-        lake = open_lake(killing.managed(archived).lake, create=False)
+        lake = open_lake(killing.managed(archived).lake)
         (store,) = list_stores(lake)
         restore(lake, store.store_id, directory / "some" / "store")
         return killing.fingerprint(directory)

@@ -341,7 +341,7 @@ class TestReport:
         store = managed()
         for key in ("a", "b", "c"):
             do_everything(store, key, PlanRequest(manual=True, max_segments=2))
-        lake = open_lake(store.lake, create=False)
+        lake = open_lake(store.lake)
         rows = receipts(lake, identify(store, Journal(store.journal_url)).store_id)
         assert [row.base_offset for row in rows] == [n * MIB for n in range(6)]
         assert sorted(p.name for p in (Path(store.root) / "commitlog").iterdir()) == [

@@ -28,11 +28,11 @@ RENEW = ("verify", "--level", "bytes", "--renew")
 
 
 def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+    return archive_all(open_lake(jobs[0].lake), jobs)
 
 
 def lake_of(store: ManagedStore) -> Lake:
-    return open_lake(store.lake, create=False)
+    return open_lake(store.lake)
 
 
 def rows_of(lake: Lake) -> tuple[Receipt, ...]:

@@ -33,7 +33,7 @@ SEALED = 7
 
 
 def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+    return archive_all(open_lake(jobs[0].lake), jobs)
 
 
 def never(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:

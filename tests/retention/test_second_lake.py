@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    return archive_all(open_lake(jobs[0].lake, create=True), jobs)
+    return archive_all(open_lake(jobs[0].lake), jobs)
 
 
 def never(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
@@ -62,7 +62,7 @@ def bring_back(directory: Path) -> None:
 
 def held(store: ManagedStore, config: LakeConfig) -> list[int]:
     store_id = identify(store, Journal(store.journal_url)).store_id
-    return [row.base_offset for row in receipts(open_lake(config, create=False), store_id)]
+    return [row.base_offset for row in receipts(open_lake(config), store_id)]
 
 
 def plan(store: ManagedStore, run_key: str, segments: int) -> None:

@@ -13,10 +13,11 @@ import pytest
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake import verify_metadata
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -32,7 +33,7 @@ SEGMENTS = 4
 def lake(tmp_path: Path, store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(verify_metadata, "_COMMIT_SECONDS", 0.0)
     root = store_copy("clean-stop")
-    lake = open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(tmp_path / "lake"))
     chosen = [
         Segment("commitlog", number * MIB, FileFacts.of(path), SegmentState.SEALED)
         for number, path in enumerate(sorted((root / "commitlog").iterdir())[:SEGMENTS])

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFrameError
 from storage_engine.lake.archive import archive_segment, segment_jobs
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.jobs import ProvenSegment
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -46,7 +46,7 @@ def test_any_segment_comes_back_from_the_lake_as_it_was(
     tmp_path: Path,
 ) -> None:
     """Each example is archived with proof; all of them, back to back, are one store's log in the end."""
-    lake = open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    lake = make_lake(LakeConfig.local(tmp_path / "lake"))
     identity = {"store_id": "s", "lineage": 0, "broker": "rocketmq", "store_root": str(tmp_path / "store")}
     written: dict[int, bytes] = {}
     proven: list[ProvenSegment] = []

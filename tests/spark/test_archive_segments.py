@@ -19,10 +19,11 @@ from storage_engine.exceptions import (
     StoreNotFoundError,
 )
 from storage_engine.lake.archive import segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -43,7 +44,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return open_lake(LakeConfig.local(tmp_path / "lake"), create=True)
+    return make_lake(LakeConfig.local(tmp_path / "lake"))
 
 
 @pytest.fixture

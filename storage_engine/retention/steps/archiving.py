@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from storage_engine.exceptions import (
@@ -29,8 +28,8 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run, segment_subject
+from storage_engine.retention.host import this_host
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
-from storage_engine.retention.known_lakes import open_or_make
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
@@ -74,7 +73,7 @@ def archive_jobs(
         segments = sealed_segments(context) if all_sealed else _planned(context, run)
         if not segments:
             return ()
-        proofs = _read_or_make(context, segments, read_files=True)
+        proofs = _read(context, segments, read_files=True)
         record_intents(context, run, Step.ARCHIVE, segments)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
@@ -140,7 +139,7 @@ def archive_somewhere(
     proofs: Proofs | None = None
     for config in context.store.lakes:
         if proofs is None:
-            proofs = _read_or_make(context, candidates, read_files=read_files)
+            proofs = _read(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
@@ -177,7 +176,7 @@ def archive(
         return ()
     context = open_context(store)
     with context.errors(context.run(run_key), Step.ARCHIVE):
-        return archive_all(open_lake(jobs[0].lake, create=False), jobs, progress)
+        return archive_all(open_lake(jobs[0].lake), jobs, progress)
 
 
 def begin_background_run(context: Context, run_key: str) -> Run:
@@ -207,13 +206,12 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
     context.journal.record(run, step, Phase.INTENT, new)
 
 
-def _read_or_make(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
-    """What the store's lakes prove; one that is new is made."""
+def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
+    """What the store's lakes prove."""
     return read_proofs(
         context.store.lakes,
         context.record,
         slots(segments),
-        open_with=partial(open_or_make, journal=context.journal),
         read_files=read_files,
     )
 
@@ -224,7 +222,7 @@ def _jobs(
     if not segments:
         return ()
     return segment_jobs(
-        open_lake(config, create=False),
+        open_lake(config),
         segments,
         store_id=context.record.store_id,
         lineage=context.record.lineage,
@@ -232,6 +230,8 @@ def _jobs(
         store_root=context.store.real_root,
         accept_damage=accept_damage,
         bytes_per_second=context.store.policy.archive_bytes_per_second,
+        store_name=context.store.name,
+        store_host=this_host(),
     )
 
 

@@ -1,0 +1,68 @@
+"""init-lake: the one command that makes a lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import json_option
+from storage_engine.cli.output import print_json
+from storage_engine.exceptions import LakeMissingError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import lake_id_of
+from storage_engine.lake.making import make_lake
+
+
+@click.command("init-lake")
+@click.option(
+    "--lake",
+    "lake_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
+)
+@click.option("--conn-id", help="Airflow connection of a store whose lake, and second lake, to make.")
+@json_option
+def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
+    """Make a lake where there is none. One that is there is left as it is.
+
+    No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
+    lake in the place of the old one.
+    """
+    if (lake_dir is None) == (conn_id is None):
+        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+    made = [_make(config) for config in _configs(lake_dir, conn_id)]
+    if as_json:
+        print_json({"lakes": made})
+        return 0
+    for lake in made:
+        said = "made" if lake["made"] else "is there already"
+        click.echo(f"Lake {lake['lake_id']} {said}: {lake['location']}")
+    if lake_dir is not None:
+        click.echo(f"Next: storage-engine archive STORE --lake {lake_dir}")
+    return 0
+
+
+def _configs(lake_dir: Path | None, conn_id: str | None) -> list[LakeConfig]:
+    if conn_id is not None:
+        from storage_engine.hooks.storage_engine import StorageEngineHook
+
+        return list(StorageEngineHook(conn_id).managed_store.lakes)
+    assert lake_dir is not None
+    if not lake_dir.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"expected a directory {lake_dir.absolute().parent} to make the lake {lake_dir.name!r} in, found "
+            "none. Make it, or mount its disk.",
+            param_hint="--lake",
+        )
+    return [LakeConfig.local(lake_dir)]
+
+
+def _make(config: LakeConfig) -> dict[str, object]:
+    made = False
+    try:
+        lake = open_lake(config)
+    except LakeMissingError:
+        lake, made = make_lake(config), True
+    return {"lake_id": lake_id_of(lake.segments()), "location": lake.location, "made": made}

@@ -1,0 +1,231 @@
+"""Which lake this is: told by three witnesses, so that a copy or an older state is never taken for the lake.
+
+A UUID, which every copy has too, tells another lake. A **mark** below each table's location says which
+catalog committed last, and what: a copied catalog, or one that was put back from a backup, contradicts it.
+And a table that lies outside its own warehouse is a plain copy's. The stores' stamps are the fourth witness
+(:mod:`storage_engine.retention.stamp`).
+
+The mark is written after each commit, before anything is deleted on its proof. One that is older than the
+catalog is no contradiction: its writer was killed between the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from sqlalchemy import make_url, text
+
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.small_files import HIDDEN_PREFIX, read_small_file, replace_small_file
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+LAKE_ID_PROPERTY = "storage-engine.lake-id"
+"""Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
+
+COPY_OF_PROPERTY = "storage-engine.copy-of"
+"""Of both tables of a copy that nobody has promoted: UUID of the lake that it was made from."""
+
+MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
+
+_METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
+
+_POSTGRES_IDENTITY = text(
+    "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+    "current_schema() FROM pg_control_system()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a table's location says of the lake that it belongs to.
+
+    :param catalog: identity of the catalog that committed last.
+    :param metadata: name of the table's metadata file that was committed last.
+    :param pending: the lake gets its identity at this moment; the table may not have it yet.
+    """
+
+    lake_id: str
+    table_uuid: str
+    catalog: str
+    metadata: str
+    pending: bool = False
+
+
+def lake_id_of(table: Table) -> str | None:
+    """Return the UUID of a loaded table's lake; None: an older version made it, nothing wrote to it since."""
+    return table.properties.get(LAKE_ID_PROPERTY)
+
+
+def copy_of(table: Table) -> str | None:
+    """Return what a loaded table's lake is a copy of; None: it may be written."""
+    return table.properties.get(COPY_OF_PROPERTY)
+
+
+def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
+    """Return what tells a catalog from a copy of it at another place.
+
+    Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
+    elsewhere doesn't have; of a REST catalog its address.
+
+    :raises LakeUnavailableError: the catalog can't be asked.
+    """
+    uri = config.properties.get("uri", "")
+    if isinstance(catalog, SqlCatalog):
+        url = make_url(uri)
+        if catalog.engine.dialect.name == "sqlite":
+            where = f"sqlite:{os.path.realpath(url.database or '')}"
+        elif catalog.engine.dialect.name == "postgresql":
+            with catalog.engine.connect() as connection:
+                where = "postgresql:" + "/".join(map(str, connection.execute(_POSTGRES_IDENTITY).one()))
+        else:
+            where = f"{url.get_backend_name()}:{url.host}:{url.port}/{url.database}"
+        return f"{where} {config.name} {config.namespace}"
+    prefix = config.properties.get("prefix", "")
+    return f"rest:{uri.rstrip('/')} {config.properties.get('warehouse', '')} {prefix} {config.namespace}"
+
+
+def read_mark(table: Table) -> Mark | None:
+    """Return the mark below a loaded table's location; None: there is none.
+
+    :raises LakeUnavailableError: it can't be read, or isn't one.
+    """
+    location = mark_location(table.location())
+    data = read_small_file(table.io, location)
+    return None if data is None else parse_mark(data, location)
+
+
+def parse_mark(data: bytes, location: str) -> Mark:
+    """
+    :param location: where it was found, for the message.
+    :raises LakeUnavailableError: it isn't a mark.
+    """
+    try:
+        return from_jsonable(Mark, json.loads(data), location)
+    except (ValueError, BadInputError) as error:
+        raise LakeUnavailableError(
+            f"{location}: expected a mark of storage-engine as JSON, found something else ({error}). "
+            "Nothing was changed. Bring the file back from a backup, or run storage-engine lake relocate, "
+            "which looks at every file and writes it again."
+        ) from error
+
+
+def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> None:
+    """Record that a catalog has committed what was loaded of a table.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
+    mark = Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
+    if read_mark(table) != mark:
+        data = json.dumps(to_jsonable(mark), indent=1).encode()
+        replace_small_file(table.io, mark_location(table.location()), data)
+
+
+def mark_location(table_location: str) -> str:
+    """Return where the mark of a table is."""
+    return f"{table_location.rstrip('/')}/{MARK_NAME}"
+
+
+def check_containment(config: LakeConfig, table: Table) -> None:
+    """Make sure that a table lies below its lake's own warehouse.
+
+    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    """
+    warehouse = config.properties.get("warehouse", "")
+    if "://" not in warehouse and not warehouse.startswith("/"):
+        # A REST catalog's warehouse is a name.
+        return
+    if not is_below(table.location(), warehouse):
+        raise LakeIdentityError(
+            f"lake {config.location}: expected its table {table.name()[-1]} below the warehouse, found it at "
+            f"{table.location()}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
+            "changed. Run storage-engine lake relocate on this one, which looks at its files and changes "
+            "nothing at the other place; storage-engine lake copy makes copies that need no such step."
+        )
+
+
+def is_below(location: str, directory: str) -> bool:
+    """Whether a location lies below another, however symbolic links lead there."""
+    inner, outer = local_path(location), local_path(directory)
+    if (inner is None) != (outer is None):
+        return False
+    if inner is None or outer is None:
+        return location.startswith(directory.rstrip("/") + "/")
+    return os.path.realpath(inner).startswith(os.path.realpath(outer).rstrip("/") + "/")
+
+
+def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
+    """Hold what the mark below a table's location says against the table.
+
+    :param table: as loaded; loaded again where somebody may have committed since.
+    :param lake_id: of the lake, by its tables; None: nothing gave it one yet.
+    :param catalog: identity of the catalog that the table was loaded from.
+    :raises LakeIdentityError: the mark contradicts the catalog.
+    :raises LakeUnavailableError: the mark can't be read.
+    """
+    mark = read_mark(table)
+    if mark_fault(mark, table, lake_id, catalog):
+        # What was marked before this moment, a table that is loaded after it must know.
+        fault = mark_fault(mark, table.refresh(), lake_id, catalog)
+        if fault:
+            raise LakeIdentityError(f"{table.location()}: {fault}")
+
+
+def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
+    """Return what a mark has against a loaded table, and what to do; "" where nothing."""
+    if mark is None:
+        if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
+            return ""
+        return (
+            f"expected the mark of lake {lake_id}, found no file {MARK_NAME}: this is a copy that left "
+            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run "
+            "storage-engine lake relocate, which looks at every file and writes the mark again."
+        )
+    if mark.table_uuid != str(table.metadata.table_uuid) or (lake_id and mark.lake_id != lake_id):
+        return (
+            f"expected the mark of lake {lake_id or 'without a UUID'}, found that of lake {mark.lake_id}, "
+            f"whose catalog is {mark.catalog}: two catalogs share one warehouse, or another lake was there "
+            "before. Nothing was changed. Give each lake a warehouse or namespace of its own."
+        )
+    if mark.catalog != catalog:
+        return (
+            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: this catalog is a "
+            "copy, or the catalog was moved. Nothing was changed. Use the other one; if it is gone for good, "
+            "run storage-engine lake relocate, which makes this catalog the lake's."
+        )
+    if lake_id is None and not mark.pending:
+        return _older(mark, table)
+    known = {_name(entry.metadata_file) for entry in table.metadata.metadata_log}
+    if mark.metadata == _name(table.metadata_location) or mark.metadata in known:
+        return ""
+    oldest = min(map(metadata_version, known), default=-1)
+    if 0 <= metadata_version(mark.metadata) < oldest:
+        # Others have committed so often since that the log has forgotten it.
+        return ""
+    return _older(mark, table)
+
+
+def metadata_version(location: str) -> int:
+    """Return the number that a metadata file's name begins with; -1 for any other file."""
+    match = _METADATA_FILE.fullmatch(_name(location))
+    return int(match[1]) if match else -1
+
+
+def _older(mark: Mark, table: Table) -> str:
+    return (
+        f"expected {mark.metadata}, which was committed last, among what the catalog knows, found only up to "
+        f"{_name(table.metadata_location)}: the catalog was put back from an older copy, or another branch "
+        "of it went on. Nothing was changed. Run storage-engine lake rebuild, which brings the catalog up "
+        "to what the warehouse holds."
+    )
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]

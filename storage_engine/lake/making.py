@@ -1,0 +1,216 @@
+"""Making a lake: only where a person asks for one, and never in the place of another.
+
+Two catalogs may be pointed at one warehouse at the same moment. Each writes a claim of its own below the
+tables' locations, lists all claims, and goes on only where no other catalog's is there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataUtil
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake, sqlite_file_of
+from storage_engine.lake.catalog_connections import new_sqlite_file
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.identity import LAKE_ID_PROPERTY, MARK_NAME, lake_id_of, parse_mark, write_mark
+from storage_engine.lake.small_files import (
+    HIDDEN_PREFIX,
+    ListedFile,
+    delete_small_file,
+    list_files,
+    read_small_file,
+    replace_small_file,
+)
+from storage_engine.lake.tables import (
+    MESSAGES,
+    SEGMENTS,
+    SEGMENTS_PROPERTIES,
+    first_messages_schema,
+    messages_properties,
+    partition_by_store,
+    segments_schema,
+)
+
+_CLAIM_PREFIX = f"{HIDDEN_PREFIX}claim-"
+
+
+def make_lake(config: LakeConfig) -> Lake:
+    """Make a lake where there is none yet, and open it. One that is there is opened as it is.
+
+    Killed at any instant and run again, it goes on.
+
+    :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
+    :raises LakeUnavailableError: the place can't be read or written.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    with suppress(LakeMissingError):
+        return open_lake(config)
+    file = sqlite_file_of(config)
+    with CHANGE_LOCK:
+        if file is not None:
+            _make_sqlite_file(file)
+        lake = connect(config)
+        with lake_errors(config.location, "make the lake"):
+            _make(lake)
+    return open_lake(config)
+
+
+def _make_sqlite_file(file: Path) -> None:
+    with lake_errors(str(file), "make the catalog"):
+        make_dirs(file.parent)
+        new_sqlite_file(file)
+        fsync_path(file)
+        fsync_path(file.parent)
+
+
+def _make(lake: Lake) -> None:
+    catalog, namespace = lake.catalog, lake.config.namespace
+    locations = _locations(lake)
+    for location in locations.values():
+        _check_empty(lake, location)
+    with _claimed(lake, locations.values()):
+        if isinstance(catalog, SqlCatalog):
+            try:
+                catalog.create_tables()
+            except DBAPIError as error:
+                # Two processes may make the same new lake; both find the tables in the end.
+                if "already exists" not in str(error):
+                    raise
+        lake_id = _lake_id(catalog, namespace)
+        for table in _tables(lake, lake_id, locations):
+            if not locations:
+                # Where a REST catalog puts a table is known only now.
+                _check_only(lake, table)
+            write_mark(table, lake_id_of(table) or lake_id, lake.catalog_id)
+
+
+def _locations(lake: Lake) -> dict[str, str]:
+    """Return where the tables will lie, by name; nothing where only the catalog's server knows."""
+    warehouse = lake.config.properties.get("warehouse", "")
+    if not isinstance(lake.catalog, SqlCatalog) or not warehouse:
+        return {}
+    below = f"{warehouse.rstrip('/')}/{lake.config.namespace}"
+    return {name: f"{below}/{name}" for name in (MESSAGES, SEGMENTS)}
+
+
+def _lake_id(catalog: Catalog, namespace: str) -> str:
+    """Return the new lake's UUID: that with which its namespace was made, by whoever made it first."""
+    made = {"exists": "true", LAKE_ID_PROPERTY: str(uuid.uuid4())}
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        catalog.create_namespace(namespace, made)
+    found = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
+    # A namespace that was made by hand: the tables alone say which lake it is.
+    return found or made[LAKE_ID_PROPERTY]
+
+
+def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[Table]:
+    catalog, namespace = lake.catalog, lake.config.namespace
+    for name, schema, properties in (
+        (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
+        (MESSAGES, first_messages_schema(codec_for(BROKER).schema), messages_properties()),
+    ):
+        with suppress(TableAlreadyExistsError):
+            catalog.create_table(
+                (namespace, name),
+                schema=schema,
+                location=locations.get(name),
+                partition_spec=partition_by_store(schema),
+                properties={**properties, LAKE_ID_PROPERTY: lake_id},
+            )
+        table = catalog.load_table((namespace, name))
+        lake_id = lake_id_of(table) or lake_id
+        yield table
+
+
+def _check_empty(lake: Lake, location: str) -> None:
+    """Make sure that no lake lies at a location. What an attempt left that was killed is no lake.
+
+    :raises LakeIdentityError: one does.
+    """
+    file_io = load_file_io(lake.config.file_io_properties, location)
+    for file in list_files(file_io, location):
+        if fault := _fault(file_io, lake, location, file):
+            raise LakeIdentityError(
+                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was created. If "
+                "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
+                "another warehouse or namespace: two catalogs must not share one."
+            )
+
+
+def _check_only(lake: Lake, table: Table) -> None:
+    """The same for a location where a table was made a moment ago.
+
+    :raises LakeIdentityError: another lake lies there; the table was dropped again.
+    """
+    if table.current_snapshot() is not None:
+        return
+    try:
+        _check_empty(lake, table.location())
+    except LakeIdentityError:
+        lake.catalog.drop_table(table.name())
+        raise
+
+
+def _fault(file_io: FileIO, lake: Lake, location: str, file: ListedFile) -> str:
+    name = file.inside.rpartition("/")[2]
+    whole = f"{location}/{file.inside}"
+    if name == MARK_NAME:
+        data = read_small_file(file_io, whole)
+        # Our own, from an attempt that was killed, is no other lake's.
+        if data is None or parse_mark(data, whole).catalog == lake.catalog_id:
+            return ""
+        return f"the mark {file.path}"
+    if file.inside.startswith("data/") and not file.is_ours:
+        return f"the data file {file.path}"
+    if name.endswith(".metadata.json"):
+        text = read_small_file(file_io, whole)
+        if text is not None and TableMetadataUtil.parse_raw(text.decode()).snapshots:
+            return f"{file.path}, metadata of a table with rows"
+    return ""
+
+
+@contextmanager
+def _claimed(lake: Lake, locations: Iterable[str]) -> Iterator[None]:
+    """Keep other catalogs from making a lake at the same place.
+
+    :raises LakeIdentityError: one does, or was killed at it.
+    """
+    name = f"{_CLAIM_PREFIX}{uuid.uuid4().hex}.json"
+    claims = []
+    try:
+        for location in locations:
+            file_io = load_file_io(lake.config.file_io_properties, location)
+            claim = f"{location}/{name}"
+            claims.append((file_io, claim))
+            replace_small_file(file_io, claim, lake.catalog_id.encode())
+            for file in list_files(file_io, location):
+                if not file.inside.startswith(_CLAIM_PREFIX) or file.inside == name:
+                    continue
+                other = read_small_file(file_io, f"{location}/{file.inside}")
+                if other is not None and other != lake.catalog_id.encode():
+                    raise LakeIdentityError(
+                        f"{location}: expected no other catalog to make a lake there, found the claim "
+                        f"of {other.decode(errors='replace')} in {file.path}. Nothing was created. Choose "
+                        "another warehouse or namespace; if that attempt was killed, remove the file and "
+                        "run again."
+                    )
+            _check_empty(lake, location)
+        yield
+    finally:
+        for file_io, claim in claims:
+            with suppress(LakeUnavailableError):
+                delete_small_file(file_io, claim)

@@ -1,0 +1,205 @@
+"""Before a lake is written: it must be one that may be, and gets what an older version did not give it.
+
+A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is raised, so
+that an older release on another host refuses it. Killed at any instant and run again, that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake
+from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.commit_lock import nobody_commits
+from storage_engine.lake.errors import lake_errors, metadata_errors
+from storage_engine.lake.identity import (
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    is_below,
+    lake_id_of,
+    read_mark,
+    write_mark,
+)
+from storage_engine.lake.small_files import list_files, read_small_file
+from storage_engine.lake.tables import (
+    check_messages_schema,
+    evolve,
+    messages_schema,
+    missing_columns,
+    segments_schema,
+)
+
+TAKEN_OVER_PROPERTY = "storage-engine.taken-over-at-ms"
+"""Of ``segments``: when an older lake got its identity, in milliseconds since the epoch."""
+
+_ATTEMPTS = 20
+
+
+def ready_to_write(lake: Lake) -> None:
+    """Make sure that a lake may be written, and has the identity, marks and columns of this version.
+
+    Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
+
+    :raises LakeIdentityError: the lake is a copy that nobody promoted; or it is of version 1, and its
+        warehouse shows that the catalog is older than what lies there, or not the only one.
+    :raises LakeUnavailableError: the lake can't be written, or isn't ours.
+    """
+    messages, segments = lake.tables()
+    if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
+            "was changed. Use that lake; if it is gone for good, run storage-engine lake promote on this one."
+        )
+    if lake_id_of(segments) is None or lake_id_of(messages) is None:
+        with CHANGE_LOCK, nobody_commits(lake):
+            _take_over(lake)
+    _add_columns(lake)
+    for table in lake.tables():
+        if table.current_snapshot() is None and read_mark(table) is None:
+            write_mark(table, _lake_id(table), lake.catalog_id)
+
+
+def mark_commits(lake: Lake) -> None:
+    """Record below both tables what was committed. To be called before anything relies on it.
+
+    :raises LakeUnavailableError: a mark can't be written.
+    """
+    for table in lake.tables():
+        write_mark(table, _lake_id(table), lake.catalog_id)
+
+
+def _lake_id(table: Table) -> str:
+    lake_id = lake_id_of(table)
+    assert lake_id is not None, table.location()
+    return lake_id
+
+
+def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
+    messages, segments = lake.tables()
+    return ((segments, segments_schema()), (messages, messages_schema(codec_for(BROKER).schema)))
+
+
+def _add_columns(lake: Lake) -> None:
+    for _ in range(_ATTEMPTS):
+        lacking = [(table, schema) for table, schema in _schemas(lake) if missing_columns(table, schema)]
+        if not lacking:
+            break
+        with CHANGE_LOCK, lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
+            for table, schema in lacking:
+                evolve(table.refresh(), schema)
+    else:
+        raise _overtaken(lake, "add columns")
+    messages = lake.messages()
+    check_messages_schema(messages.location(), messages_schema(codec_for(BROKER).schema), messages.schema())
+
+
+def _take_over(lake: Lake) -> None:
+    messages, segments = lake.tables()
+    for inner, outer in ((messages, segments), (segments, messages)):
+        if is_below(f"{inner.location()}/", outer.location()):
+            raise LakeIdentityError(
+                f"{inner.location()}: expected tables that lie beside each other, found one inside "
+                f"{outer.location()}. Nothing was changed. Archive into another warehouse."
+            )
+    for table in (messages, segments):
+        _check_only_catalog(table)
+    for _ in range(_ATTEMPTS):
+        lake_id = _chosen_id(lake)
+        for table, schema in _schemas(lake):
+            if lake_id_of(table) is not None:
+                continue
+            write_mark(table, lake_id, lake.catalog_id, pending=True)
+            given = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(time.time_ns() // 1_000_000)}
+            with lake_errors(lake.location, "take the lake over"), suppress(CommitFailedException):
+                evolve(table, schema, given)
+            if lake_id_of(table.refresh()) != lake_id:
+                # Somebody else committed, or takes the lake over at this moment: by then it has an identity.
+                break
+        else:
+            break
+    else:
+        raise _overtaken(lake, "take the lake over")
+    namespace = lake.config.namespace
+    with lake_errors(lake.location, "take the lake over"):
+        if LAKE_ID_PROPERTY not in lake.catalog.load_namespace_properties(namespace):
+            lake.catalog.update_namespace_properties(namespace, updates={LAKE_ID_PROPERTY: lake_id})
+    mark_commits(lake)
+
+
+def _chosen_id(lake: Lake) -> str:
+    """Return the UUID that a lake gets: the one that an attempt which was killed has begun to give it."""
+    segments = lake.segments()
+    if (given := lake_id_of(segments)) is not None:
+        return given
+    mark = read_mark(segments)
+    return mark.lake_id if mark is not None else str(uuid.uuid4())
+
+
+def _check_only_catalog(table: Table) -> None:
+    """Make sure that what lies below a table's location is this catalog's, and not newer than it.
+
+    :raises LakeIdentityError: there is metadata of another table; or metadata that this catalog doesn't know
+        names data files that it doesn't have.
+    """
+    files = {file.inside: file for file in list_files(table.io, table.location())}
+    known = {table.metadata_location.rpartition("/")[2]}
+    known |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+    live: set[str] | None = None
+    for inside in files:
+        folder, _, name = inside.rpartition("/")
+        if folder != "metadata" or not name.endswith(".metadata.json") or name in known:
+            continue
+        location = f"{table.location()}/{inside}"
+        found = _metadata(table, location)
+        if found.table_uuid != table.metadata.table_uuid:
+            raise LakeIdentityError(
+                f"{location}: expected metadata of table {table.metadata.table_uuid}, found that of "
+                f"{found.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
+                "warehouse or namespace of its own."
+            )
+        live = set(_data_files(table, table.metadata)) if live is None else live
+        strange = [
+            file
+            for file in _data_files(table, found)
+            if file not in live and f"data/{_inside(file)}" in files
+        ]
+        if strange:
+            raise LakeIdentityError(
+                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to name "
+                f"{strange[0]}: the catalog was put back from an older copy, or a commit failed there. "
+                "Nothing was changed. Run storage-engine lake rebuild, which brings such files in."
+            )
+
+
+def _inside(location: str) -> str:
+    return location.rpartition("/data/")[2]
+
+
+def _metadata(table: Table, location: str) -> TableMetadata:
+    with metadata_errors(location, "read the table's metadata"):
+        data = read_small_file(table.io, location)
+        return TableMetadataUtil.parse_raw((data or b"").decode())
+
+
+def _data_files(table: Table, metadata: TableMetadata) -> Iterator[str]:
+    with metadata_errors(table.location(), "read the table's manifests"):
+        for snapshot in metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    yield entry.data_file.file_path
+
+
+def _overtaken(lake: Lake, doing: str) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"lake {lake.location}: {_ATTEMPTS} attempts to {doing} were overtaken by other writers. Run again "
+        "when fewer write at once."
+    )
