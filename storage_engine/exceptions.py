@@ -61,6 +61,10 @@ class WrongHostError(StorageEngineError):
     """A store is asked about on a host that isn't the one where its disk is."""
 
 
+class StoreIdentityError(StorageEngineError):
+    """The directory isn't the store that it was taken for: a copy, another one, or one that was moved."""
+
+
 class StoreBusyError(StorageEngineError):
     """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "unmanage": ("hold", "End a hold: put everything back."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
+    "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove store and lake with Great Expectations."),
     "init": ("project", "Put DAGs, settings and connections in place."),

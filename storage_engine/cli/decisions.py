@@ -1,4 +1,4 @@
-"""waive, accept-loss, adopt: the decisions that only a person may take; the journal keeps who and why."""
+"""waive, accept-loss, adopt, stamp: decisions that only a person may take; the journal keeps who and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from storage_engine.cli.options import (
 from storage_engine.cli.output import print_json
 from storage_engine.model.live import LiveBroker
 from storage_engine.retention import steps
-from storage_engine.retention.identity import adopt as open_new_lineage
+from storage_engine.retention.adopting import adopt as open_new_lineage
+from storage_engine.retention.adopting import stamp as write_stamp
 from storage_engine.retention.journal import Journal
 
 
@@ -80,6 +81,11 @@ def accept_loss(
 @store_options()
 @lake_option()
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where nothing contradicts what is archived. Then what is still on disk is archived once more.",
+)
 @json_option
 def adopt(
     store: Path,
@@ -89,17 +95,55 @@ def adopt(
     live: LiveBroker | None,
     lake_dir: Path,
     reason: str,
+    force: bool,
     as_json: bool,
 ) -> int:
     """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
 
-    What is archived stays in the lake under the old lineage.
+    What is archived stays in the lake under the old lineage. Refused where no segment on disk contradicts
+    what is archived.
     """
     managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     check_store(managed)
-    record = open_new_lineage(managed, person(), reason)
+    record = open_new_lineage(managed, person(), reason, force=force)
     if as_json:
         print_json(record)
     else:
         click.echo(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
+    return 0
+
+
+@click.command()
+@store_options()
+@lake_option()
+@click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
+@click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
+@click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
+@json_option
+def stamp(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    reason: str,
+    store_id: str | None,
+    new: bool,
+    as_json: bool,
+) -> int:
+    """Say which store the directory STORE is, after it was moved or copied, or its stamp or lake was lost.
+
+    The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
+    against.
+    """
+    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
+    check_store(managed)
+    if new and store_id is not None:
+        raise click.UsageError("Expected --new or --store-id, found both.")
+    written = write_stamp(managed, person(), reason, store_id=store_id, new=new)
+    if as_json:
+        print_json(written)
+    else:
+        click.echo(f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}.")
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,11 +67,11 @@ def row_fault(row: Receipt) -> str:
     return ""
 
 
-def check_chain(rows: Iterable[Receipt], known: ChainHead | None = None) -> ChainHead:
+def check_chain(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
     """Check every row of one store, and that each follows the one before.
 
     :param rows: all rows of the store, superseded ones too, in any order.
-    :param known: a row that the chain is known to have had.
+    :param known: rows that the chain is known to have had.
     :return: the last row's place.
     :raises ReceiptError: when a row was changed, removed, or added by somebody else.
     """
@@ -89,13 +89,13 @@ def check_chain(rows: Iterable[Receipt], known: ChainHead | None = None) -> Chai
     )
 
 
-def check_links(table: Table, store_id: str, known: ChainHead | None = None) -> ChainHead:
+def check_links(table: Table, store_id: str, known: Collection[ChainHead] = ()) -> ChainHead:
     """Check that each row of a store follows the one before, without hashing the rows' fields.
 
     Cheap enough for every commit: three columns are read. Whoever relies on a row checks its fields.
 
     :param table: ``segments``, as loaded: its state is the one that counts.
-    :param known: a row that the chain is known to have had.
+    :param known: rows that the chain is known to have had.
     :return: the last row's place.
     :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
     :raises LakeUnavailableError: the table can't be read.
@@ -117,7 +117,7 @@ def _check_links(
     sequences: np.ndarray[Any, np.dtype[np.int64]],
     previous: Sequence[str] | pa.ChunkedArray[Any],
     hashes: Sequence[str] | pa.ChunkedArray[Any],
-    known: ChainHead | None,
+    known: Collection[ChainHead],
 ) -> ChainHead:
     """:param sequences: ascending."""
     wrong = np.flatnonzero(sequences != np.arange(len(sequences)))
@@ -137,12 +137,12 @@ def _check_links(
             f"was removed or replaced. {_WHAT_NOW}"
         )
     head = ChainHead(len(sequences) - 1, str(following[-1]))
-    if known is not None and known.sequence >= 0:
-        found = str(following[known.sequence + 1]) if known.sequence <= head.sequence else "no row"
-        if found != known.row_hash:
+    for row in known:
+        found = str(following[row.sequence + 1]) if row.sequence <= head.sequence else "no row"
+        if found != row.row_hash:
             raise ReceiptError(
-                f"receipts of store {store_id}: expected row number {known.sequence} with the hash "
-                f"{known.row_hash}, which the journal recorded, found {found}; the table's last row is "
+                f"receipts of store {store_id}: expected row number {row.sequence} with the hash "
+                f"{row.row_hash}, which journal or stamp recorded, found {found}; the table's last row is "
                 f"number {head.sequence}: the last rows were removed or replaced, or the table was rolled "
                 f"back. {_WHAT_NOW}"
             )

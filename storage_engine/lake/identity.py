@@ -33,6 +33,9 @@ LAKE_ID_PROPERTY = "storage-engine.lake-id"
 COPY_OF_PROPERTY = "storage-engine.copy-of"
 """Of both tables of a copy that nobody has promoted: UUID of the lake that it was made from."""
 
+ANCESTORS_PROPERTY = "storage-engine.ancestors"
+"""Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""
+
 MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
@@ -67,6 +70,11 @@ def lake_id_of(table: Table) -> str | None:
 def copy_of(table: Table) -> str | None:
     """Return what a loaded table's lake is a copy of; None: it may be written."""
     return table.properties.get(COPY_OF_PROPERTY)
+
+
+def ancestors_of(table: Table) -> tuple[str, ...]:
+    """Return the UUIDs of the lakes in whose place a loaded table's lake was promoted."""
+    return tuple(json.loads(table.properties.get(ANCESTORS_PROPERTY, "[]")))
 
 
 def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:

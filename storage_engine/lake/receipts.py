@@ -26,7 +26,9 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. ``store_root`` and ``broker`` are those of its newest receipt."""
+    """What the lake holds of one store. ``store_root``, ``store_host`` and ``broker`` are those of its newest
+    receipt; the host is None where an older version wrote that.
+    """
 
     store_id: str
     broker: str
@@ -35,6 +37,7 @@ class StoreSummary:
     segment_count: int
     size_bytes: int
     newest_proof_ms: int
+    store_host: str | None
 
 
 def receipts(
@@ -95,8 +98,10 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     table = lake.segments()
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
-        columns = (*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence")
-        rows = table.scan(selected_fields=columns).to_arrow().sort_by("sequence").to_pylist()
+        columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
+        # A lake of version 1 lacks it.
+        columns += [name for name in ("store_host",) if name in table.schema().column_names]
+        rows = table.scan(selected_fields=tuple(columns)).to_arrow().sort_by("sequence").to_pylist()
     last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
     for row in last.values():
@@ -221,4 +226,5 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         segment_count=len(rows),
         size_bytes=sum(row["size_bytes"] for row in rows),
         newest_proof_ms=newest["proven_at_ms"],
+        store_host=newest.get("store_host"),
     )

@@ -25,8 +25,9 @@ from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.disturbed import all_gone_spans
 from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Journal, Run, Step
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import reachable_lakes
+from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 
@@ -78,6 +79,8 @@ def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_
 def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     run = _run_scope(store, run_key) if run_key is not None else None
     lakes, unreachable = _lakes(store) if with_lake else ([], {})
+    if lakes:
+        lakes, unreachable = _without_older(store, lakes, unreachable)
     store_id, released, notes = (None, (), ()) if not with_lake else _known(store, lakes, unreachable)
     lake = NO_LAKE
     if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
@@ -132,6 +135,18 @@ def _lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     if store.policy.archive is ArchiveMode.OFF:
         return [], {}
     return reachable_lakes(store)
+
+
+def _without_older(
+    store: ManagedStore, lakes: list[Lake], unreachable: dict[str, str]
+) -> tuple[list[Lake], dict[str, str]]:
+    """The same without those that lack what they are known to have had."""
+    # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    if record is None:
+        return lakes, unreachable
+    return without_older(lakes, unreachable, known_heads(journal, record), record.store_id)
 
 
 def _known(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import broken_receipts, receipts
@@ -15,6 +16,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
 from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -94,9 +96,12 @@ def gone_ranges(
     rows: list[Receipt] = []
     broken: dict[SegmentIdentity, str] = {}
     unasked: list[str] = []
+    known = known_heads(journal, record)
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
         try:
             lake = open_lake(config)
+            with suppress(ReceiptError):
+                known.check(lake, record.store_id)
             for one in gone:
                 span = (one.start_offset, one.end_offset - 1)
                 found = receipts(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
@@ -97,24 +96,6 @@ def released_spans(
         )
         for release in gone
     )
-
-
-def chain_heads(journal: Journal, store_id: str) -> dict[str, ChainHead]:
-    """By lake, the last receipt that was recorded of a store: its chain must still have it.
-
-    What is missing at the end of a chain, the chain itself can't show.
-    """
-    results = [
-        event
-        for step in (Step.ARCHIVE, Step.SEALED)
-        for event in journal.store_events(store_id, step, Phase.RESULT)
-        if "receipt_sequence" in event.payload
-    ]
-    results.sort(key=lambda event: (event.at_ms, event.payload["receipt_sequence"]))
-    return {
-        event.payload["lake"]: ChainHead(event.payload["receipt_sequence"], event.payload["receipt_hash"])
-        for event in results
-    }
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:

@@ -1,16 +1,18 @@
-"""Which store this is: UUID and lineage, by its real path in the journal, or by what the lake remembers."""
+"""Which store this is: UUID and lineage, by its stamp, by the journal, or by what the lake remembers."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError, StoreNotFoundError
+from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.retention.host import check_host
-from storage_engine.retention.journal import Journal, StoreRecord
+from storage_engine.retention.host import check_host, this_host
+from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
 
 
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
@@ -18,44 +20,93 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
 
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
+    :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
+        there, or was moved.
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
     known = journal.find_store(store.real_root)
     check_host(store.root, store.host, known.host if known else None)
-    if known is not None:
-        return known
     if not Path(store.real_root).is_dir():
         raise StoreNotFoundError(
             f"{store.real_root}: expected the root directory of store {store.name!r}, found none. "
             "Check the path, and that its disk is mounted."
         )
-    if store.policy.archive is ArchiveMode.OFF:
+    stamp = read_stamp(store.real_root)
+    if stamp is not None:
+        _check_place(store, stamp)
+    if known is not None:
+        _check_same(store, journal, known, stamp)
+        return known
+    remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
+    store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
+    if store_id is None:
         return journal.add_store(store.real_root, store.broker)
-    remembered = [
-        row
-        for lake in store.lakes
-        for row in list_stores(open_lake(lake))
-        if (row.store_root, row.broker) == (store.real_root, store.broker)
-    ]
-    if not remembered:
-        return journal.add_store(store.real_root, store.broker)
-    store_id = max(remembered, key=lambda row: row.newest_proof_ms).store_id
-    lineage = max(row.lineage for row in remembered if row.store_id == store_id)
+    lineages = [row.lineage for row in remembered if row.store_id == store_id]
+    lineage = max([*lineages, stamp.lineage if stamp is not None else 1])
     return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
 
 
-def adopt(store: ManagedStore, person: str, reason: str) -> StoreRecord:
-    """Open a new lineage: from now on the store's offsets may carry other bytes than the lake has.
-
-    What is archived stays, under the old lineage.
-
-    :raises BadInputError: nobody says why.
+def _check_place(store: ManagedStore, stamp: Stamp) -> None:
     """
-    if not (person.strip() and reason.strip()):
-        raise BadInputError(
-            "adopt: expected a person and a reason, found an empty one. From then on nothing compares the "
-            "store with what is archived already, so the journal keeps who decided that, and why."
+    :raises StoreIdentityError: the stamp was written in another directory.
+    """
+    root = store.real_root
+    if stamp.root == root:
+        return
+    other = None
+    with suppress(StoreIdentityError, OSError):
+        if not Path(stamp.root).samefile(root):
+            other = read_stamp(stamp.root)
+    if other is not None and other.store_id == stamp.store_id:
+        raise StoreIdentityError(
+            f"{root}: expected a store of its own, found a copy of store {stamp.store_id}, which lies at "
+            f"{stamp.root}. Nothing was changed. To manage the copy as a store of its own, run "
+            "storage-engine stamp --new on it."
         )
-    journal = Journal(store.journal_url)
-    return journal.open_lineage(identify(store, journal).store_id, person, reason)
+    raise StoreIdentityError(
+        f"{root}: expected the store where it was stamped, at {stamp.root} on machine {stamp.machine}, found "
+        f"store {stamp.store_id} here: it was moved, or is a copy. Nothing was changed. If it was moved, run "
+        "storage-engine stamp on it; if it is a copy, storage-engine stamp --new."
+    )
+
+
+def _check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
+    """
+    :raises StoreIdentityError: the journal knows another store at this place.
+    """
+    if stamp is not None and stamp.store_id == known.store_id:
+        return
+    if stamp is None and not journal.store_events(known.store_id, Step.STAMP, Phase.RESULT):
+        return
+    found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
+    raise StoreIdentityError(
+        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
+        f"knows at this place, found {found}: another store lies here, perhaps another machine's, or the "
+        "stamp was removed. Nothing was changed. If it is the same store, run storage-engine stamp on it; "
+        "otherwise manage it with a lake and journal of its own."
+    )
+
+
+def _remembered(store: ManagedStore) -> list[StoreSummary]:
+    return [row for lake in store.lakes for row in list_stores(open_lake(lake))]
+
+
+def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
+    """Return the id of the store that the lakes have receipts of from this place; None: of none.
+
+    :raises BadInputError: of several, and nothing tells which of them this is.
+    """
+    hosts = (None, this_host())
+    found = {
+        row.store_id
+        for row in remembered
+        if (row.store_root, row.broker) == (store.real_root, store.broker) and row.store_host in hosts
+    }
+    if len(found) > 1:
+        raise BadInputError(
+            f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
+            f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: storage-engine "
+            "stamp --store-id ID."
+        )
+    return next(iter(found), None)

@@ -40,6 +40,7 @@ class Step(StrEnum):
     SEALED = "archive-sealed"
     ARCHIVE_LAG = "archive-lag"
     LAG = "lag"
+    STAMP = "stamp"
     RELEASE = "release"
     DEPENDENTS = "dependents"
     CHECKPOINT = "checkpoint"
@@ -174,6 +175,27 @@ class Journal:
         record = self.find_store(real_path)
         assert record is not None
         return record
+
+    def knows_store(self, store_id: str) -> bool:
+        """Whether there is a store with this id, wherever it lay last."""
+        found = self._database.read(lambda connection: _store(connection, stores.c.store_id == store_id))
+        return found is not None
+
+    def move_store(self, store_id: str, real_path: str) -> StoreRecord:
+        """Record that a store lies at another place, on this machine.
+
+        :raises RunStateError: there is no such store.
+        """
+
+        def move(connection: Connection) -> StoreRecord:
+            where = stores.c.store_id == store_id
+            connection.execute(update(stores).where(where).values(real_path=real_path, host=this_host()))
+            record = _store(connection, where)
+            if record is None:
+                raise RunStateError(f"store {store_id}: expected in the journal, not found")
+            return record
+
+        return self._database.write(move)
 
     def open_lineage(self, store_id: str, person: str, reason: str) -> StoreRecord:
         """Let the store's offsets begin anew under the next lineage."""

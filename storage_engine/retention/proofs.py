@@ -7,19 +7,21 @@ where that isn't, nobody guesses.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import ChainHead, check_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 from storage_engine.retention.gate import Passage, Verdict, judge, proven_facts, same_file
 from storage_engine.retention.journal import StoreRecord, Waiver
+from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.managed_store import ManagedStore
 
 Slot = tuple[str, int]
@@ -110,23 +112,31 @@ def read_proofs(
     record: StoreRecord,
     wanted: Collection[Slot],
     *,
-    chain: bool = False,
+    known: KnownHeads,
+    to_delete: bool = False,
     read_files: bool = False,
     looked: Callable[[], None] | None = None,
-    known: Mapping[str, ChainHead] | None = None,
 ) -> Proofs:
     """Ask each lake for the receipts of these segments, and whether they hold.
 
-    :param chain: where a store's chain of receipts is broken, none of them holds.
+    A lake that lacks what it is known to have had counts as one that can't be asked. Where its chain of
+    receipts is broken, none of them holds.
+
+    :param known: receipts that the lakes are known to have had.
+    :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
+        written, and its marks are brought up to date.
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param looked: called after each receipt whose files were read, which may take long.
-    :param known: by lake location, a receipt that the store's chain is known to have had.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
-            asked.append(_read(open_lake(config), record, wanted, chain, read_files, looked, known or {}))
+            lake = open_lake(config)
+            if to_delete:
+                ready_to_write(lake)
+                mark_commits(lake)
+            asked.append(_read(lake, record, wanted, known, read_files, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
     return Proofs(tuple(asked), tuple(unreachable))
@@ -149,6 +159,29 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     return lakes, unreachable
 
 
+def without_older(
+    lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
+) -> tuple[list[Lake], dict[str, str]]:
+    """Count lakes that lack what they are known to have had among those that can't be asked.
+
+    :return: lakes and reasons as :func:`reachable_lakes` does.
+    :raises LakeUnavailableError: none is left; has every reason.
+    """
+    left: list[Lake] = []
+    reasons = dict(unreachable)
+    for lake in lakes:
+        try:
+            # A chain that is broken is for whoever looks at the receipts to say.
+            with suppress(ReceiptError):
+                known.check(lake, store_id)
+            left.append(lake)
+        except LakeUnavailableError as error:
+            reasons[lake.location] = str(error)
+    if lakes and not left:
+        raise none_reachable(list(reasons.values()))
+    return left, reasons
+
+
 def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
     """The error for a store none of whose lakes can be used."""
     if len(reasons) == 1:
@@ -165,10 +198,9 @@ def _read(
     lake: Lake,
     record: StoreRecord,
     wanted: Collection[Slot],
-    chain: bool,
+    known: KnownHeads,
     read_files: bool,
     looked: Callable[[], None] | None,
-    known: Mapping[str, ChainHead],
 ) -> LakeProofs:
     offsets = [base_offset for _, base_offset in wanted]
     span = (min(offsets, default=0), max(offsets, default=0))
@@ -177,9 +209,8 @@ def _read(
         if (row.log, row.base_offset) in wanted:
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]
-    if chain:
-        try:
-            check_links(lake.segments(), record.store_id, known.get(lake.location))
-        except ReceiptError as error:
-            return LakeProofs(lake, rows, {row.identity: str(error) for row in found})
+    try:
+        known.check(lake, record.store_id)
+    except ReceiptError as error:
+        return LakeProofs(lake, rows, {row.identity: str(error) for row in found})
     return LakeProofs(lake, rows, broken_receipts(lake, found, read_files=read_files, progress=looked))

@@ -17,6 +17,7 @@ from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.checkpointing import CheckpointResult
@@ -300,7 +301,8 @@ def _archived(
     ]
     if not wanted:
         return (), (), ()
-    proofs = read_proofs(context.store.lakes, context.record, set(wanted))
+    known = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
     if not proofs.asked:
         unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
         return (), tuple(offset for _, offset in wanted), tuple(unknown)

@@ -24,8 +24,9 @@ from storage_engine.retention.disturbed import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import reachable_lakes
+from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.verification_memory import VerificationMemory
 
 
@@ -83,6 +84,7 @@ def verify_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     store_id = record.store_id
+    lakes, unreachable = without_older(lakes, unreachable, known_heads(journal, record), store_id)
     released = all_gone_spans(journal, record, unreachable)
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]

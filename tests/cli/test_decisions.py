@@ -26,15 +26,15 @@ def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) ->
     empty = cli("adopt", store, "--lake", lake, "--reason", " ")
     assert empty.exit_code == 2
     assert "a person and a reason" in empty.err
-    record = cli("adopt", store, "--lake", lake, "--reason", "recovered", "--json").json
+    record = cli("adopt", store, "--force", "--lake", lake, "--reason", "recovered", "--json").json
     assert record["lineage"] == 2
-    assert "lineage 3" in cli("adopt", store, "--lake", lake, "--reason", "again").out
+    assert "lineage 3" in cli("adopt", store, "--force", "--lake", lake, "--reason", "again").out
 
 
 def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, lake) -> None:
     assert cli("archive", store, "--lake", lake, "--json").exit_code == 0
     assert (
-        cli("adopt", store, "--lake", lake, "--reason", "so that the lake has nothing of it").exit_code == 0
+        cli("adopt", store, "--force", "--lake", lake, "--reason", "so that the lake has nothing of it").exit_code == 0
     )
     gone = Disturbance(DisturbanceKind.SEGMENT_GONE, "went without us.", "commitlog", 0, MIB, ("orders",))
     record_disturbances(open_context(managed_store(store, lake)), HoldStatus(held=True, disturbances=(gone,)))

@@ -19,7 +19,7 @@ from storage_engine.model.hold import DisturbanceKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
-from storage_engine.retention.identity import adopt
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import TendResult, tend
 from storage_engine.retention.watching import watch
@@ -216,7 +216,7 @@ def broker_on_a_wiped_store(watched: Watched) -> None:
         steps.make_plan(watched.store, "plan")
     assert log.mtimes() == before
     steps.unmanage(watched.store)
-    adopt(watched.store, "a test", "the store was wiped")
+    adopt(watched.store, "a test", "the store was wiped", force=True)
     assert steps.hold(watched.store).status.held
     assert watched.alarms() == ()
 

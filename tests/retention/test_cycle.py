@@ -31,10 +31,11 @@ from storage_engine.model.validation import (
     Where,
 )
 from storage_engine.retention import steps
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
-from storage_engine.retention.identity import adopt, identify
+from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Fate, Outcome, build_report
@@ -126,7 +127,7 @@ class TestPlan:
 class TestIdentity:
     def test_a_lost_journal_is_made_up_for_by_the_lake(self, archived: Make) -> None:
         store = archived(max_segments=1)
-        adopt(store, "ann", "test")
+        adopt(store, "ann", "test", force=True)
         steps.archive(store, "r", steps.archive_jobs(store, "r"))
         known = identify(store, Journal(store.journal_url))
         Path(store.journal_url.removeprefix("sqlite:///")).unlink()

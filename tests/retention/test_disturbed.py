@@ -11,8 +11,8 @@ from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.validation import Status, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.disturbed import gone_ranges, gone_spans
-from storage_engine.retention.identity import adopt
 from storage_engine.retention.journal import Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
@@ -124,7 +124,7 @@ def test_validation_and_report_have_what_is_lost_with_its_topics(
 def test_a_new_lineage_closes_what_was_lost_before(managed: Callable[..., ManagedStore]) -> None:
     store = managed()
     record(store, GONE)
-    adopt(store, "a person", "restored from a backup")
+    adopt(store, "a person", "restored from a backup", force=True)
     context = open_context(store)
     (span,) = gone_spans(context.journal, context.record)
     assert "in lineage 1, which is closed" in span.excused

@@ -25,9 +25,9 @@ from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import lease, steps
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
-from storage_engine.retention.identity import adopt
 from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Fate, build_report

@@ -21,8 +21,9 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.gate import Passage
-from storage_engine.retention.identity import adopt, identify
+from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report

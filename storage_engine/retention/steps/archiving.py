@@ -21,6 +21,7 @@ from storage_engine.exceptions import (
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import lake_id_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
@@ -30,9 +31,12 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.stamp import LakeHead
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.stamping import stamp_store
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
@@ -212,6 +216,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         context.store.lakes,
         context.record,
         slots(segments),
+        known=known_heads(context.journal, context.record),
         read_files=read_files,
     )
 
@@ -239,6 +244,8 @@ def _record_proven(
     context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
 ) -> None:
     """Take down which file was found to be in which lake, for when that lake can't be asked."""
+    lake = open_lake(jobs[0].lake)
+    lake_id = lake_id_of(lake.segments()) or ""
     said = [
         (
             segment_subject(job.log, job.base_offset),
@@ -248,11 +255,14 @@ def _record_proven(
                 "lake": job.lake.location,
                 "receipt_hash": receipt.row_hash,
                 "receipt_sequence": receipt.sequence,
+                "lake_id": lake_id,
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
     context.journal.record(run, step, Phase.RESULT, said)
+    last = max(receipts, key=lambda receipt: receipt.sequence)
+    stamp_store(context, run, [LakeHead(lake_id, lake.location, last.sequence, last.row_hash)])
 
 
 def _planned(context: Context, run: Run) -> tuple[Segment, ...]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.disturbed import gone_ranges, lost, recorded_gone
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
@@ -26,6 +29,8 @@ def accept_loss(
     :param start_offset: with ``end_offset`` a range of which every byte is LOST, by what the journal has of
         segments that went without us, and by the lakes.
     :raises BadInputError: a part of the range isn't LOST, or nobody says why.
+    :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
+        be lost may come back with it.
     """
     if not (person.strip() and reason.strip()):
         raise BadInputError(
@@ -33,6 +38,9 @@ def accept_loss(
             "over these messages, so the journal keeps who decided that, and why."
         )
     context = open_context(store)
+    known = known_heads(context.journal, context.record)
+    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+        known.check(open_lake(config), context.record.store_id)
     lineage = context.record.lineage
     gone = [
         one for one, in_lineage in recorded_gone(context.journal, context.record) if in_lineage == lineage
@@ -41,10 +49,10 @@ def accept_loss(
     logs = dict.fromkeys(row.log for row in rows)
     log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
     if log is None or start_offset >= end_offset:
-        known = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
+        lost_now = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
         raise BadInputError(
             f"{store.root}: expected a range of the log that is LOST, found [{start_offset}, {end_offset}); "
-            f"LOST is {known}. Nothing was taken down."
+            f"LOST is {lost_now}. Nothing was taken down."
         )
     loss = AcceptedLoss(log, lineage, start_offset, end_offset, person.strip(), reason.strip())
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)

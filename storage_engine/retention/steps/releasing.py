@@ -25,12 +25,12 @@ from storage_engine.retention.deciding import owed_by
 from storage_engine.retention.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
-    chain_heads,
     release_by_any_run,
     releases,
     segment_subject,
 )
 from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.pending_policy import apply_pending_policy
@@ -38,6 +38,7 @@ from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.wording import duration_text
 
 
@@ -125,7 +126,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             _check_clock(context, fresh)
-        proofs = _proofs(context, plan, held.lease)
+        known = known_heads(context.journal, context.record)
+        proofs = _proofs(context, plan, known, held.lease)
         verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
@@ -133,6 +135,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             if context.store.live is not None:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
+        unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
             _delete(context, run, batch, proofs, held.lease)
@@ -147,7 +150,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
         notices=tuple(
-            dict.fromkeys((*kept_held, *held.notices, *proofs.notices, *lag_notices(context, run)))
+            dict.fromkeys(
+                (*kept_held, *held.notices, *proofs.notices, *unwitnessed, *lag_notices(context, run))
+            )
         ),
     )
 
@@ -205,7 +210,7 @@ def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> 
     return tuple(others)
 
 
-def _proofs(context: Context, plan: Plan, lease: Lease) -> Proofs:
+def _proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
     """What the store's lakes prove of the plan's segments, whose data files are read once more.
 
     :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
@@ -218,10 +223,10 @@ def _proofs(context: Context, plan: Plan, lease: Lease) -> Proofs:
         context.store.lakes,
         context.record,
         wanted,
-        chain=True,
+        known=known,
+        to_delete=True,
         read_files=True,
         looked=lambda: context.journal.renew(lease),
-        known=chain_heads(context.journal, context.record.store_id),
     )
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
         raise none_reachable([reason for _, reason in proofs.unreachable])

@@ -19,6 +19,7 @@ from storage_engine.retention.doubts import read_doubted
 from storage_engine.retention.gate import same_file
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.steps.archiving import (
@@ -187,6 +188,6 @@ def still_unproven(
 def _measure(
     journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
 ) -> ArchiveLag:
-    proofs = read_proofs(store.lakes, record, slots(segments), chain=True)
+    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     return archive_lag_of(unproven, clock_ms(), proofs.notices)

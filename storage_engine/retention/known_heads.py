@@ -1,0 +1,116 @@
+"""What a store's lakes are known to have had: by the journal, and by the stamp in the store's own directory.
+
+A lake that lacks it was put back from an older copy, or another lake lies in its place. Writing into it would
+fork the chain of receipts, and what it proves is not all that was proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import LakeIdentityError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import EMPTY_CHAIN, ChainHead, check_links
+from storage_engine.lake.identity import ancestors_of, lake_id_of
+from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.retention.stamp import LakeHead, read_stamp
+
+RESET = "reset"
+"""Field of a stamp event by which a person said that what was known of the lakes before is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHeads:
+    """The last receipts that are known of each lake.
+
+    :param heads: by the journal and the stamp; ``lake_id`` is "" where an older version recorded none.
+    :param journalled: ids of the lakes, and locations of those without one, that the journal knows.
+    """
+
+    heads: tuple[LakeHead, ...] = ()
+    journalled: frozenset[str] = frozenset()
+
+    def of(self, lake: Lake, segments: Table) -> tuple[ChainHead, ...]:
+        """Return the receipts that a lake has to have.
+
+        :param segments: the lake's table, as loaded.
+        """
+        names = {lake_id_of(segments), *ancestors_of(segments)} - {None}
+        return tuple(
+            head.chain_head
+            for head in self.heads
+            if head.lake_id in names or (not head.lake_id and head.location == lake.location)
+        )
+
+    def in_journal(self, lake: Lake, segments: Table) -> bool:
+        """Whether the journal by itself knows what the lake held last."""
+        return bool({lake_id_of(segments), lake.location} & self.journalled)
+
+    def check(self, lake: Lake, store_id: str) -> None:
+        """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
+
+        :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
+        :raises ReceiptError: the chain of receipts is broken.
+        :raises LakeUnavailableError: it can't be read.
+        """
+        segments = lake.segments()
+        lake_id = lake_id_of(segments)
+        ours = {lake_id, *ancestors_of(segments)}
+        for head in self.heads:
+            if lake_id and head.lake_id and head.location == lake.location and head.lake_id not in ours:
+                raise LakeIdentityError(
+                    f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
+                    f"{store_id}, found lake {lake_id} in its place. Nothing was changed. Mount the right "
+                    "disk; a new lake needs a place of its own. If the old one is lost for good, run "
+                    "storage-engine stamp, which says so."
+                )
+        known = self.of(lake, segments)
+        last = check_links(segments, store_id)
+        newest = max(known, key=_sequence, default=EMPTY_CHAIN)
+        if newest.sequence > last.sequence:
+            raise LakeIdentityError(
+                f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
+                f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake was "
+                "put back from an older copy, or isn't the one that it was. Nothing was changed. Run "
+                "storage-engine lake rebuild, which brings in what its warehouse holds; or bring back the "
+                "newer copy."
+            )
+        check_links(segments, store_id, known)
+
+
+def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
+    """Return what journal and stamp know of a store's lakes.
+
+    :raises StoreIdentityError: the stamp can't be read.
+    """
+    stamp = read_stamp(record.real_path)
+    last: dict[tuple[str, str], LakeHead] = {}
+    for payload in _since_reset(journal, record.store_id):
+        head = LakeHead(
+            payload.get("lake_id", ""), payload["lake"], payload["receipt_sequence"], payload["receipt_hash"]
+        )
+        key = (head.lake_id, head.location)
+        if key not in last or last[key].sequence <= head.sequence:
+            last[key] = head
+    journalled = {head.lake_id or head.location for head in last.values()}
+    stamped = stamp.lakes if stamp is not None else ()
+    return KnownHeads((*last.values(), *stamped), frozenset(journalled))
+
+
+def _since_reset(journal: Journal, store_id: str) -> list[Mapping[str, Any]]:
+    resets = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
+    since_ms = max((event.at_ms for event in resets if event.payload.get(RESET)), default=0)
+    return [
+        event.payload
+        for step in (Step.ARCHIVE, Step.SEALED)
+        for event in journal.store_events(store_id, step, Phase.RESULT)
+        if "receipt_sequence" in event.payload and event.at_ms >= since_ms
+    ]
+
+
+def _sequence(head: ChainHead) -> int:
+    return head.sequence

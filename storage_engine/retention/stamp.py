@@ -1,0 +1,148 @@
+"""A store's stamp: a file in its own directory that says which store it is, and what its lakes held.
+
+Journal and lake may be lost, or put back from a backup, together; the stamp lies with the segments. It is
+written when something was archived, and again before segments are deleted: whatever was deleted on the proof
+of a lake, that lake has to have still. Nothing in it is secret.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.lake.chain import ChainHead
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.retention.host import this_host
+
+DIRECTORY = ".storage-engine"
+"""Our directory in a store's root."""
+
+NAME = "stamp.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeHead:
+    """The last receipt of the store that a lake had.
+
+    :param location: where the lake was.
+    """
+
+    lake_id: str
+    location: str
+    sequence: int
+    row_hash: str
+
+    @property
+    def chain_head(self) -> ChainHead:
+        return ChainHead(self.sequence, self.row_hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """
+    :param machine: on which it was written.
+    :param root: real path of the store's root on that machine.
+    """
+
+    store_id: str
+    lineage: int
+    machine: str
+    root: str
+    lakes: tuple[LakeHead, ...] = ()
+
+
+def read_stamp(root: str) -> Stamp | None:
+    """Return the stamp in a store's root; None: it was never stamped.
+
+    :raises StoreIdentityError: there is one that can't be read or understood.
+    """
+    path = stamp_path(root)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return from_jsonable(Stamp, json.loads(file.read()), str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, BadInputError) as error:
+        raise StoreIdentityError(
+            f"{path}: expected the stamp of storage-engine, found something that can't be read ({error}). "
+            "Nothing was changed. Bring the file back from a backup; if there is none, remove it and run "
+            "storage-engine stamp, which writes it again from what journal and lakes know."
+        ) from error
+
+
+def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHead]) -> Stamp:
+    """Write down what lakes hold of a store, durably. What the stamp says of other lakes stays.
+
+    Of one lake the longer chain counts: two processes may archive at once.
+
+    :param root: real path of the store's root.
+    :raises OSError: the directory can't be written; the stamp before is as it was.
+    :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
+    """
+    with _alone(root):
+        found = read_stamp(root)
+        if found is not None and found.store_id != store_id:
+            raise StoreIdentityError(
+                f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
+                f"{found.store_id}. Nothing was changed. Find out what was put into this directory."
+            )
+        lakes = {head.lake_id: head for head in (found.lakes if found else ())}
+        for head in heads:
+            known = lakes.get(head.lake_id)
+            if known is None or known.sequence <= head.sequence:
+                lakes[head.lake_id] = head
+        stamp = Stamp(store_id, lineage, this_host(), root, tuple(lakes.values()))
+        if stamp != found:
+            _write(root, stamp)
+        return stamp
+
+
+def replace_stamp(root: str, stamp: Stamp) -> None:
+    """Write a stamp durably, whatever was there before: a person has decided.
+
+    :raises OSError: the directory can't be written; the stamp before is as it was.
+    """
+    with _alone(root):
+        _write(root, replace(stamp, machine=this_host(), root=root))
+
+
+def stamp_path(root: str) -> Path:
+    """Return where a store's stamp is."""
+    return Path(root) / DIRECTORY / NAME
+
+
+def _write(root: str, stamp: Stamp) -> None:
+    path = stamp_path(root)
+    durable.write_file(path, json.dumps(to_jsonable(stamp), indent=1).encode())
+    _give_to_owner(root, path)
+
+
+@contextmanager
+def _alone(root: str) -> Iterator[None]:
+    """Keep other processes from writing the stamp meanwhile; makes our directory."""
+    directory = Path(root) / DIRECTORY
+    if not directory.exists():
+        directory.mkdir(mode=0o700, exist_ok=True)
+        durable.fsync_path(root)
+        _give_to_owner(root, directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _give_to_owner(root: str, path: Path) -> None:
+    """Let what root made belong to the store's owner, who may have to move or remove it."""
+    if os.geteuid() == 0:
+        owner = Path(root).stat()
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,0 +1,62 @@
+"""Stamp a store with what its lakes hold, and say so where that can't be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.lake.chain import check_links
+from storage_engine.lake.identity import lake_id_of
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.known_heads import KnownHeads
+from storage_engine.retention.proofs import Proofs
+from storage_engine.retention.stamp import LakeHead, read_stamp, update_stamp
+from storage_engine.retention.steps.context import WHOLE, Context
+
+
+def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
+    """Write down in the store's directory, durably, what lakes hold of it.
+
+    :return: why it can't be done, as where the directory is read-only; "" when it is done.
+    :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
+    """
+    root, record = context.store.real_root, context.record
+    before = read_stamp(root)
+    try:
+        stamp = update_stamp(root, record.store_id, record.lineage, heads)
+    except OSError as error:
+        return f"{root}: the store could not be stamped ({error.strerror or error})"
+    if stamp != before:
+        context.journal.record(run, Step.STAMP, Phase.RESULT, [(WHOLE, to_jsonable(stamp))])
+    return ""
+
+
+def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHeads) -> tuple[str, ...]:
+    """Stamp the store with the receipts on which segments are about to be deleted.
+
+    :return: notices: a witness that is missing.
+    :raises GateRefusedError: the store can't be stamped, and the journal doesn't know by itself what a lake
+        held last. Nothing was deleted.
+    """
+    heads = []
+    unknown = []
+    for asked in proofs.asked:
+        segments = asked.lake.segments()
+        last = check_links(segments, context.record.store_id)
+        if last.sequence >= 0:
+            heads.append(
+                LakeHead(lake_id_of(segments) or "", asked.lake.location, last.sequence, last.row_hash)
+            )
+            if not known.in_journal(asked.lake, segments):
+                unknown.append(asked.lake.location)
+    if not heads:
+        return ()
+    missing = stamp_store(context, run, heads)
+    if missing and unknown:
+        raise GateRefusedError(
+            f"{missing}, and the journal has no receipt of it in {', '.join(unknown)}: expected a witness "
+            "that the lake is not an older copy, found none. Nothing was deleted. Make the directory "
+            "writable, or archive into the lake with this journal."
+        )
+    return (f"{missing}: journal and catalog agree on the last receipt",) if missing else ()
