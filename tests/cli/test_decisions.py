@@ -34,7 +34,10 @@ def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) ->
 def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, lake) -> None:
     assert cli("archive", store, "--lake", lake, "--json").exit_code == 0
     assert (
-        cli("adopt", store, "--force", "--lake", lake, "--reason", "so that the lake has nothing of it").exit_code == 0
+        cli(
+            "adopt", store, "--force", "--lake", lake, "--reason", "so that the lake has nothing of it"
+        ).exit_code
+        == 0
     )
     gone = Disturbance(DisturbanceKind.SEGMENT_GONE, "went without us.", "commitlog", 0, MIB, ("orders",))
     record_disturbances(open_context(managed_store(store, lake)), HoldStatus(held=True, disturbances=(gone,)))

@@ -16,6 +16,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.stamp import DIRECTORY
 
 MANUAL = PlanRequest(manual=True, reason="a test")
 HOURS_AGO_NS = 100 * 3600 * 10**9
@@ -52,14 +53,14 @@ def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
 
 @pytest.fixture
 def fingerprint() -> FingerprintOf:
-    """Every file below a directory with the SHA-256 of its bytes; locks and journals of SQLite left out."""
+    """Every file below a directory with the SHA-256 of its bytes; without locks and our stamp."""
 
     def read(directory: str | Path) -> Fingerprint:
         base = Path(directory)
         return {
             str(path.relative_to(base)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(base.rglob("*"))
-            if path.is_file() and path.name != "lock"
+            if path.is_file() and path.name != "lock" and path.parent.name != DIRECTORY
         }
 
     return read

@@ -215,7 +215,7 @@ def test_a_lost_journal_is_made_up_for_by_whichever_lake_knows_more(
 ) -> None:
     store = doubled
     archive_sealed(store, "a", here, budget_bytes=1)
-    adopt(store, "ann", "written anew")
+    adopt(store, "ann", "written anew", force=True)
     take_away(lake_dir)
     archive_sealed(store, "b", here, budget_bytes=1)
     known = identify(store, Journal(store.journal_url))
