@@ -23,6 +23,9 @@ from storage_engine.retention.managed_store import ManagedStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_JOURNAL = "journal.db"
+"""In a lake's directory, of the stores that a person at a shell manages."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
@@ -73,7 +76,7 @@ def lake_option(*, required: bool = True) -> Callable[[Command], Command]:
 
 def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
     """Refuse a directory without a lake before anything is written: its disk may not be mounted."""
-    if lake is not None and not any((lake / name).is_file() for name in (CATALOG_FILE, DESCRIPTION)):
+    if lake is not None and not any((lake / name).exists() for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
             f"another directory, or make a lake there: storage-engine init-lake --lake {lake}",
@@ -182,7 +185,7 @@ def managed_store(
 
 def journal_of(lake_dir: Path) -> str:
     """The journal that lies in a lake's directory."""
-    return f"sqlite:///{lake_dir.absolute() / 'journal.db'}"
+    return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
 
 
 def check_store(managed: ManagedStore) -> None:

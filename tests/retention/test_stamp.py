@@ -1,0 +1,226 @@
+"""A store's stamp tells a copy, another store and an older lake, and is no condition of archiving."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import (
+    BadInputError,
+    GateRefusedError,
+    LakeUnavailableError,
+    StoreIdentityError,
+)
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.identity import lake_id_of
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.model.lag import LagSummary
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import steps
+from storage_engine.retention.adopting import adopt, stamp
+from storage_engine.retention.identity import identify
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path
+from storage_engine.retention.verification import verify_store
+
+Make = Callable[..., ManagedStore]
+FingerprintOf = Callable[[str | Path], dict[str, str]]
+MIB = 1 << 20
+NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
+
+
+def plan_and_archive(store: ManagedStore, run_key: str, segments: int = 1) -> steps.ArchiveResult:
+    steps.make_plan(store, run_key, PlanRequest(manual=True, max_segments=segments))
+    steps.record_lag(store, run_key, NO_LAG, ())
+    return steps.archive_planned(store, run_key, lambda jobs: steps.archive(store, run_key, jobs))
+
+
+def clean(store: ManagedStore, run_key: str, segments: int = 1) -> steps.ReleaseResult:
+    plan_and_archive(store, run_key, segments)
+    return steps.release(store, run_key)
+
+
+def journal_file(store: ManagedStore) -> Path:
+    return Path(store.journal_url.removeprefix("sqlite:///"))
+
+
+def identity(store: ManagedStore) -> str:
+    return identify(store, Journal(store.journal_url)).store_id
+
+
+def test_the_stamp_says_which_store_it_is_and_what_the_lake_has(managed: Make) -> None:
+    store = managed()
+    clean(store, "r", 2)
+    found = read_stamp(store.real_root)
+    assert found is not None
+    lake = open_lake(store.lake)
+    (head,) = found.lakes
+    assert (found.store_id, found.root) == (identity(store), store.real_root)
+    assert (head.lake_id, head.location) == (lake_id_of(lake.segments()), store.lake.location)
+    assert head.row_hash == max(receipts(lake, found.store_id), key=lambda row: row.sequence).row_hash
+    assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_lake_and_a_journal_of_one_run_earlier_release_and_take_nothing(
+    managed: Make, lake_dir: Path, fingerprint: FingerprintOf
+) -> None:
+    store = managed()
+    clean(store, "one")
+    shutil.copytree(lake_dir.parent, lake_dir.parent.with_name("backup"))
+    clean(store, "two")
+    shutil.rmtree(lake_dir.parent)
+    lake_dir.parent.with_name("backup").rename(lake_dir.parent)
+
+    before = fingerprint(store.root), fingerprint(lake_dir)
+    with pytest.raises(LakeUnavailableError, match=r"from an older copy.*storage-engine lake rebuild"):
+        plan_and_archive(store, "three")
+    with pytest.raises(LakeUnavailableError, match="lake rebuild"):
+        steps.release(store, "three")
+    with pytest.raises(LakeUnavailableError, match="lake rebuild"):
+        verify_store(store, VerifyLevel.RECEIPTS)
+    with pytest.raises(LakeUnavailableError, match="lake rebuild"):
+        steps.accept_loss(store, MIB, 2 * MIB, "ann", "seems lost")
+    assert (fingerprint(store.root), fingerprint(lake_dir)) == before
+
+
+def test_a_person_can_say_that_the_older_lake_is_all_there_is(managed: Make, lake_dir: Path) -> None:
+    store = managed()
+    clean(store, "one")
+    shutil.copytree(lake_dir.parent, lake_dir.parent.with_name("backup"))
+    clean(store, "two")
+    shutil.rmtree(lake_dir.parent)
+    lake_dir.parent.with_name("backup").rename(lake_dir.parent)
+    with pytest.raises(BadInputError, match="a person and a reason"):
+        stamp(store, "ann", " ")
+    stamp(store, "ann", "the newer lake burned")
+    assert clean(store, "three").deleted[0].base_offset == 2 * MIB
+
+
+def test_another_lake_in_the_place_of_the_known_one_is_named(
+    managed: Make, lake_dir: Path, fingerprint: FingerprintOf
+) -> None:
+    store = managed()
+    clean(store, "one")
+    away = lake_dir.rename(lake_dir.with_name("away"))
+    make_lake(store.lake)
+    before = fingerprint(store.root), fingerprint(lake_dir)
+    with pytest.raises(LakeUnavailableError, match=r"found lake .* in its place.*Mount the right disk"):
+        plan_and_archive(store, "two")
+    assert (fingerprint(store.root), fingerprint(lake_dir)) == before
+    # Even where the journal is gone with the disk that it lay on.
+    journal_file(store).unlink()
+    with pytest.raises(LakeUnavailableError, match=r"found lake .* in its place"):
+        plan_and_archive(store, "three")
+    shutil.rmtree(lake_dir)
+    away.rename(lake_dir)
+    assert clean(store, "four").deleted[0].base_offset == MIB
+
+
+def test_a_lost_journal_is_made_up_for_by_the_stamp_before_anything_is_asked(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    adopt(store, "ann", "test", force=True)
+    plan_and_archive(store, "two")
+    known = identify(store, Journal(store.journal_url))
+    journal_file(store).unlink()
+    again = identify(store, Journal(store.journal_url))
+    assert (again.store_id, again.lineage) == (known.store_id, 2)
+
+
+def test_a_copy_of_a_store_is_no_store_until_a_person_makes_it_one(
+    managed: Make, fingerprint: FingerprintOf
+) -> None:
+    store = managed()
+    clean(store, "one")
+    shutil.copytree(store.root, f"{store.root}-copy")
+    copy = replace(store, root=f"{store.root}-copy")
+    before = fingerprint(copy.root)
+    with pytest.raises(StoreIdentityError, match=rf"found a copy of store .*{store.root}\. Nothing"):
+        plan_and_archive(copy, "copy")
+    assert fingerprint(copy.root) == before
+    made = stamp(copy, "ann", "a copy for tests", new=True)
+    assert made.store_id != identity(store)
+    assert clean(copy, "copy").deleted[0].base_offset == MIB
+    assert clean(store, "two").deleted[0].base_offset == MIB
+
+
+def test_a_store_that_was_moved_keeps_its_identity_when_a_person_says_so(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    store_id = identity(store)
+    moved = replace(store, root=str(Path(store.root).rename(f"{store.root}-moved")))
+    with pytest.raises(StoreIdentityError, match="it was moved, or is a copy"):
+        plan_and_archive(moved, "two")
+    stamp(moved, "ann", "a new disk")
+    assert identity(moved) == store_id
+    assert clean(moved, "two").deleted[0].base_offset == MIB
+
+
+def test_another_store_at_a_known_place_is_refused(managed: Make, fingerprint: FingerprintOf) -> None:
+    store, other = managed(), managed("edge-frames")
+    clean(store, "one")
+    Path(store.root).rename(f"{store.root}-away")
+    Path(other.root).rename(store.root)
+    before = fingerprint(store.root)
+    with pytest.raises(StoreIdentityError, match=r"found no stamp: another store lies here"):
+        plan_and_archive(store, "two")
+    assert fingerprint(store.root) == before
+
+
+def test_a_stamp_that_was_removed_or_damaged_is_missed_and_written_again(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    path = stamp_path(store.real_root)
+    path.write_text("{")
+    with pytest.raises(StoreIdentityError, match=r"stamp\.json: expected the stamp of storage-engine"):
+        plan_and_archive(store, "two")
+    path.unlink()
+    with pytest.raises(StoreIdentityError, match="or the stamp was removed"):
+        plan_and_archive(store, "two")
+    stamp(store, "ann", "rm by mistake")
+    assert clean(store, "two").deleted[0].base_offset == MIB
+
+
+def test_a_store_that_cannot_be_stamped_is_released_only_where_the_journal_knows_the_lake(
+    managed: Make,
+) -> None:
+    store = managed()
+    # A file in the place of our directory: nothing can be written there, whoever asks.
+    Path(store.root, DIRECTORY).touch()
+    done = clean(store, "one")
+    assert [d.base_offset for d in done.deleted] == [0]
+    (missing,) = [notice for notice in done.notices if "could not be stamped" in notice]
+    assert missing.endswith("journal and catalog agree on the last receipt")
+
+    plan_and_archive(store, "two")
+    journal_file(store).unlink()
+    steps.make_plan(store, "three", PlanRequest(manual=True, max_segments=1))
+    with pytest.raises(GateRefusedError, match=r"could not be stamped.*expected a witness"):
+        steps.release(store, "three")
+
+
+def test_adopting_needs_a_segment_that_contradicts_its_receipt(managed: Make) -> None:
+    store = managed()
+    plan_and_archive(store, "one", 2)
+    with pytest.raises(BadInputError, match="there is nothing to adopt"):
+        adopt(store, "ann", "why not")
+    second = Path(store.root, "commitlog", f"{MIB:020d}")
+    content = bytearray(second.read_bytes())
+    content[-1] ^= 1
+    second.write_bytes(content)
+    assert adopt(store, "ann", "the broker wrote it again").lineage == 2
+
+
+def test_a_stamp_is_plain_json_that_a_person_can_read(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    text = json.loads(stamp_path(store.real_root).read_text())
+    assert set(text) == {"store_id", "lineage", "machine", "root", "lakes"}
