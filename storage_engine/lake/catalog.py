@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
-from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from storage_engine.exceptions import (
@@ -25,6 +23,7 @@ from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import catalog_identity, check_containment, check_mark, copy_of, lake_id_of
+from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
     COMMIT_RETRIES_PROPERTY,
     MESSAGES,
@@ -103,39 +102,10 @@ def connect(config: LakeConfig) -> Lake:
     :raises LakeUnavailableError: the catalog can't be asked.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
-    sqlite_file = sqlite_file_of(config)
-    if sqlite_file is not None and not sqlite_file.exists():
-        raise LakeMissingError(
-            f"lake {config.location}: expected the catalog {sqlite_file}, found no such file. Nothing was "
-            f"created. {_make_advice(config)}"
-        )
+    check_catalog_file(config)
     with lake_errors(config.location, "open the catalog"):
         catalog = _load_catalog(config)
         return Lake(config, catalog, catalog_identity(config, catalog))
-
-
-def _make_advice(config: LakeConfig) -> str:
-    file = sqlite_file_of(config)
-    local = file is not None and config == LakeConfig.local(file.parent)
-    arguments = f"--lake {file.parent}" if local and file else "--conn-id ID, of the store's connection"
-    return (
-        "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
-        f"init-lake {arguments}."
-    )
-
-
-def sqlite_file_of(config: LakeConfig) -> Path | None:
-    """Return the file of a SQLite catalog; None for any other.
-
-    :raises BadInputError: the catalog is a database in memory.
-    """
-    uri = config.properties.get("uri", "")
-    if not uri.startswith("sqlite"):
-        return None
-    database = make_url(uri).database
-    if not database or database == ":memory:":
-        raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
-    return Path(database)
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
@@ -178,7 +148,7 @@ def _check(lake: Lake) -> None:
             raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
                 f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "
-                f"created. {_make_advice(lake.config)}"
+                f"created. {make_advice(lake.config)}"
             ) from error
         raise
     for table in (messages, segments):

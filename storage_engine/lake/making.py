@@ -21,12 +21,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake, sqlite_file_of
+from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.catalog_connections import new_sqlite_file
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.identity import LAKE_ID_PROPERTY, MARK_NAME, lake_id_of, parse_mark, write_mark
+from storage_engine.lake.place import sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
     ListedFile,

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import CorruptFrameError, LakeConflictError, LakeUnavailableError, ProofError
+from storage_engine.exceptions import (
+    CorruptFrameError,
+    LakeConflictError,
+    LakeMissingError,
+    LakeUnavailableError,
+    ProofError,
+)
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
@@ -88,3 +95,13 @@ def test_a_waiver_excuses_what_cannot_be_archived_but_no_contradiction(
     else:
         with pytest.raises(error, match="it fails"):
             steps.archive_planned(store, "r", fail)
+
+
+def test_a_plan_whose_lake_is_not_there_is_refused_with_the_command_that_makes_one(
+    managed: Make, lake_dir: Path
+) -> None:
+    store = managed()
+    lake_dir.rename(lake_dir.with_name("away"))
+    with pytest.raises(LakeMissingError, match=rf"storage-engine init-lake --lake {lake_dir}\."):
+        steps.make_plan(store, "r", PlanRequest(manual=True))
+    assert not lake_dir.exists()

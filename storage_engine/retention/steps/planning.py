@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.journal import Run, Step
@@ -44,7 +46,10 @@ def make_plan(
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: a store that can't be planned, or that couldn't be cleaned up behind its segments.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
+    :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
     """
+    if store.policy.archive is ArchiveMode.REQUIRED:
+        check_any_catalog_file(store.lakes)
     context = open_context(store)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
