@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError
@@ -23,7 +24,7 @@ from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp
+from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp, update_stamp
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
@@ -47,7 +48,11 @@ def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False)
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
             "would be archived once more, and each row be there twice; --force does it all the same."
         )
-    return journal.open_lineage(record.store_id, person, reason)
+    opened = journal.open_lineage(record.store_id, person, reason)
+    with suppress(OSError):
+        # Where the store can't be stamped, the journal alone has to remember.
+        update_stamp(store.real_root, opened.store_id, opened.lineage, ())
+    return opened
 
 
 def stamp(

@@ -37,6 +37,9 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         _check_place(store, stamp)
     if known is not None:
         _check_same(store, journal, known, stamp)
+        if stamp is not None and stamp.lineage > known.lineage:
+            # The journal was put back from before a lineage was opened: the older one's receipts are over.
+            return journal.follow_lineage(known.store_id, stamp.lineage)
         return known
     remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)

@@ -215,6 +215,21 @@ class Journal:
 
         return self._database.write(adopt)
 
+    def follow_lineage(self, store_id: str, lineage: int) -> StoreRecord:
+        """Record the lineage that a store is known to be at by now; who opened it isn't known any more."""
+
+        def follow(connection: Connection) -> StoreRecord:
+            where = stores.c.store_id == store_id
+            connection.execute(
+                update(stores).where(where, stores.c.lineage < lineage).values(lineage=lineage)
+            )
+            record = _store(connection, where)
+            if record is None:
+                raise RunStateError(f"store {store_id}: expected in the journal, not found")
+            return record
+
+        return self._database.write(follow)
+
     # Leases
 
     @contextmanager

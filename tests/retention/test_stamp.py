@@ -29,6 +29,7 @@ from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path
+from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
 
 Make = Callable[..., ManagedStore]
@@ -217,6 +218,27 @@ def test_adopting_needs_a_segment_that_contradicts_its_receipt(managed: Make) ->
     content[-1] ^= 1
     second.write_bytes(content)
     assert adopt(store, "ann", "the broker wrote it again").lineage == 2
+
+
+def test_a_journal_from_before_an_adoption_follows_the_stamp(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    shutil.copy(journal_file(store), journal_file(store).with_suffix(".bak"))
+    adopt(store, "ann", "the broker recovered", force=True)
+    journal_file(store).with_suffix(".bak").rename(journal_file(store))
+    assert identify(store, Journal(store.journal_url)).lineage == 2
+
+
+def test_a_store_of_another_machine_at_the_same_path_gets_an_identity_of_its_own(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed()
+    monkeypatch.setattr(archiving, "this_host", lambda: "another machine")
+    clean(store, "one")
+    theirs = identity(store)
+    journal_file(store).unlink()
+    shutil.rmtree(Path(store.root, DIRECTORY))
+    assert identity(store) != theirs
 
 
 def test_a_stamp_is_plain_json_that_a_person_can_read(managed: Make) -> None:
