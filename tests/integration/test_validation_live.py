@@ -14,7 +14,6 @@ import pytest
 
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.validation import Status
-from storage_engine.quality.engine import run_suites
 from storage_engine.quality.facts import collect_facts
 from storage_engine.quality.validate import validate_store
 from storage_engine.resources import project_path
@@ -99,6 +98,9 @@ def live_store(broker: Broker, work: Path) -> ManagedStore:
 
 
 def test_validations_of_a_busy_store_find_nothing(busy: Broker, tmp_path: Path) -> None:
+    # It takes seconds, and every worker of a parallel run reads this file.
+    from storage_engine.quality.engine import run_suites
+
     store = live_store(busy, tmp_path)
     first = last = busy.client.runtime_info()
     number, deadline = 0, time.monotonic() + 300

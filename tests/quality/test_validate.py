@@ -26,13 +26,11 @@ from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status, ValidationResult, Where
-from storage_engine.quality import engine
 from storage_engine.quality.validate import DATA_DOCS, GX_DIRECTORY, validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from tests.fixture_stores import unpack
-from tests.quality.plain_runner import run_plainly
 from tests.rounds import ALL
 
 pytestmark = pytest.mark.slow
@@ -405,9 +403,21 @@ FAULTS: list[tuple[Callable[[Case], None], set[str]]] = [
 
 
 @pytest.fixture
-def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let validations judge by the rules alone, in a tenth of the time."""
-    monkeypatch.setattr(engine, "run_suites", run_plainly)
+def judge_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call this to let validations judge by the rules alone from then on, in a tenth of the time."""
+
+    def switch() -> None:
+        from storage_engine.quality import engine
+        from tests.quality.plain_runner import run_plainly
+
+        monkeypatch.setattr(engine, "run_suites", run_plainly)
+
+    return switch
+
+
+@pytest.fixture
+def plainly(judge_plainly: Callable[[], None]) -> None:
+    judge_plainly()
 
 
 THROUGH_GREAT_EXPECTATIONS = (
@@ -426,11 +436,11 @@ THROUGH_GREAT_EXPECTATIONS = (
     ids=lambda fault: fault.__name__,
 )
 def test_great_expectations_says_of_a_fault_what_the_rules_say(
-    case: Case, fault: Callable[[Case], None], monkeypatch: pytest.MonkeyPatch
+    case: Case, fault: Callable[[Case], None], judge_plainly: Callable[[], None]
 ) -> None:
     fault(case)
     by_great_expectations = case.validate(full=True)
-    monkeypatch.setattr(engine, "run_suites", run_plainly)
+    judge_plainly()
     assert by_great_expectations.overall is Status.FAILURE
     assert by_great_expectations.checks == case.validate(full=True).checks
 
