@@ -28,9 +28,21 @@ demo-live: install  ## The same beside a real broker that serves producers and c
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it
 	@$(BIN)/storage-engine up .demo/up
 
+# Half of the tests wait for brokers and object stores, so there are more workers than processors.
+WORKERS ?= 4
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
-test: install  ## Run the whole test suite
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test: install  ## Run the test suite: every claim, with a few rounds of what chance decides
+	$(PYTEST)
+
+.PHONY: test-quick
+test-quick: install  ## Run what needs no broker, Spark, Airflow or object store and ends within 2 minutes
+	$(PYTEST) -m "not integration and not slow"
+
+.PHONY: test-all
+test-all: install  ## Run the test suite with all rounds, kills and faults at every place; takes hours
+	STORAGE_ENGINE_ALL_ROUNDS=1 $(PYTEST)
 
 .PHONY: lint
 lint: install  ## Check style, types and layers
@@ -55,6 +67,8 @@ stress: install  ## Kill a run before each durable operation, kill at random, cu
 	STORAGE_ENGINE_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/integration/test_spark_clusters.py
 	STORAGE_ENGINE_BESIDE_KILLS=150 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/test_beside_kill.py
 	STORAGE_ENGINE_BESIDE_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_beside_faults.py
+	STORAGE_ENGINE_LIVE_ROUNDS=20 $(BIN)/python -m pytest tests/integration/test_release_live.py
+	STORAGE_ENGINE_VALIDATION_ROUNDS=20 $(BIN)/python -m pytest tests/integration/test_validation_live.py
 
 .PHONY: clean
 clean:  ## Remove the environment and everything the demo made

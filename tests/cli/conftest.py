@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,8 +17,9 @@ import pytest
 from storage_engine.cli import main
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
+from tests.fixture_stores import file_sha256
+from tests.fixture_stores import unpack as unpack_store
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "rocketmq"
 LONG_AGO_NS = time.time_ns() - 30 * 24 * 3600 * 10**9
 
 
@@ -70,8 +69,7 @@ def files() -> Files:
         for path in (below for given in paths for below in (given, *sorted(given.rglob("*")))):
             if path.is_file():
                 stat = path.stat()
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                found[str(path)] = (stat.st_size, stat.st_mtime_ns, digest)
+                found[str(path)] = (stat.st_size, stat.st_mtime_ns, file_sha256(path))
         return found
 
     return look
@@ -79,14 +77,8 @@ def files() -> Files:
 
 @pytest.fixture(scope="session")
 def unpack() -> Callable[[str, Path], Path]:
-    """Unpack a fixture store below a directory; returns its root."""
-
-    def extract(name: str, target: Path) -> Path:
-        with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-            archive.extractall(target, filter="data")
-            return target / archive.getnames()[0].split("/")[0]
-
-    return extract
+    """Unpack a fixture store without its timer wheel below a directory; returns its root."""
+    return unpack_store
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 MIB = 1 << 20
 
 
@@ -25,6 +27,7 @@ def test_dry_run_shows_the_plan_and_changes_nothing(cli, store, lake, files) -> 
     assert not lake.exists()
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake) -> None:
     main = "from storage_engine.cli import main; main()"
     words = ("clean", store, "--lake", lake, "--manual", "--max-segments", "1", "--run-key", "night")

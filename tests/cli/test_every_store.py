@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def _segments(store: Path) -> dict[str, bytes]:
     directories = [store / name for name in ("commitlog", "cl1", "cl2")]

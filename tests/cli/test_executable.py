@@ -25,6 +25,7 @@ def test_the_command_says_what_it_is() -> None:
     assert "No such command 'delete-everything'" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_done_is_0_and_stdout_is_json_alone(store_copy, tmp_path) -> None:
     done = _run("archive", store_copy("multipath"), "--set", "x=y", "--json", "--lake", tmp_path / "lake")
     assert done.returncode == 2
@@ -35,6 +36,7 @@ def test_done_is_0_and_stdout_is_json_alone(store_copy, tmp_path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_refused_is_1(archived, tmp_path) -> None:
     refused = _run("restore", "--lake", archived.lake, "--to", archived.store)
     assert refused.returncode == 1

@@ -9,29 +9,29 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerError, NotOnBrokerError
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.name_server import NameServers
+from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.remoting import RemotingClient
+from tests.integration.server import free_port, free_ports
 
 PACKAGE = "org.apache.rocketmq"
-JAVA_PROJECT = Path(__file__).resolve().parents[1] / "java"
 START_SECONDS = 180
 STOP_SECONDS = 60
 
 ACCESS = Access()
 
-BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
-CLEANS_AT_ONCE = str(JAVA_PROJECT / "CleansAtOnce.java")
+BROKER_MAIN = "ServesAtOnce"
+"""The broker as it is; its name server knows it when it has started, not 10 s later."""
+CLEANS_AT_ONCE = "CleansAtOnce"
 """The same broker, whose cleaning begins when it has started, not a minute later."""
 
 JVM_OPTIONS = (
@@ -83,80 +83,6 @@ class BrokerStartError(Exception):
     """A process ended, or did not serve in time; the message ends with what it last said."""
 
 
-@cache
-def java() -> str:
-    """The Java launcher: of JAVA_HOME when that is set, else the one on PATH.
-
-    :raises BrokerStartError: when there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not Path(found).exists():
-        raise BrokerStartError(
-            "No Java found: set JAVA_HOME, or install a JDK (Debian: openjdk-17-jdk-headless)."
-        )
-    return found
-
-
-@cache
-def class_path() -> str:
-    """Jars of the broker and what it needs, resolved by Maven once and kept in tests/java/target.
-
-    :raises BrokerStartError: when Maven is missing or fails.
-    """
-    pom, resolved = JAVA_PROJECT / "pom.xml", JAVA_PROJECT / "target" / "classpath.txt"
-    if resolved.exists() and resolved.stat().st_mtime >= pom.stat().st_mtime:
-        jars = resolved.read_text().strip()
-        if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
-            return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise BrokerStartError("No Maven found: install it (Debian: maven).")
-    result = subprocess.run(
-        [
-            maven,
-            "--batch-mode",
-            "--quiet",
-            f"--file={pom}",
-            "dependency:build-classpath",
-            f"-Dmdep.outputFile={resolved}",
-            "-Dmdep.includeScope=runtime",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    if result.returncode != 0:
-        raise BrokerStartError(
-            f"Maven failed to resolve {pom}:\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
-        )
-    return resolved.read_text().strip()
-
-
-def free_port_block(size: int) -> int:
-    """The first of ``size`` consecutive loopback ports that are free now."""
-    for _ in range(200):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        if first + size > 65535:
-            continue
-        if all(_is_free(port) for port in range(first, first + size)):
-            return first
-    raise BrokerStartError(f"no {size} consecutive free ports found")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
 @dataclass
 class JavaProcess:
     """A running Java main class whose home directory and working directory is ``home``."""
@@ -170,7 +96,7 @@ class JavaProcess:
         cls, main_class: str, arguments: Sequence[str], home: Path, jvm_options: Sequence[str] = ()
     ) -> JavaProcess:
         home.mkdir(parents=True, exist_ok=True)
-        options = [*JVM_OPTIONS, *jvm_options, f"-Duser.home={home}", "-cp", class_path()]
+        options = [*JVM_OPTIONS, *jvm_options, f"-Duser.home={home}", "-cp", class_path(JAVA_PROJECTS)]
         command = [java(), *options, main_class, *arguments]
         if setpriv := shutil.which("setpriv"):
             # Even a test run that is killed leaves no broker behind.
@@ -228,7 +154,7 @@ class JavaProcess:
 @contextmanager
 def name_server(work: Path) -> Iterator[int]:
     """Run a name server for the duration of the block; yields its port."""
-    port = free_port_block(1)
+    port = free_port()
     conf = work / "namesrv.conf"
     _write_properties(conf, {"listenPort": port, "bindAddress": "127.0.0.1"})
     server = JavaProcess.start(
@@ -279,7 +205,7 @@ def start_broker(
     :raises BrokerStartError: when it ends before it serves; the process is gone then.
     """
     work.mkdir(parents=True, exist_ok=True)
-    first = free_port_block(4)
+    first = free_ports(4)
     port = first + 2
     conf = work / "broker.conf"
     _write_properties(

@@ -1,4 +1,4 @@
-"""Java programs of the integration tests: their jars, resolved by Maven once and kept in ``target``."""
+"""Java programs of the integration tests: their jars and classes, made once and kept in ``target``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 JAVA_PROJECTS = Path(__file__).resolve().parents[1] / "java"
@@ -27,17 +29,21 @@ def java() -> str:
     return found
 
 
+@cache
 def class_path(project: Path) -> str:
-    """Jars that a project's ``pom.xml`` names, and what they need.
+    """Jars that a project's ``pom.xml`` names with what they need, and the classes of its Java files.
 
-    :raises JavaError: when Maven is missing or fails.
+    :raises JavaError: when Maven or a compiler is missing or fails.
     """
     target = project / "target"
     target.mkdir(exist_ok=True)
-    # One process of a parallel run resolves them, the others wait.
+    # One process of a parallel run resolves and compiles, the others wait.
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _resolved(project / "pom.xml", target / "classpath.txt")
+        jars = _resolved(project / "pom.xml", target / "classpath.txt")
+        if sources := sorted(project.glob("*.java")):
+            return os.pathsep.join([str(_compiled(sources, target, jars)), jars])
+        return jars
 
 
 def _resolved(pom: Path, resolved: Path) -> str:
@@ -59,3 +65,20 @@ def _resolved(pom: Path, resolved: Path) -> str:
     if result.returncode != 0:
         raise JavaError(f"Maven failed to resolve {pom}:\n{result.stdout[-4000:]}{result.stderr[-2000:]}")
     return resolved.read_text().strip()
+
+
+def _compiled(sources: Sequence[Path], target: Path, jars: str) -> Path:
+    """Directory of the classes; Java would compile a source file at each start of it."""
+    classes, stamp = target / "classes", target / "compiled"
+    newest = max(path.stat().st_mtime for path in [*sources, target / "classpath.txt"])
+    if stamp.exists() and stamp.stat().st_mtime >= newest:
+        return classes
+    compiler = Path(java()).resolve().with_name("javac")
+    command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", jars, *map(str, sources)]
+    if not compiler.exists():
+        raise JavaError(f"No {compiler} found: install a JDK (Debian: openjdk-17-jdk-headless).")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if result.returncode != 0:
+        raise JavaError(f"{compiler} failed:\n{result.stderr[-4000:]}")
+    stamp.touch()
+    return classes

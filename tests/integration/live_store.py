@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,11 +27,11 @@ FLUSH_SECONDS = 1.0
 SETTINGS: Mapping[str, object] = {
     "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "fileReservedTime": 48,
-    "cleanResourceInterval": 200,
+    "cleanResourceInterval": 50,
     "cleanFileForciblyEnable": True,
     "timerWheelEnable": False,
 }
-"""A broker that deletes what is older than two days as soon as it is told to, and five times a second."""
+"""A broker that deletes what is older than two days as soon as it is told to, and 20 times a second."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,11 @@ class LiveLog:
         last = self.sent[-1].offset // SEGMENT_BYTES + segments
         while self.sent[-1].offset // SEGMENT_BYTES < last:
             self.sent.append(send(self.broker.client))
-        time.sleep(2 * FLUSH_SECONDS)
-        self.age()
+        deadline = time.monotonic() + 30
+        while any(base not in self.sha256 for base in self.names() if base < last * SEGMENT_BYTES):
+            assert time.monotonic() < deadline, f"segments that the broker still writes to: {self.names()}"
+            time.sleep(0.1)
+            self.age()
 
     def have_expired(self, segments: int) -> None:
         """Fill until there are so many aged ones, and more for the next time."""
@@ -157,22 +160,26 @@ class LiveLog:
         while (found := self.broker.client.runtime_info().commitlog_min_offset) != offset:
             if time.monotonic() > deadline:
                 raise BrokerError(f"expected the log to begin at {offset}, found {found} after {seconds} s")
-            time.sleep(0.1)
+            time.sleep(0.02)
 
     def others_clean(self) -> None:
         """Somebody else tells the broker to delete what has expired, and it does, in 20 passes."""
+        self.others_begin_to_clean()()
+
+    def others_begin_to_clean(self) -> Callable[[], None]:
+        """The same; what is returned waits until the broker is through with it."""
+        before = len(self._passes())
         self.broker.client.delete_expired_commitlog()
-        log = self.broker.java.home / "logs" / "rocketmqlogs" / "store.log"
+        return lambda: self._until_it_is_through(before)
+
+    def _until_it_is_through(self, passes_before: int) -> None:
         deadline = time.monotonic() + 60
-        begun = False
-        while not begun or passes_left(log):
+        while not any((passes := self._passes())[passes_before:]) or passes[-1]:
             if time.monotonic() > deadline:
-                raise BrokerError(f"{log}: the broker is not through with its passes after 60 s")
-            time.sleep(0.1)
-            begun = begun or bool(passes_left(log))
+                raise BrokerError(f"the broker is not through with its passes after 60 s: {passes}")
+            time.sleep(0.05)
 
-
-def passes_left(log: Path) -> int:
-    """Of those that a manual trigger asks for, by what the broker said last."""
-    found = re.findall(r"manualDeleteFileSeveralTimes: (\d+)", log.read_text())
-    return int(found[-1]) if found else 0
+    def _passes(self) -> list[int]:
+        """How many more of those that a trigger asks for it had before it, at each pass that it told of."""
+        log = self.broker.java.home / "logs" / "rocketmqlogs" / "store.log"
+        return [int(left) for left in re.findall(r"manualDeleteFileSeveralTimes: (\d+)", log.read_text())]

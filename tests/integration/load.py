@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.integration.broker import JAVA_PROJECT, JVM_OPTIONS, Broker, class_path, java
+from tests.integration.broker import JVM_OPTIONS, Broker
+from tests.integration.jars import JAVA_PROJECTS, class_path, java
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -114,8 +115,8 @@ def running_load(
         "-Xms64m",
         f"-Duser.home={work}",
         "-cp",
-        class_path(),
-        str(JAVA_PROJECT / "Load.java"),
+        class_path(JAVA_PROJECTS),
+        "Load",
         *(f"{key}={value}" for key, value in arguments.items()),
         *(f"group={group}" for group in groups),
     ]

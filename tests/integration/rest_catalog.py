@@ -41,7 +41,7 @@ class RestCatalog:
         }
         jvm = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         arguments = [str(self.port), *(f"{key}={value}" for key, value in properties.items())]
-        command = [java(), *jvm, "-cp", class_path(project), str(project / "CatalogServer.java"), *arguments]
+        command = [java(), *jvm, "-cp", class_path(project), "CatalogServer", *arguments]
         self.server = Server(command, self.work / "rest.log", {"AWS_REGION": "us-east-1"})
         self.server.wait_until(self._answers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 START_SECONDS = 60
 STOP_SECONDS = 30
+FIRST_PORT, LAST_PORT = 11_000, 32_000
 
 
 class ServerError(Exception):
@@ -70,11 +72,34 @@ class Server:
         self.process.wait(STOP_SECONDS)
 
 
+def free_ports(size: int) -> int:
+    """The first of ``size`` consecutive ports that nothing listens on now.
+
+    They lie below those that the kernel gives to connections and to other tests' servers, any of which
+    could take one before the server that it is for has started.
+
+    :raises ServerError: there are none.
+    """
+    for _ in range(200):
+        first = random.SystemRandom().randrange(FIRST_PORT, LAST_PORT - size)
+        if all(_is_free(port) for port in range(first, first + size)):
+            return first
+    raise ServerError(f"expected {size} consecutive free ports in [{FIRST_PORT}, {LAST_PORT}), found none")
+
+
 def free_port() -> int:
-    """A loopback port that nothing listens on now."""
+    """A port that nothing listens on now."""
+    return free_ports(1)
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def listens(port: int) -> bool:

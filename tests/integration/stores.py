@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.store import RocketMQStore
+from tests.fixture_stores import FIXTURES
+from tests.fixture_stores import unpack as unpack_store
 from tests.integration.broker import FIXTURE_SIZES
 from tests.integration.remoting import RemotingClient
-
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "rocketmq"
 
 Queue = tuple[str, int]
 Messages = dict[Queue, dict[int, str]]
@@ -24,12 +23,8 @@ Messages = dict[Queue, dict[int, str]]
 
 
 def unpack(name: str, target: Path) -> Path:
-    """Unpack a fixture store under ``target``; returns its root."""
-    target.mkdir(parents=True)
-    with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
-    (root,) = target.iterdir()
-    return root
+    """Unpack a fixture store under ``target`` with all that a broker reads; returns its root."""
+    return unpack_store(name, target, timer_wheel=True)
 
 
 def open_store(root: Path) -> RocketMQStore:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,11 +28,16 @@ from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
 from tests.integration.remoting_proxy import Fault, RemotingProxy
 from tests.integration.secured import secured_broker
+from tests.rounds import rounds
 
-EVERY = int(os.environ.get("STORAGE_ENGINE_BESIDE_FAULTS", "0"))
+EVERY = rounds("STORAGE_ENGINE_BESIDE_FAULTS", 0, 1)
 """1: every kind of fault at every request; otherwise a few of them."""
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200 if EVERY else 600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.usefixtures("cleans_at_once"),
+    pytest.mark.timeout(7200 if EVERY else 600),
+]
 
 STRIDE = 1 if EVERY else 5
 BOUND_SECONDS = 30

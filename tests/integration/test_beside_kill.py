@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import rounds
+
 pytestmark = pytest.mark.integration
 
-KILLS = int(os.environ.get("STORAGE_ENGINE_BESIDE_KILLS", "4"))
+KILLS = rounds("STORAGE_ENGINE_BESIDE_KILLS", 4, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,11 +21,17 @@ from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 SEGMENT_BYTES = 1048576
 EXPIRED_NS = 100 * 3600 * 10**9
-SETTINGS = {"fileReservedTime": 48, "cleanResourceInterval": 200, "cleanFileForciblyEnable": True}
+SETTINGS = {
+    "fileReservedTime": 48,
+    "cleanResourceInterval": 100,
+    "cleanFileForciblyEnable": True,
+    # A broker walks the whole wheel each time that it is asked how it is.
+    "timerWheelEnable": False,
+}
 
 WITHOUT_TLS = ("-Dtls.server.mode=disabled",)
 """Nobody asks for it here, and making up its keys takes a broker's start a while."""

@@ -28,12 +28,12 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, sta
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 UPDATE_BROKER_CONFIG = 25
 HOUR_MS = 3_600_000
-PASSES_SECONDS = 5.0
-"""One trigger's 20 passes, five a second, and a little more."""
+ENDS_SOON_MS = 5_000
+"""Far more than a hold takes."""
 AS_AT_FIRST = {"cleanFileForciblyEnable": "true", "fileReservedTime": "48"}
 
 
@@ -99,8 +99,7 @@ def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
     touched = {base for base, mtime_ns in log.mtimes().items() if mtimes[base] != mtime_ns}
     assert touched == {names[0]}
 
-    client.delete_expired_commitlog()
-    time.sleep(PASSES_SECONDS)
+    log.others_clean()
     assert log.names() == names
     assert client.runtime_info().commitlog_min_offset == names[0]
     # Segments are as old as they were, whatever the fence's mtime says.
@@ -120,29 +119,30 @@ def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
 def test_a_hold_begins_in_the_middle_of_the_brokers_own_deletion(log: LiveLog, tmp_path: Path) -> None:
     log.fill(12)
     store, first = managed(log, tmp_path, hold_hours=12), first_offset(log)
-    log.broker.client.delete_expired_commitlog()
+    until_it_is_through = log.others_begin_to_clean()
     while first_offset(log) == first:
         time.sleep(0.01)
     status = hold(store).status
     assert status.held
-    time.sleep(PASSES_SECONDS)
+    until_it_is_through()
+    # The last pass may still be at it.
+    log.others_clean()
     # It went on to the fence, and no further.
     assert status.fence_offset == first_offset(log) < max(log.sha256)
 
 
 def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: ManagedStore) -> None:
-    client, names = log.broker.client, log.names()
-    ends_at_ms = hold(store, now_ms() - 24 * HOUR_MS + 8_000).status.ends_at_ms
+    names = log.names()
+    ends_at_ms = hold(store, now_ms() - 24 * HOUR_MS + ENDS_SOON_MS).status.ends_at_ms
     assert ends_at_ms is not None
-    client.delete_expired_commitlog()
+    until_it_is_through = log.others_begin_to_clean()
     while (found_names := log.names())[: len(names)] == names and now_ms() < ends_at_ms:
         time.sleep(0.1)
     assert found_names[: len(names)] == names or now_ms() >= ends_at_ms
-    time.sleep(PASSES_SECONDS)
-    client.delete_expired_commitlog()
+    until_it_is_through()
     expired = [base for base in names if base in log.sha256]
+    log.others_clean()
     log.wait_for_min_offset(names[len(expired)])
-    time.sleep(PASSES_SECONDS)
 
     found = hold(store).status
     assert found.held
@@ -184,8 +184,7 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     assert (status.held, status.fence_offset) == (True, first_offset(log))
     # Whoever looks at the broker's own passes finds the rest there, whatever it takes for its min offset.
     names = log.names()
-    client.delete_expired_commitlog()
-    time.sleep(PASSES_SECONDS)
+    log.others_clean()
     assert log.names() == names
 
 
@@ -353,8 +352,7 @@ def test_a_hold_survives_the_brokers_death_and_its_old_settings(
     conf = work / "broker.conf"
     before = conf.read_bytes()
     hold(store)
-    log.broker.client.delete_expired_commitlog()
-    time.sleep(1)
+    log.others_clean()
     # As if it had been mounted read-only: the broker's own file keeps what was set.
     conf.write_bytes(before)
     kinds = [one.kind for one in hold(store).status.disturbances]
@@ -363,13 +361,12 @@ def test_a_hold_survives_the_brokers_death_and_its_old_settings(
 
     log.broker.java.kill()
     start_again(log.broker, work, name_server_port, main_class=CLEANS_AT_ONCE)
-    log.broker.client.delete_expired_commitlog()
-    time.sleep(2)
+    log.others_clean()
     assert log.names()[: len(names)] == names
     found = {one.kind for one in hold(store).status.disturbances}
     assert found >= {DisturbanceKind.BROKER_RESTARTED, DisturbanceKind.SETTING_CHANGED}
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "false"
-    time.sleep(PASSES_SECONDS)
+    log.others_clean()
     assert log.names()[: len(names)] == names
     run = open_context(store).broker
     assert run.snapshot(now_ms()).logs[0].min_offset == names[0]

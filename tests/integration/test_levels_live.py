@@ -20,7 +20,7 @@ from storage_engine.retention.steps.holding import hold, unmanage
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog, create_topic, send
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 DISK_BYTES = 96 * 1024 * 1024
 SERVICE_NOT_AVAILABLE = 14

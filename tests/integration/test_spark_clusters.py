@@ -34,6 +34,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, processes, standalone, wait_until
+from tests.rounds import rounds, some
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -146,7 +147,7 @@ def test_every_kind_of_cluster_makes_the_same_table(
     assert tables[0].equals(tables[2])
 
 
-@pytest.mark.parametrize("_round", range(int(os.environ.get("STORAGE_ENGINE_CLUSTER_ROUNDS", "1"))))
+@pytest.mark.parametrize("_round", range(rounds("STORAGE_ENGINE_CLUSTER_ROUNDS", 1, 5)))
 @pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR])
 def test_a_task_whose_process_is_killed_is_done_again(
     victim: str, _round: int, lake: Lake, segments: list[Path], tmp_path: Path
@@ -206,15 +207,16 @@ with spark_session("test killed driver") as spark:
 """
 
 
-@pytest.mark.parametrize(
-    ("dies_at", "expected"),
-    [
-        ("publish", {GarbageKind.STAGED}),
-        ("prepare_data", {GarbageKind.STAGED, GarbageKind.DATA_FILE}),
-        ("prepare_receipts", {GarbageKind.STAGED}),
-        ("sweep", {GarbageKind.STAGED}),
-    ],
-)
+DEATHS = [
+    ("prepare_data", {GarbageKind.STAGED, GarbageKind.DATA_FILE}),
+    ("prepare_receipts", {GarbageKind.STAGED}),
+    ("publish", {GarbageKind.STAGED}),
+    ("sweep", {GarbageKind.STAGED}),
+]
+"""Where a driver dies, and what garbage that leaves."""
+
+
+@pytest.mark.parametrize(("dies_at", "expected"), some(DEATHS, 2))
 def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_run_finishes(
     dies_at: str, expected: set[GarbageKind], lake: Lake, segments: list[Path], tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog, create_topic
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 

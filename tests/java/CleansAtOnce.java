@@ -4,7 +4,6 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.broker.BrokerController;
-import org.apache.rocketmq.broker.BrokerStartup;
 import org.apache.rocketmq.store.DefaultMessageStore;
 
 /**
@@ -15,7 +14,7 @@ public class CleansAtOnce {
     private static final long UNTIL_ITS_OWN_BEGINS_MS = 58_000;
 
     public static void main(String[] arguments) throws Exception {
-        BrokerController controller = BrokerStartup.start(BrokerStartup.createBrokerController(arguments));
+        BrokerController controller = ServesAtOnce.start(arguments);
         DefaultMessageStore store = (DefaultMessageStore) controller.getMessageStore();
         int interval = store.getMessageStoreConfig().getCleanResourceInterval();
         clean(store, "cleanFilesPeriodically", "scheduledExecutorService", interval);

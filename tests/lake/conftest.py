@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import tarfile
@@ -23,6 +22,7 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
+from tests.fixture_stores import file_sha256
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]
@@ -103,7 +103,7 @@ def fingerprint() -> Fingerprint:
 
     def read(root: Path) -> dict[str, str]:
         return {
-            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            str(path.relative_to(root)): file_sha256(path)
             for path in sorted(root.rglob("*"))
             if path.is_file()
         }

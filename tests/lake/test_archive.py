@@ -293,6 +293,7 @@ def test_a_topic_is_read_without_most_of_the_file(
     assert set(rows["topic"].to_pylist()) <= {"TopicTags"}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.lists(

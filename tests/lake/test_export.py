@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import tarfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +21,8 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
+from tests.fixture_stores import unpack
 
-STORE = Path(__file__).parents[1] / "fixtures" / "rocketmq" / "clean-stop.tar.xz"
 SEGMENTS = 7
 END = SEGMENTS << 20
 KEY = "ORD-1200006"
@@ -34,8 +33,7 @@ MIDDLE_MS = 1795180500543
 def archived(tmp_path_factory: pytest.TempPathFactory, make_jobs) -> Lake:
     """Every sealed segment of a store that has compressed bodies, keys of every kind, and transactions."""
     base = tmp_path_factory.mktemp("export")
-    with tarfile.open(STORE) as archive:
-        archive.extractall(base, filter="data")
+    unpack("clean-stop", base)
     lake = make_lake(LakeConfig.local(base / "lake"))
     paths = sorted((base / "A" / "commitlog").iterdir())[:SEGMENTS]
     archive_all(lake, make_jobs(lake, *paths))

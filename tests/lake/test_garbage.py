@@ -177,6 +177,7 @@ def test_nothing_is_removed_while_somebody_commits(
     assert Path(proven.staged_file.removeprefix("file://")).exists()
 
 
+@pytest.mark.slow
 def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_up(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_collecting_without_a_grace_beside_archivers_loses_nothing_that_was_committed(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -24,6 +24,8 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
 
+pytestmark = pytest.mark.slow
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import rounds
+
 RUNNER = Path(__file__).with_name("random_kill_runner.py")
-ROUNDS = int(os.environ.get("STORAGE_ENGINE_KILL_ROUNDS", "2"))
+ROUNDS = rounds("STORAGE_ENGINE_KILL_ROUNDS", 2, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 if ROUNDS < 10 else 7200)
 def test_killed_anywhere_each_segment_is_in_the_lake_once_and_comes_back(
     segments: list[Path], tmp_path: Path

@@ -242,6 +242,7 @@ def test_a_configuration_that_somebody_changed_is_left_alone(
     assert (target / "config" / "topics.json").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_a_restore_that_is_killed_at_any_instant_goes_on(
     lake: Lake,
     archived: tuple[Receipt, ...],

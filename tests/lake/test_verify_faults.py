@@ -31,6 +31,8 @@ from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 STORE = "store-1"
 

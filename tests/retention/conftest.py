@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import DIRECTORY
+from tests.fixture_stores import file_sha256
 
 MANUAL = PlanRequest(manual=True, reason="a test")
 HOURS_AGO_NS = 100 * 3600 * 10**9
@@ -58,7 +58,7 @@ def fingerprint() -> FingerprintOf:
     def read(directory: str | Path) -> Fingerprint:
         base = Path(directory)
         return {
-            str(path.relative_to(base)): hashlib.sha256(path.read_bytes()).hexdigest()
+            str(path.relative_to(base)): file_sha256(path)
             for path in sorted(base.rglob("*"))
             if path.is_file() and path.name != "lock" and path.parent.name != DIRECTORY
         }

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.retention.journal import clock_ms
+from tests.rounds import rounds
 
 RUNNER = Path(__file__).with_name("kill_runner.py")
-KILLS = int(os.environ.get("STORAGE_ENGINE_KILLS", "48"))
+KILLS = rounds("STORAGE_ENGINE_KILLS", 40, 1_000)
 """At most so many; more than there are operations means every one of them."""
 STEPS = [
     "sense",
@@ -28,10 +29,10 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900 if KILLS < 100 else 7200)
 def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Path], tmp_path: Path) -> None:
     pristine = store_copy("clean-stop")
-    (pristine / "timerwheel").unlink()  # 38 MB that no step looks at
     old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
     for segment in (pristine / "commitlog").iterdir():
         os.utime(segment, ns=(old_ns, old_ns))

@@ -29,6 +29,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 MIB = 1 << 20
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +22,9 @@ from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import group_positions
 from storage_engine.rocketmq.window import HOUR_MS
+from tests.fixture_stores import unpack
 
 UTC = ZoneInfo("UTC")
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "rocketmq"
 STORES = ["clean-stop", "cqext-batchcq", "kill9", "multipath"]
 SEGMENT_BYTES = 1 << 20
 
@@ -68,10 +67,7 @@ def open_store(root: Path) -> Opened:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     roots = {}
     for name in STORES:
-        target = tmp_path_factory.mktemp(name)
-        with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-            archive.extractall(target, filter="data")
-        (roots[name],) = target.iterdir()
+        roots[name] = unpack(name, tmp_path_factory.mktemp(name))
     return roots
 
 

@@ -1,0 +1,42 @@
+"""Fixture stores on disk, and fingerprints of files that cost a hash only where a file has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import time
+from pathlib import Path
+
+FIXTURES = Path(__file__).resolve().parent / "fixtures" / "rocketmq"
+TIMER_WHEEL = "timerwheel"
+"""37 MB that a broker maps when it starts, and that nothing of the engine opens."""
+SETTLED_NS = 50_000_000
+"""A file that changed this long ago gets another ctime by its next change, whatever the clock's tick."""
+
+_digests: dict[tuple[int, int, int, int, int], str] = {}
+
+
+def unpack(name: str, target: Path, *, timer_wheel: bool = False) -> Path:
+    """Unpack a fixture store below a directory, which is created.
+
+    :param timer_wheel: also the file that only a broker reads.
+    :returns: the store's root.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
+        members = [m for m in archive.getmembers() if timer_wheel or Path(m.name).name != TIMER_WHEEL]
+        archive.extractall(target, members, filter="data")
+    return target / members[0].name.split("/")[0]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, from memory while its ctime says that nothing of it has changed."""
+    stat = path.stat()
+    key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if known := _digests.get(key):
+        return known
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if time.time_ns() - stat.st_ctime_ns > SETTLED_NS:
+        _digests[key] = digest
+    return digest

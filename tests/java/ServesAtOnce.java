@@ -1,0 +1,26 @@
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.broker.BrokerStartup;
+
+/**
+ * A broker that its name server knows when it has started. By itself it registers once as it starts, often
+ * before it has connected, and then 10 s later, which no setting changes.
+ */
+public class ServesAtOnce {
+    private static final long CONNECTED_WITHIN_MS = 30_000;
+    private static final long LOOK_AGAIN_MS = 20;
+
+    public static void main(String[] arguments) throws Exception {
+        start(arguments);
+    }
+
+    static BrokerController start(String[] arguments) throws Exception {
+        BrokerController controller = BrokerStartup.start(BrokerStartup.createBrokerController(arguments));
+        long end = System.currentTimeMillis() + CONNECTED_WITHIN_MS;
+        while (controller.getBrokerOuterAPI().getRemotingClient().getAvailableNameSrvList().isEmpty()
+            && System.currentTimeMillis() < end) {
+            Thread.sleep(LOOK_AGAIN_MS);
+        }
+        controller.registerBrokerAll(true, false, true);
+        return controller;
+    }
+}

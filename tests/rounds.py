@@ -1,0 +1,25 @@
+"""How often a test repeats what chance or a kill decides.
+
+A few times in ``make test``; in ``make test-all`` as often as it can tell something new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+Case = TypeVar("Case")
+
+ALL = os.environ.get("STORAGE_ENGINE_ALL_ROUNDS", "0") not in ("", "0")
+"""Set by ``make test-all``."""
+
+
+def rounds(variable: str, few: int, all_of_them: int) -> int:
+    """Return the number of rounds: what the environment's variable says, else few or all of them."""
+    return int(os.environ.get(variable) or (all_of_them if ALL else few))
+
+
+def some(cases: Sequence[Case], few: int) -> Sequence[Case]:
+    """Return the first few cases, or all of them in ``make test-all``."""
+    return cases if ALL else cases[:few]
