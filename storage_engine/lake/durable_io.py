@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.durable import create, fsync_path, make_dirs, unlink
 
 _BLOCK_BYTES = 1 << 20
 
@@ -89,7 +89,9 @@ class DurableOutputStream(io.BufferedWriter):
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         make_dirs(path.parent)
-        super().__init__(io.FileIO(path, "wb" if overwrite else "xb"), buffer_size=1 << 20)
+        if overwrite:
+            unlink(path)
+        super().__init__(create(path), buffer_size=1 << 20)
         self._path = path
         with _recorders_lock:
             for recorder in _recorders:

@@ -1,0 +1,38 @@
+"""Nothing is written among a broker's own files: it would not start with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker import StoreAround, broker_module
+
+
+def refuse_inside_store(broker: str, places: Mapping[str, Path]) -> None:
+    """Make sure that no place to write to is a broker's store, or lies among its own files.
+
+    :param places: by what they are; they need not exist.
+    :raises BadInputError: one does; nothing was changed.
+    """
+    store_around: StoreAround = broker_module(broker, "places").store_around
+    for what, place in places.items():
+        if (root := store_around(place)) is not None:
+            raise inside_store(what, place, root)
+
+
+def refuse_target_inside_store(broker: str, target: Path) -> None:
+    """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made."""
+    real = Path(os.path.realpath(target))
+    store_around: StoreAround = broker_module(broker, "places").store_around
+    if (root := store_around(target)) is not None and root != real:
+        raise inside_store("the target", target, root)
+
+
+def inside_store(what: str, place: Path, root: Path) -> BadInputError:
+    """The error for a place among the files of the store ``root``."""
+    return BadInputError(
+        f"{place}: expected a place outside a broker's store for {what}, found one among the files of "
+        f"the store {root}, whose broker doesn't start with others there. Nothing was changed. Name another."
+    )
