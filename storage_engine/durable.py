@@ -9,16 +9,23 @@ its owner. A new file never takes the place of another, and no symbolic link und
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+_TOKEN_BYTES = 8
+_YOUNG_SECONDS = 10
+"""A file may be so young that its writer has not locked it yet."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +109,7 @@ def create_empty(path: str | os.PathLike[str]) -> None:
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
     """A hidden file name made of another, which nobody can foresee."""
-    return f".{name}.{secrets.token_hex(8)}{suffix}"
+    return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
 
 
 @contextmanager
@@ -182,10 +189,27 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
     temporary = temporary_name(name, suffix)
     try:
         with create(temporary, dir_fd=dir_fd) as file:
+            # Tells whoever finds the file that somebody still writes it; not every file system can.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield NewFile(file, temporary, name, dir_fd)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)
+
+
+def remove_abandoned(name: str, suffix: str, *, dir_fd: int) -> None:
+    """Remove what killed processes have left of :func:`new_file`; what somebody writes to now stays.
+
+    :param name: final name of the files.
+    """
+    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
+    for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
+        # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
+        with suppress(OSError), io.FileIO(os.open(found, _ANY_FILE, dir_fd=dir_fd)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
+                os.unlink(found, dir_fd=dir_fd)
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:

@@ -173,6 +173,23 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
     return chosen
 
 
+def _nothing_matched(selection: Selection, lake: Lake) -> str:
+    asked = {
+        "topic": selection.topic,
+        "key": selection.key,
+        "queue": selection.queue_id,
+        "store": selection.store_id,
+        "lineage": selection.lineage,
+    }
+    named = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    return (
+        f"Note: no archived message in {lake.location} matches"
+        + (f" {named}" if named else "")
+        + (" in the span of time asked for" if (selection.from_ms, selection.to_ms) != (None, None) else "")
+        + ", so the file has none. Names are compared letter by letter."
+    )
+
+
 @click.command()
 @lake_option()
 @click.option(
@@ -232,6 +249,8 @@ def export(
             decompress=decompress,
             progress=advance,
         )
+    if not found.message_count:
+        click.echo(_nothing_matched(selection, lake), err=True)
     if as_json:
         print_json(found)
         return 0

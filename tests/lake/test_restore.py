@@ -238,9 +238,7 @@ def test_a_configuration_that_somebody_changed_is_left_alone(
     target = tmp_path / "restored"
     restore(lake, "store-1", target)
     (target / "config" / "topics.json").write_text("{}")
-    with pytest.raises(
-        RestoreError, match=r"topics.json: expected SHA-256 .* restore would write"
-    ):
+    with pytest.raises(RestoreError, match=r"topics.json: expected SHA-256 .* restore would write"):
         restore(lake, "store-1", target)
     assert (target / "config" / "topics.json").read_text() == "{}"
 
