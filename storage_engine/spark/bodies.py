@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,12 +20,15 @@ def register_decompress_body(spark: SparkSession, name: str = "decompress_body")
 
     :param name: of the function.
     """
-    from pyspark.sql.functions import ArrowUDFType, arrow_udf
+    from pyspark.sql.functions import arrow_udf
     from pyspark.sql.types import BinaryType
 
-    spark.udf.register(name, arrow_udf(_decompress, BinaryType(), ArrowUDFType.SCALAR_ITER))
+    spark.udf.register(name, arrow_udf(_decompress, BinaryType()))
 
 
-def _decompress(batches: Iterator[tuple[pa.Array[Any], pa.Array[Any]]]) -> Iterator[pa.Array[Any]]:
+# Spark looks at these hints, and can't have them more exact.
+def _decompress(
+    batches: Iterator[tuple[pa.Array, pa.Array]],  # type: ignore[type-arg]
+) -> Iterator[pa.Array]:  # type: ignore[type-arg]
     for bodies, sys_flags in batches:
         yield from decompressed_parts(bodies, sys_flags)
