@@ -39,7 +39,7 @@ def report_name(text: str) -> str:
     eight digits of its hash.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")
-    return plain if plain == text else f"{plain or 'run'}-{short_hash(text)}"
+    return plain if plain and plain == text else f"{plain or 'run'}-{short_hash(text)}"
 
 
 def short_hash(text: str) -> str:
