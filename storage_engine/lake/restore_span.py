@@ -72,8 +72,7 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
         )
     if not chosen:
         spans = "; ".join(
-            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})"
-            for r in (*found[:1], *found[-1:])
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
         )
         raise RestoreError(
             f"lake {location}: expected archived segments of store {store_id} in {span}, found none"

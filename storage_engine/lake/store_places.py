@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy import make_url
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.lake.config import LakeConfig
 from storage_engine.model.broker import StoreAround, broker_module
 
 
@@ -28,6 +32,28 @@ def refuse_target_inside_store(broker: str, target: Path) -> None:
     store_around: StoreAround = broker_module(broker, "places").store_around
     if (root := store_around(target)) is not None and root != real:
         raise inside_store("the target", target, root)
+
+
+def local_places(lake: LakeConfig) -> dict[str, Path]:
+    """The parts of a lake that lie on this machine: its warehouse's directory, its catalog's file."""
+    found = {}
+    warehouse = lake.properties.get("warehouse", "")
+    if warehouse.startswith(("/", "file:")):
+        found["warehouse"] = Path(unquote(urlsplit(warehouse).path))
+    if (catalog := sqlite_file(lake.properties.get("uri", ""))) is not None:
+        found["catalog"] = catalog
+    return found
+
+
+def local_directories(lake: LakeConfig) -> dict[str, Path]:
+    """The directories of :func:`local_places`."""
+    return {what: path.parent if what == "catalog" else path for what, path in local_places(lake).items()}
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite database; None: the URL names no such."""
+    database = make_url(url).database if url.startswith("sqlite") else None
+    return Path(database) if database else None
 
 
 def inside_store(what: str, place: Path, root: Path) -> BadInputError:

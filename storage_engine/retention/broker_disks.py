@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
-from sqlalchemy.engine import make_url
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.store_places import inside_store, refuse_inside_store
+from storage_engine.lake.store_places import (
+    inside_store,
+    local_directories,
+    local_places,
+    refuse_inside_store,
+    sqlite_file,
+)
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -66,26 +68,12 @@ def _real(path: Path) -> Path:
 def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
     """Every local place that is written to for a store: what it is, its path, and the directory of it."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
-        yield from _of_lake(name, lake)
-    if (journal := _sqlite_file(store.journal_url)) is not None:
+        directories = local_directories(lake)
+        for what, path in local_places(lake).items():
+            yield f"{name} {what}", path, directories[what]
+    if (journal := sqlite_file(store.journal_url)) is not None:
         yield "journal", journal, journal.parent
     yield "reports", Path(store.report_dir), Path(store.report_dir)
-
-
-def _of_lake(name: str, lake: LakeConfig) -> Iterator[tuple[str, Path, Path]]:
-    warehouse = lake.properties.get("warehouse", "")
-    if warehouse.startswith(("/", "file:")):
-        directory = Path(unquote(urlsplit(warehouse).path))
-        yield f"{name} warehouse", directory, directory
-    if (catalog := _sqlite_file(lake.properties.get("uri", ""))) is not None:
-        yield f"{name} catalog", catalog, catalog.parent
-
-
-def _sqlite_file(url: str) -> Path | None:
-    if not url.startswith("sqlite"):
-        return None
-    database = make_url(url).database
-    return Path(database) if database else None
 
 
 def _device(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -19,34 +18,33 @@ def no_umask() -> Iterator[None]:
     os.umask(previous)
 
 
-def test_a_lake_among_a_stores_own_files_is_refused_and_not_made(cli, store, tmp_path, files) -> None:
+def test_a_lake_among_a_stores_own_files_is_refused_and_not_made(cli, store) -> None:
     (store / "deeper").symlink_to(store / "consumequeue")
     before = sorted(store.rglob("*"))
-    elsewhere = tmp_path / "lake"
     for lake in (store, store / "commitlog", store / "consumequeue" / "lake", store / "deeper" / "lake"):
-        for words in (
-            ("archive", store, "--lake", lake),
-            ("clean", store, "--manual", "--lake", lake),
-            ("archive", store, "--lake", elsewhere, "--second-lake", lake),
-        ):
-            refused = cli(*words)
-            assert refused.exit_code == 2
-            assert f"one among the files of the store {store}" in refused.err
-            assert "Nothing was changed." in refused.err
+        refused = cli("init-lake", "--lake", lake)
+        assert refused.exit_code == 2
+        assert f"one among the files of the store {store}" in refused.err
+        assert "Nothing was changed." in refused.err
     assert sorted(store.rglob("*")) == before
-    assert not elsewhere.exists()
+    assert cli("init-lake", "--lake", store / "lake").exit_code == 0
 
 
-def test_a_lake_in_a_log_directory_elsewhere_is_refused(cli, store, tmp_path) -> None:
+def test_a_lake_where_the_store_keeps_its_log_is_not_written_to(cli, store, tmp_path) -> None:
     log = tmp_path / "disk" / "log"
     log.parent.mkdir()
     (store / "commitlog").rename(log)
-    before = sorted(log.iterdir())
-    words = ("--set", f"storePathCommitLog={log}", "--lake", log / "lake")
-    refused = cli("archive", store, *words)
-    assert refused.exit_code == 2
-    assert f"one among the files of the store {store}" in refused.err
-    assert sorted(log.iterdir()) == before
+    assert cli("init-lake", "--lake", log / "lake").exit_code == 0
+    other = tmp_path / "other"
+    assert cli("init-lake", "--lake", other).exit_code == 0
+    words = (store, "--set", f"storePathCommitLog={log}")
+    before = sorted(log.rglob("*"))
+    for lakes in (("--lake", log / "lake"), ("--lake", other, "--second-lake", log / "lake")):
+        for command in (("archive",), ("clean", "--manual")):
+            refused = cli(*command, *words, *lakes)
+            assert refused.exit_code == 2
+            assert f"one among the files of the store {store}" in refused.err
+    assert sorted(log.rglob("*")) == before
 
 
 def test_a_validation_replaces_only_what_one_made(cli, archived, tmp_path, files) -> None:
@@ -71,18 +69,24 @@ def test_a_validation_replaces_only_what_one_made(cli, archived, tmp_path, files
     assert "expected a place outside a broker's store" in refused.err
 
 
-def test_a_validation_replaces_its_own_of_this_release_and_of_an_earlier_one(cli, archived, tmp_path) -> None:
-    words = ("validate", archived.store, "--output", tmp_path / "out")
-    assert cli(*words).exit_code == 0
-    (tmp_path / "out" / ".storage-engine-reports").unlink()
-    (tmp_path / "out" / "validation.json").write_text("an old one")
-    assert cli(*words).exit_code == 0
-    assert json.loads((tmp_path / "out" / "validation.json").read_text())["overall"] == "OK"
-    assert (tmp_path / "out" / ".storage-engine-reports").is_file()
+def test_a_validation_replaces_its_own_of_this_release_and_of_an_earlier_one(cli, tmp_path) -> None:
+    this, earlier = tmp_path / "this", tmp_path / "earlier"
+    for directory in (this, earlier):
+        (directory / "great_expectations" / "gx").mkdir(parents=True)
+        (directory / "great_expectations" / "gx" / "great_expectations.yml").write_text("{}")
+        (directory / "report.html").write_text("a page")
+    (this / "great_expectations" / "more.json").touch()
+    (this / ".storage-engine-reports").touch()
+    for directory in (this, earlier):
+        missing = cli("validate", tmp_path / "none", "--output", directory)
+        assert "expected the store's root directory" in missing.err
+    (this / ".storage-engine-reports").unlink()
+    assert "expected a new directory" in cli("validate", tmp_path / "none", "--output", this).err
 
 
 def test_nothing_that_holds_messages_can_be_read_by_others(cli, store, tmp_path, no_umask) -> None:
     lake = tmp_path / "lake"
+    assert cli("init-lake", "--lake", lake).exit_code == 0
     assert cli("clean", store, "--manual", "--lake", lake).exit_code == 0
     assert cli("export", "--lake", lake, "--to", tmp_path / "rows").exit_code == 0
     assert cli("restore", "--lake", lake, "--to", tmp_path / "restored").exit_code == 0
@@ -108,7 +112,8 @@ def test_below_a_setgid_lake_its_group_reads(cli, store, tmp_path, no_umask) -> 
     lake = tmp_path / "lake"
     lake.mkdir()
     lake.chmod(0o2750)
-    assert cli("clean", store, "--manual", "--lake", lake).exit_code == 0
+    assert cli("init-lake", "--lake", lake).exit_code == 0
+    assert cli("archive", store, "--lake", lake).exit_code == 0
     other = {
         str(path): oct(mode)
         for path in lake.rglob("*")
@@ -127,19 +132,3 @@ def test_an_export_that_finds_nothing_says_so(cli, archived, tmp_path) -> None:
     assert refused.exit_code == 2
     assert "expected a key, found an empty text" in refused.err
     assert not (tmp_path / "none").exists()
-
-
-def test_two_stores_of_one_name_have_reports_of_their_own(
-    cli, archived, store_copy, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    other = tmp_path / "other" / archived.store.name
-    other.parent.mkdir()
-    store_copy("edge-frames").rename(other)
-    for store in (archived.store, other):
-        cli("validate", store)
-    roots = {
-        json.loads(path.read_text())["store_root"]
-        for path in (tmp_path / "storage-engine-reports").rglob("validation.json")
-    }
-    assert roots == {str(archived.store), str(other)}
