@@ -1,10 +1,36 @@
-"""File operations that are on disk when they return. Everything that counts goes through here."""
+"""File operations that are on disk when they return, and who may read what they make.
+
+Everything that counts goes through here. The rule for what is new: only its owner may read it (files 0600,
+directories 0700), whatever the umask; in a directory with the setgid bit its group may read as well (0640,
+2750). What root makes belongs to the owner of the directory that it is in. What is there keeps its mode and
+its owner. A new file never takes the place of another, and no symbolic link under its name is followed.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import io
 import os
-from contextlib import suppress
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+_TOKEN_BYTES = 8
+_YOUNG_SECONDS = 10
+"""A file may be so young that its writer has not locked it yet."""
+
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ANY_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
@@ -13,7 +39,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     :param path: file or directory.
     :raises OSError: when the path can't be opened or the device refuses.
     """
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -35,24 +61,174 @@ def make_dirs(path: str | os.PathLike[str]) -> None:
     with suppress(PermissionError):
         fsync_path(path.parent)
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            make_dir(directory)
+        if not directory.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
         fsync_path(directory.parent)
 
 
-def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a file's content atomically: temporary file, fsync, rename, directory fsync."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> None:
+    """Create one directory; the caller fsyncs its parent.
+
+    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :raises FileExistsError: something has that name.
+    """
+    parent = _parent(path, dir_fd)
+    mode = 0o2750 if parent.st_mode & stat.S_ISGID else 0o700
+    os.mkdir(path, mode & 0o777, dir_fd=dir_fd)
+    fd = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
+        _settle(fd, mode, parent)
+    finally:
+        os.close(fd)
+
+
+def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> io.FileIO:
+    """Create a file and open it, unbuffered, for reading and writing.
+
+    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :param shared: it holds neither messages nor secrets: who may read it is up to the umask.
+    :raises FileExistsError: something has that name, were it a symbolic link.
+    """
+    if shared:
+        return io.FileIO(os.open(path, _NEW_FILE, 0o666, dir_fd=dir_fd), "r+b")
+    parent = _parent(path, dir_fd)
+    mode = 0o640 if parent.st_mode & stat.S_ISGID else 0o600
+    fd = os.open(path, _NEW_FILE, mode, dir_fd=dir_fd)
+    _settle(fd, mode, parent)
+    return io.FileIO(fd, "r+b")
+
+
+def create_empty(path: str | os.PathLike[str]) -> None:
+    """Create an empty file, durably, for a library that then opens it; one that is there stays as it is."""
+    with suppress(FileExistsError):
+        create(path).close()
+        fsync_path(Path(path).parent)
+
+
+def temporary_name(name: str, suffix: str = ".tmp") -> str:
+    """A hidden file name made of another, which nobody can foresee."""
+    return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` atomically and durably, when the block ends well.
+
+    :param shared: as for :func:`create`.
+    """
+    path = Path(path)
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        # Buffered: an unbuffered file may take less than it is given.
+        with create(temporary, shared=shared) as raw, io.BufferedWriter(raw) as file:
+            yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(raw.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_path(path.parent)
+
+
+def write_file(path: str | os.PathLike[str], data: bytes, *, shared: bool = False) -> None:
+    """Replace a file's content atomically: temporary file, fsync, rename, directory fsync.
+
+    :param shared: as for :func:`create`.
+    """
+    with replacing(path, shared=shared) as file:
+        file.write(data)
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is written under a name nobody can foresee, and gets its own when it is whole.
+
+    :param file: open for reading and writing, unbuffered.
+    """
+
+    file: io.FileIO
+    _temporary: str
+    _name: str
+    _dir_fd: int
+
+    def sha256(self) -> str:
+        """Flush the file to disk, read it again, and return the SHA-256 of what is there, in hex."""
+        os.fsync(self.file.fileno())
+        self.file.seek(0)
+        return hashlib.file_digest(self.file, "sha256").hexdigest()
+
+    def publish(self) -> None:
+        """Give the file its name, durably; never in the place of another.
+
+        :raises FileExistsError: something has that name.
+        """
+        at = {"src_dir_fd": self._dir_fd, "dst_dir_fd": self._dir_fd}
+        try:
+            os.link(self._temporary, self._name, **at, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            if _is_there(self._name, self._dir_fd):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._name) from None
+            os.rename(self._temporary, self._name, **at)  # noqa: PTH104  # pathlib knows no dir_fd
+        else:
+            os.unlink(self._temporary, dir_fd=self._dir_fd)
+        os.fsync(self._dir_fd)
+
+
+@contextmanager
+def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
+    """Create a file that :meth:`NewFile.publish` gives its name; otherwise it is gone when the block ends.
+
+    :param suffix: of its temporary name.
+    :param dir_fd: of the directory that it is in.
+    """
+    temporary = temporary_name(name, suffix)
+    try:
+        with create(temporary, dir_fd=dir_fd) as file:
+            # Tells whoever finds the file that somebody still writes it; not every file system can.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield NewFile(file, temporary, name, dir_fd)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=dir_fd)
+
+
+def remove_abandoned(name: str, suffix: str, *, dir_fd: int) -> None:
+    """Remove what killed processes have left of :func:`new_file`; what somebody writes to now stays.
+
+    :param name: final name of the files.
+    """
+    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
+    for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
+        # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
+        with suppress(OSError), io.FileIO(os.open(found, _ANY_FILE, dir_fd=dir_fd)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
+                os.unlink(found, dir_fd=dir_fd)
+
+
+def settle_modes(directory: str | os.PathLike[str]) -> None:
+    """Give what a library made below a directory of ours the modes that this module would have given it."""
+    for _, directories, files, fd in os.fwalk(directory):
+        parent = os.fstat(fd)
+        shared = parent.st_mode & stat.S_ISGID
+        for names, mode, flags in (
+            (directories, 0o2750 if shared else 0o700, _DIRECTORY),
+            (files, 0o640 if shared else 0o600, _ANY_FILE),
+        ):
+            for name in names:
+                if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                    continue
+                made = os.open(name, flags, dir_fd=fd)
+                try:
+                    _settle(made, mode, parent)
+                finally:
+                    os.close(made)
 
 
 def unlink(path: str | os.PathLike[str]) -> bool:
@@ -65,3 +241,25 @@ def unlink(path: str | os.PathLike[str]) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _parent(path: str | os.PathLike[str], dir_fd: int | None) -> os.stat_result:
+    return os.stat(Path(path).parent, dir_fd=dir_fd)
+
+
+def _is_there(name: str, dir_fd: int) -> bool:
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _settle(fd: int, mode: int, parent: os.stat_result) -> None:
+    """Give a new file or directory its owner and its mode; a file system may know neither."""
+    with suppress(OSError):
+        if os.geteuid() == 0 and parent.st_uid != 0:
+            os.fchown(fd, parent.st_uid, parent.st_gid)
+        # Only if it differs: who isn't of the directory's group would lose the setgid bit by it.
+        if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+            os.fchmod(fd, mode)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +39,113 @@ def test_a_directory_that_a_killed_process_made_is_synced_before_it_is_used(
     durable.make_dirs(tmp_path / "a")
     durable.make_dirs(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path, tmp_path / "a"]
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    previous = os.umask(request.param)
+    yield request.param
+    os.umask(previous)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_new_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    durable.make_dirs(tmp_path / "a" / "b")
+    durable.write_file(tmp_path / "a" / "b" / "file", b"messages")
+    durable.create_empty(tmp_path / "a" / "database")
+    made = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "file", tmp_path / "a" / "database"]
+    assert [mode(path) for path in made] == [0o700, 0o700, 0o600, 0o600]
+
+
+def test_below_a_setgid_directory_its_group_may_read(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake").chmod(0o2755)
+    durable.make_dirs(tmp_path / "lake" / "a" / "b")
+    durable.write_file(tmp_path / "lake" / "a" / "b" / "file", b"messages")
+    made = [tmp_path / "lake" / "a", tmp_path / "lake" / "a" / "b", tmp_path / "lake" / "a" / "b" / "file"]
+    assert [mode(path) for path in made] == [0o2750, 0o2750, 0o640]
+    assert mode(tmp_path / "lake") == 0o2755
+
+
+def test_what_holds_no_message_may_be_read_by_whom_the_umask_says(tmp_path: Path, umask: int) -> None:
+    durable.write_file(tmp_path / "file", b"a suite", shared=True)
+    assert mode(tmp_path / "file") == 0o666 & ~umask
+
+
+def test_modes_of_what_a_library_made_are_settled(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "site" / "pages").mkdir(parents=True)
+    (tmp_path / "site" / "pages" / "index.html").touch()
+    (tmp_path / "site" / "link").symlink_to("/etc/hostname")
+    outside = mode(Path("/etc/hostname"))
+    durable.settle_modes(tmp_path / "site")
+    assert mode(tmp_path / "site" / "pages") == 0o700
+    assert mode(tmp_path / "site" / "pages" / "index.html") == 0o600
+    assert mode(Path("/etc/hostname")) == outside
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_makes_belongs_to_the_directorys_owner(tmp_path: Path) -> None:
+    os.chown(tmp_path, 3000, 3001)
+    durable.make_dirs(tmp_path / "a")
+    durable.write_file(tmp_path / "a" / "file", b"messages")
+    for path in (tmp_path / "a", tmp_path / "a" / "file"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (3000, 3001)
+
+
+def test_a_planted_link_is_never_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"of somebody else")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")
+    (tmp_path / durable.temporary_name("file")).symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        durable.write_file(tmp_path / "file", b"ours")
+    assert victim.read_bytes() == b"of somebody else"
+
+
+def test_temporary_names_cannot_be_foreseen() -> None:
+    assert len({durable.temporary_name("file") for _ in range(100)}) == 100
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"of somebody else")
+    (tmp_path / "file").symlink_to(victim)
+    durable.write_file(tmp_path / "file", b"ours")
+    assert victim.read_bytes() == b"of somebody else"
+    assert (tmp_path / "file").read_bytes() == b"ours"
+    assert not (tmp_path / "file").is_symlink()
+
+
+def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with durable.new_file("file", ".part", dir_fd=fd) as new:
+        new.file.write(b"ours")
+        (tmp_path / "file").write_bytes(b"of somebody else")
+        with pytest.raises(FileExistsError):
+            new.publish()
+    os.close(fd)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"of somebody else"
+
+
+def test_only_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from storage_engine import durable\n"
+        "with durable.new_file('file', '.part', dir_fd=os.open(sys.argv[1], os.O_RDONLY)):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    (abandoned,) = tmp_path.iterdir()
+    other = tmp_path / ".other.0123456789abcdef.part"
+    other.touch()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with durable.new_file("file", ".part", dir_fd=fd):
+        (written,) = set(tmp_path.iterdir()) - {abandoned, other}
+        for path in (abandoned, written, other):
+            os.utime(path, (0, 0))
+        durable.remove_abandoned("file", ".part", dir_fd=fd)
+        assert set(tmp_path.iterdir()) == {written, other}
+    os.close(fd)

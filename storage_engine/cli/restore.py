@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -9,11 +11,13 @@ import click
 from storage_engine.cli.options import json_option, lake_option, moment_ms, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
-from storage_engine.lake import restore as restoring
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import ExportFormat, Selection, export_messages
 from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.restore import archived_in
+from storage_engine.lake.restore import restore as restore_segments
+from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.retention.proofs import none_reachable
 from storage_engine.wording import bytes_text, time_text
 
@@ -78,17 +82,19 @@ def restore(
     """
     lake, second = _open_either(lake_dir, second_lake_dir)
     store_id = _choose_store(lake, store_id)
-    span = restoring.Span(
+    span = Span(
         from_offset=from_offset,
         to_offset=to_offset,
         from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
         to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
         segments=segments,
     )
-    found = restoring.archived_in(lake, second, store_id, lineage=lineage)
-    chosen = restoring.choose(found, span, store_id, lake.location)
+    everything = archived_in(lake, second, store_id)
+    found = [row for row in everything if lineage in (None, row.lineage)]
+    chosen = choose(found, span, store_id, lake.location)
+    others = other_lineages(everything, chosen[0].lineage)
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
-        restored = restoring.restore(
+        restored = restore_segments(
             lake,
             store_id,
             to_dir,
@@ -99,7 +105,7 @@ def restore(
             progress=advance,
         )
     if as_json:
-        print_json({"store_id": store_id, "to": str(to_dir), "restored": restored})
+        print_json({"store_id": store_id, "to": str(to_dir), "restored": restored, "other_lineages": others})
         return 0
     print_table(
         f"Restored into {to_dir}",
@@ -114,7 +120,19 @@ def restore(
             for row in restored
         ),
     )
+    _print_others(chosen[0].lineage, others)
     return 0
+
+
+def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
+    """Say what the store's other lineages hold, which this restore has not brought back."""
+    for number, ranges in groupby(others, key=lambda row: row.lineage):
+        held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
+        click.echo(
+            f"Note: this is lineage {lineage}. Lineage {number} holds {held}, of which nothing was restored: "
+            f"--lineage {number} restores it, into a directory of its own.",
+            err=True,
+        )
 
 
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
@@ -153,6 +171,23 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
             f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}."
         )
     return chosen
+
+
+def _nothing_matched(selection: Selection, lake: Lake) -> str:
+    asked = {
+        "topic": selection.topic,
+        "key": selection.key,
+        "queue": selection.queue_id,
+        "store": selection.store_id,
+        "lineage": selection.lineage,
+    }
+    named = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    return (
+        f"Note: no archived message in {lake.location} matches"
+        + (f" {named}" if named else "")
+        + (" in the span of time asked for" if (selection.from_ms, selection.to_ms) != (None, None) else "")
+        + ", so the file has none. Names are compared letter by letter."
+    )
 
 
 @click.command()
@@ -214,6 +249,8 @@ def export(
             decompress=decompress,
             progress=advance,
         )
+    if not found.message_count:
+        click.echo(_nothing_matched(selection, lake), err=True)
     if as_json:
         print_json(found)
         return 0

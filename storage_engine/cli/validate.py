@@ -17,6 +17,7 @@ from storage_engine.cli.output import print_json, print_table
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
+from storage_engine.retention.report_files import store_directory
 
 
 @click.command()
@@ -49,10 +50,10 @@ def validate(
     managed = managed_store(
         store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
     )
-    if output_dir is None:
-        without_lake = Path("storage-engine-reports") / managed.name
-        output_dir = without_lake if lake_dir is None else validation_directory(managed, None)
+    if output_dir is None and lake_dir is None:
+        output_dir = Path("storage-engine-reports") / store_directory(managed)
     result = validate_store(managed, full=full, with_lake=lake_dir is not None, output_dir=output_dir)
+    output_dir = output_dir or validation_directory(managed, None)
     if as_json:
         print_json(result.to_dict())
     else:

@@ -12,7 +12,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.broker_disks import check_disks
+from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
@@ -44,6 +44,7 @@ def _check_broker(store: ManagedStore) -> Iterator[str]:
 def _check_files(store: ManagedStore) -> Iterator[str]:
     """:raises BadInputError: something of ours would lie on a disk of the running broker."""
     opened, now_ms = open_to_look(store), clock_ms()
+    check_places(store, opened.data_paths)
     check_disks(store, opened.data_paths)
     snapshot = opened.snapshot(now_ms)
     segments = sum(len(log.segments) for log in snapshot.logs)

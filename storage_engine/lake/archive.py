@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
-from storage_engine.durable import fsync_path, make_dirs, unlink
+from storage_engine.durable import create, fsync_path, make_dirs, unlink
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreNotFoundError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
@@ -360,6 +360,7 @@ def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.Nati
             yield stream
         return
     make_dirs(path.parent)
+    create(path).close()
     # Not through the FileIO: Arrow's own file writes without going through Python.
     with pa.OSFile(str(path), "wb") as file:
         yield file

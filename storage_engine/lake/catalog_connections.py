@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -14,6 +13,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+
+from storage_engine.durable import create_empty
 
 if TYPE_CHECKING:
     import psycopg
@@ -55,8 +56,7 @@ def sql_engine(url: URL) -> Engine:
 
 def new_sqlite_file(path: Path) -> None:
     """Make an empty SQLite database if there is no file yet."""
-    with suppress(FileExistsError):
-        path.touch(exist_ok=False)
+    create_empty(path)
 
 
 def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage_engine.durable import make_dirs
+from storage_engine.durable import create_empty, make_dirs
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import local_path
@@ -63,7 +63,8 @@ def _held(lake: Lake, operation: int, patience_seconds: int) -> Iterator[None]:
     path = root / LOCK_NAME
     with lake_errors(str(path), "lock the lake"):
         make_dirs(root)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        create_empty(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + patience_seconds
         while not _lock(descriptor, operation, str(path)):

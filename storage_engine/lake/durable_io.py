@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.durable import create, fsync_path, make_dirs
 
 _BLOCK_BYTES = 1 << 20
 
@@ -89,7 +89,7 @@ class DurableOutputStream(io.BufferedWriter):
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         make_dirs(path.parent)
-        super().__init__(io.FileIO(path, "wb" if overwrite else "xb"), buffer_size=1 << 20)
+        super().__init__(_opened(path, overwrite=overwrite), buffer_size=1 << 20)
         self._path = path
         with _recorders_lock:
             for recorder in _recorders:
@@ -112,6 +112,15 @@ class DurableOutputStream(io.BufferedWriter):
                 # The bytes that flush could not write fail again here; the first error says so.
                 self.raw.close()
         fsync_path(self._path.parent)
+
+
+def _opened(path: Path, *, overwrite: bool) -> io.FileIO:
+    try:
+        return create(path)
+    except FileExistsError:
+        if not overwrite:
+            raise
+    return io.FileIO(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC), "wb")
 
 
 class DurableFile(PyArrowFile):

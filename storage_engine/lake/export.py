@@ -7,6 +7,8 @@ gets its name when it is whole. For the exact bytes of a store there is :mod:`st
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -23,11 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
-from storage_engine.durable import fsync_path
-from storage_engine.exceptions import ExportError
+from storage_engine.durable import new_file, remove_abandoned
+from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.message_batches import ReadCount, message_batches
+from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
 from storage_engine.model.broker import broker_module
 
@@ -56,6 +59,7 @@ _BROKER = "rocketmq"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
+_BUFFER_BYTES = 1 << 20
 _PARTIAL_SUFFIX = ".exporting"
 
 
@@ -119,32 +123,39 @@ def export_messages(
     :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
         as still compressed, as its column ``body_compressed`` says.
     :param progress: called with the bytes read since the last call.
+    :raises BadInputError: the key is empty, or the file would lie among a store's own.
     :raises ExportError: the file is there already, or can't be written.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
     """
+    if selection.key == "":
+        raise BadInputError(
+            "export: expected a key, found an empty text, which no message has as its key. Nothing was "
+            "written. Name a key, or leave it out."
+        )
     target = Path(path)
-    partial = target.with_name(f".{target.name}{_PARTIAL_SUFFIX}")
-    with _target_errors(target):
-        if target.exists():
+    refuse_target_inside_store(_BROKER, target)
+    count, tally = ReadCount(), _Tally()
+    with _target_errors(target), _directory_of(target) as directory:
+        if target.is_symlink() or target.exists():
             raise _exists(target)
-        count, tally = ReadCount(), _Tally()
-        try:
-            with partial.open("wb") as file:
-                with _WRITERS[file_format](file) as write:
-                    for rows in _selected(lake, selection, decompress, count, progress):
-                        tally.add(rows)
-                        write(rows)
-                file.flush()
-                os.fsync(file.fileno())
-                size_bytes = file.tell()
+        remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
+        with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
+            with _WRITERS[file_format](file) as write:
+                for rows in _selected(lake, selection, decompress, count, progress):
+                    tally.add(rows)
+                    write(rows)
+            file.flush()
+            size_bytes = file.tell()
+            if new.sha256() != file.digest.hexdigest():
+                raise ExportError(
+                    f"{target}: expected to read back what was written, found other bytes. Nothing was left "
+                    "behind. Somebody else writes there, or its disk is damaged: export to another place."
+                )
             try:
-                os.link(partial, target)
+                new.publish()
             except FileExistsError:
                 raise _exists(target) from None
-        finally:
-            partial.unlink(missing_ok=True)
-        fsync_path(target.parent)
     return Exported(
         path=str(target),
         message_count=tally.messages,
@@ -182,7 +193,12 @@ def row_filter(selection: Selection) -> BooleanExpression:
 
 
 def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
-    """Which rows have ``key`` among their keys, which blanks separate, or as their unique key."""
+    """Which rows have ``key`` among their keys, which blanks separate, or as their unique key.
+
+    No row has an empty one.
+    """
+    if not key:
+        return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
     # Any: the stubs know no scalar beside an array.
     compute: Any = pc
     keys = compute.binary_join_element_wise("", rows["keys"], "", " ")
@@ -215,26 +231,32 @@ def _selected(
         if progress is not None:
             progress(count.bytes - told_bytes)
             told_bytes = count.bytes
-        rows = _with_plain_bodies(found.cast(_read_schema()), decompress)
-        gathered.append(rows)
-        row_count += rows.num_rows
-        size_bytes += rows.nbytes
-        if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
-            yield pa.concat_tables(gathered)
-            gathered, row_count, size_bytes = [], 0, 0
+        for rows in _with_plain_bodies(found.cast(_read_schema()), decompress):
+            gathered.append(rows)
+            row_count += rows.num_rows
+            size_bytes += rows.nbytes
+            if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
+                yield pa.concat_tables(gathered)
+                gathered, row_count, size_bytes = [], 0, 0
     if gathered:
         yield pa.concat_tables(gathered)
 
 
-def _with_plain_bodies(rows: pa.Table, decompress: bool) -> pa.Table:
+def _with_plain_bodies(rows: pa.Table, decompress: bool) -> Iterator[pa.Table]:
+    """The rows in parts, none of whose bodies take much memory without their compression."""
     body: Any = broker_module(_BROKER, "body")
     compressed = body.is_compressed(rows["sys_flag"])
-    if decompress:
-        plain = body.decompress_bodies(rows["body"], rows["sys_flag"], on_error="null")
-        compressed = pc.and_(compressed, pc.is_null(plain))
-        at = rows.schema.get_field_index("body")
-        rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(plain, rows["body"].combine_chunks()))
-    return rows.append_column("body_compressed", compressed)
+    if not decompress:
+        yield rows.append_column("body_compressed", compressed)
+        return
+    start, column = 0, rows.schema.get_field_index("body")
+    for plain in body.decompressed_parts(rows["body"], rows["sys_flag"]):
+        part, damaged = rows.slice(start, len(plain)), pc.is_null(plain)
+        still = pc.and_(compressed.slice(start, len(plain)), damaged)
+        kept = pc.coalesce(plain, part["body"].combine_chunks())
+        part = part.set_column(column, part.schema.field(column), kept)
+        yield part.append_column("body_compressed", still)
+        start += len(plain)
 
 
 @cache
@@ -244,6 +266,18 @@ def _read_schema() -> pa.Schema:
     return pa.schema([known[name] for name in COLUMNS]).set(
         COLUMNS.index("body"), pa.field("body", pa.binary())
     )
+
+
+class _HashedWriter(io.BufferedWriter):
+    """A file, buffered, that knows the SHA-256 of all that was written to it."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw, _BUFFER_BYTES)
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return super().write(data)
 
 
 class _Tally:
@@ -304,6 +338,16 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO], AbstractContextManager[Write]]
 
 def _instant(timestamp_ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _directory_of(target: Path) -> Iterator[int]:
+    """The descriptor of the directory that a target is in; what leads there is resolved once."""
+    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _exists(target: Path) -> ExportError:

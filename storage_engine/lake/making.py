@@ -36,6 +36,7 @@ from storage_engine.lake.small_files import (
     read_small_file,
     replace_small_file,
 )
+from storage_engine.lake.store_places import local_directories, refuse_inside_store
 from storage_engine.lake.tables import (
     MESSAGES,
     SEGMENTS,
@@ -56,10 +57,12 @@ def make_lake(config: LakeConfig) -> Lake:
 
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
-    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place among the files
+        of a broker's store.
     """
     with suppress(LakeMissingError):
         return open_lake(config)
+    refuse_inside_store(BROKER, local_directories(config))
     file = sqlite_file_of(config)
     with CHANGE_LOCK:
         if file is not None:

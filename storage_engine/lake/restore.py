@@ -1,7 +1,8 @@
 """Bringing segments back from the lake: identical files, in a directory that a broker opens.
 
 A file gets its name only after its SHA-256 was found to be the receipt's. Nothing is overwritten; files
-that are there already with the right bytes are kept, so that a restore which was interrupted goes on.
+that are there already with the right bytes are kept, so that a restore which was interrupted goes on. Where
+any has others, nothing is written at all: two lineages, or two stores, never end in one directory.
 """
 
 from __future__ import annotations
@@ -9,29 +10,31 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from itertools import groupby, pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
-from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.durable import NewFile
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import receipt_name, row_fault
 from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.restore_span import Span, choose
+from storage_engine.lake.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restored_config import config_files, config_names, queues_of_segment
 from storage_engine.lake.segment_reader import read_segment, untouched_files
-from storage_engine.lake.staging import sha256_of
+from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.model.receipt import Receipt
 
-_PARTIAL_SUFFIX = ".restoring"
+T = TypeVar("T")
+
 _THREADS = 2
 
 _BUFFERS = 2
@@ -42,24 +45,6 @@ _BLOCK_BYTES = 1 << 20
 
 Chunks = Iterator[tuple[int, memoryview]]
 """A segment's bytes in order, as (physical offset, bytes valid until two more have been asked for)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Which part of a log to restore; every limit that is None is open. Whole segments are restored.
-
-    :param from_offset: first physical offset.
-    :param to_offset: physical offset behind the last.
-    :param from_ms: store timestamp of the first message, ms since the epoch.
-    :param to_ms: store timestamp that all messages of later segments have reached.
-    :param segments: base offsets; these and no others, each of which must be there.
-    """
-
-    from_offset: int | None = None
-    to_offset: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    segments: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,41 +86,79 @@ def restore(
         something else, it can't be written, or the lake's bytes are not those of the receipt.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    target = Path(to_dir)
+    name = Path(to_dir)
     found = archived_in(lake, second, store_id, lineage=lineage, log=log)
     chosen = choose(found, span or Span(), store_id, lake.location)
     _check_receipts(chosen)
-    config = {target / name for name in config_names(chosen[0].broker)}
-    _check_target(target, config | {_path(target, receipt) for receipt in chosen})
-    tables = [each.messages() for each in (lake, second) if each is not None]
-    in_first = {row.row_hash for row in receipts(lake, store_id)}
-    # Asked once: each time costs a look at every file that the table has.
-    untouched = [untouched_files(table, chosen) for table in tables]
-    with _target_errors(target):
-        for directory in {_path(target, receipt).parent for receipt in chosen}:
-            make_dirs(directory)
-
-    per_thread = threading.local()
-
-    def restore_one(receipt: Receipt) -> tuple[RestoredSegment, pa.Table]:
-        place = 0 if receipt.row_hash in in_first else -1
-        if not hasattr(per_thread, "memory"):
-            per_thread.memory = WindowMemory(_BUFFERS)
-        chunks = read_segment(tables[place], receipt, untouched=untouched[place], memory=per_thread.memory)
-        restored = _restore_segment(chunks, receipt, _path(target, receipt), keep_mtime)
-        if progress is not None:
-            progress(receipt.size_bytes)
-        return restored, queues_of_segment(tables[place], receipt, untouched[place])
-
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
-        futures = [pool.submit(restore_one, receipt) for receipt in chosen]
+    paths = [segment_path(receipt) for receipt in chosen]
+    broker = chosen[0].broker
+    refuse_target_inside_store(broker, name)
+    configuration = {Path(each) for each in config_names(broker)}
+    source = _Source(lake, second, chosen)
+    with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
-            restored, queues = zip(*(future.result() for future in futures), strict=True)
+            existing = target.look(configuration | set(paths))
+            # All that is there is compared before anything is written.
+            there = [(row, path) for row, path in zip(chosen, paths, strict=True) if path in existing]
+            _all(pool.submit(_check_same, name, target, path, row.sha256) for row, path in there)
+            if existing & configuration:
+                contents = config_files(broker, _all(pool.submit(source.queues, row) for row in chosen))
+                for path in existing & configuration:
+                    _check_same(name, target, path, hashlib.sha256(contents[str(path)]).hexdigest())
+            target.sweep()
+
+            def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
+                if path not in existing:
+                    with target.new_file(path) as file:
+                        _write_segment(source.chunks(receipt), receipt, file, keep_mtime)
+                        file.publish()
+                if progress is not None:
+                    progress(receipt.size_bytes)
+                return _restored(name / path, receipt, path in existing), source.queues(receipt)
+
+            done = _all(pool.submit(restore_one, row, path) for row, path in zip(chosen, paths, strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
-    for name, content in config_files(chosen[0].broker, queues).items():
-        _write_config(target / name, content)
+        restored, queues = zip(*done, strict=True)
+        for each, content in config_files(broker, queues).items():
+            if Path(each) not in existing:
+                with target.new_file(Path(each)) as file:
+                    file.file.write(content)
+                    _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
+                    file.publish()
     return restored
+
+
+class _Source:
+    """What the chosen segments are read from: for each, the lake that its receipt is of."""
+
+    def __init__(self, lake: Lake, second: Lake | None, chosen: Sequence[Receipt]) -> None:
+        self._tables = [each.messages() for each in (lake, second) if each is not None]
+        # Asked once: each time costs a look at every file that the table has.
+        self._untouched = [untouched_files(table, chosen) for table in self._tables]
+        self._in_first = {row.row_hash for row in receipts(lake, chosen[0].store_id)}
+        self._queues: dict[str, pa.Table] = {}
+        self._per_thread = threading.local()
+
+    def chunks(self, receipt: Receipt) -> Chunks:
+        """A segment's bytes, in memory that this thread's next segment uses again."""
+        if not hasattr(self._per_thread, "memory"):
+            self._per_thread.memory = WindowMemory(_BUFFERS)
+        place = self._place(receipt)
+        return read_segment(
+            self._tables[place], receipt, untouched=self._untouched[place], memory=self._per_thread.memory
+        )
+
+    def queues(self, receipt: Receipt) -> pa.Table:
+        """What the broker's configuration has to know of a segment."""
+        place = self._place(receipt)
+        if receipt.row_hash not in self._queues:
+            found = queues_of_segment(self._tables[place], receipt, self._untouched[place])
+            self._queues[receipt.row_hash] = found
+        return self._queues[receipt.row_hash]
+
+    def _place(self, receipt: Receipt) -> int:
+        return 0 if receipt.row_hash in self._in_first else -1
 
 
 def archived_in(
@@ -155,61 +178,6 @@ def archived_in(
     return merged
 
 
-def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
-    """The segments that a span touches, of the newest lineage in ``found``, without a hole in any log.
-
-    :raises RestoreError: when there are none, or a segment in between is missing.
-    """
-    newest = max((receipt.lineage for receipt in found), default=0)
-    chosen: list[Receipt] = []
-    for log, rows in groupby((r for r in found if r.lineage == newest), key=lambda r: r.log):
-        of_log = list(rows)
-        if span.segments is not None:
-            of_log = [receipt for receipt in of_log if receipt.base_offset in span.segments]
-        hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
-        if not hits:
-            continue
-        # A segment without messages has no time, but lies between two that were asked for.
-        of_span = of_log[hits[0] : hits[-1] + 1]
-        for left, right in pairwise(of_span):
-            if left.end != right.base_offset:
-                raise RestoreError(
-                    f"lake {location}, store {store_id}, {log}: expected a segment at offset "
-                    f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
-                    "broker takes no hole: restore the two sides of it into two directories."
-                )
-        chosen += of_span
-    missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
-    if chosen and missing:
-        raise RestoreError(
-            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
-            "there in the span asked for. Nothing was written."
-        )
-    if not chosen:
-        spans = "; ".join(
-            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
-        )
-        raise RestoreError(
-            f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
-            + (f"; first and last it has: {spans}." if spans else " of this store at all.")
-            + " Nothing was written."
-        )
-    return tuple(chosen)
-
-
-def _touches(receipt: Receipt, span: Span) -> bool:
-    if span.from_offset is not None and receipt.end <= span.from_offset:
-        return False
-    if span.to_offset is not None and receipt.base_offset >= span.to_offset:
-        return False
-    if span.from_ms is None and span.to_ms is None:
-        return True
-    first, last = receipt.first_store_timestamp_ms, receipt.last_store_timestamp_ms
-    if first is None or last is None:
-        return False
-    return (span.from_ms is None or last >= span.from_ms) and (span.to_ms is None or first < span.to_ms)
-
-
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
     """Make sure that each says what it said when it was written."""
     for receipt in chosen:
@@ -221,69 +189,72 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
             )
 
 
-def _check_target(target: Path, expected: Set[Path]) -> None:
-    """Make sure that the directory holds nothing but what this restore writes."""
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise RestoreError(f"{target}: expected a directory to restore into, found a file. Name another.")
-    expected = expected | {_partial(path) for path in expected}
-    with _target_errors(target):
-        strange = sorted(path for path in target.rglob("*") if not path.is_dir() and path not in expected)
-    if strange:
+def segment_path(receipt: Receipt) -> Path:
+    """Where a segment goes, relative to the target.
+
+    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
+        wrote it is no archiver of ours.
+    """
+    log = Path(receipt.log)
+    taken = {"..", *(Path(name).parts[0] for name in config_names(receipt.broker))}
+    if not log.parts or log.is_absolute() or not taken.isdisjoint(log.parts) or "\0" in receipt.log:
         raise RestoreError(
-            f"{target}: expected an empty directory, or one that this restore was interrupted in; found "
-            f"{strange[0]} and {len(strange) - 1} more. Nothing was written. Restore into a new directory."
+            f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
+            "Nothing was written. Run verify: the receipts were tampered with."
+        )
+    return log / f"{receipt.base_offset:020d}"
+
+
+def _check_same(name: Path, target: RestoreTarget, path: Path, expected: str) -> None:
+    """Make sure that what is in the target already is what this restore would write."""
+    if (found := target.sha256(path)) != expected:
+        raise RestoreError(
+            f"{name / path}: expected SHA-256 {expected}, which this restore would write, found a file with "
+            f"{found}: of another lineage or store, or changed since. Nothing was written. Restore into a "
+            "new directory."
         )
 
 
-def _restore_segment(chunks: Chunks, receipt: Receipt, path: Path, keep_mtime: bool) -> RestoredSegment:
-    existed = path.exists()
-    if existed:
-        with _target_errors(path):
-            found = sha256_of(path)
-        if found != receipt.sha256:
-            raise RestoreError(
-                f"{path}: expected SHA-256 {receipt.sha256} as archived, found a file with {found}. It was "
-                "left alone. Restore into a new directory."
-            )
-    else:
-        partial = _partial(path)
-        try:
-            with _target_errors(path):
-                _write_segment(chunks, receipt, partial, keep_mtime)
-                partial.rename(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    with _target_errors(path):
-        fsync_path(path.parent)
+def _all(futures: Iterable[Future[T]]) -> list[T]:
+    """Begin them all, and wait for them; the first error ends it."""
+    return [future.result() for future in list(futures)]
+
+
+def _restored(path: Path, receipt: Receipt, existed: bool) -> RestoredSegment:
     return RestoredSegment(
         str(path), receipt.log, receipt.base_offset, receipt.size_bytes, receipt.sha256, existed
     )
 
 
-def _write_segment(chunks: Chunks, receipt: Receipt, path: Path, keep_mtime: bool) -> None:
+def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: bool) -> None:
     digest = hashlib.sha256()
-    with path.open("wb", buffering=0) as file:
-        with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
-            written: Future[None] | None = None
-            for offset, chunk in chunks:
-                if written is not None:
-                    written.result()
-                # While this is written, the next is read into the other buffer.
-                written = writer.submit(_write_chunk, file, digest, offset - receipt.base_offset, chunk)
-        if written is not None:
-            written.result()
-        if digest.hexdigest() != receipt.sha256:
-            raise RestoreError(
-                f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
-                f"SHA-256 {receipt.sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
-                "is damaged: run verify, and restore from a second lake if there is one."
-            )
-        if keep_mtime:
-            os.utime(file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
-        os.fsync(file.fileno())
+    with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
+        written: Future[None] | None = None
+        for offset, chunk in chunks:
+            if written is not None:
+                written.result()
+            # While this is written, the next is read into the other buffer.
+            written = writer.submit(_write_chunk, new.file, digest, offset - receipt.base_offset, chunk)
+    if written is not None:
+        written.result()
+    if digest.hexdigest() != receipt.sha256:
+        raise RestoreError(
+            f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
+            f"SHA-256 {receipt.sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
+            "is damaged: run verify, and restore from a second lake if there is one."
+        )
+    if keep_mtime:
+        os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
+    _check_written(f"{receipt.log}/{receipt.base_offset:020d}", receipt.sha256, new)
+
+
+def _check_written(what: str, expected: str, new: NewFile) -> None:
+    """Make sure, before it gets its name, that the file has what was written to it."""
+    if (found := new.sha256()) != expected:
+        raise RestoreError(
+            f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
+            "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
+        )
 
 
 def _write_chunk(file: FileIO, digest: hashlib._Hash, position: int, chunk: memoryview) -> None:
@@ -296,55 +267,7 @@ def _write_chunk(file: FileIO, digest: hashlib._Hash, position: int, chunk: memo
     _start_writeback(file.fileno(), position, len(chunk))
 
 
-def _write_config(path: Path, content: bytes) -> None:
-    with _target_errors(path):
-        make_dirs(path.parent)
-        if path.exists():
-            if path.read_bytes() != content:
-                raise RestoreError(
-                    f"{path}: expected what this restore would write, found something else. It was left "
-                    "alone; the segments are restored. Restore into a new directory."
-                )
-        else:
-            partial = _partial(path)
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-        fsync_path(path.parent)
-
-
 def _start_writeback(fd: int, position: int, size_bytes: int) -> None:
     """Let the disk begin on these bytes while the next are decoded; fsync then waits for the rest only."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)
-
-
-def _path(target: Path, receipt: Receipt) -> Path:
-    """Where a segment goes.
-
-    :raises RestoreError: the receipt's log would lead out of the target; who wrote it is no archiver of ours.
-    """
-    path = target / receipt.log / f"{receipt.base_offset:020d}"
-    if not path.is_relative_to(target) or ".." in path.relative_to(target).parts:
-        raise RestoreError(
-            f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
-            "Nothing was written. Run verify: the receipts were tampered with."
-        )
-    return path
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_PARTIAL_SUFFIX}")
-
-
-@contextmanager
-def _target_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RestoreError(
-            f"{path}: can't restore there: {error.strerror or error}. Files that were restored before it are "
-            "whole; free space or fix permissions, and run the same restore again to go on."
-        ) from error

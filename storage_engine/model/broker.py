@@ -182,6 +182,16 @@ class AskBroker(Protocol):
     def __call__(self, live: LiveBroker) -> RunningBroker: ...
 
 
+class StoreAround(Protocol):
+    """Signature of ``store_around`` in a broker's ``places`` module.
+
+    :return: the root of the store that ``path`` is, or among whose own files and directories it lies or would
+        lie, by what is there; None: of none.
+    """
+
+    def __call__(self, path: Path) -> Path | None: ...
+
+
 class LocalSettings(Protocol):
     """Signature of ``local_settings`` in a broker's ``broker`` module: for what reads its files alone."""
 

@@ -16,6 +16,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
+from storage_engine.durable import make_dirs
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
@@ -122,7 +123,7 @@ def _master(conn_id: str) -> str:
 
 @contextmanager
 def _private_directory(parent: Path) -> Iterator[Path]:
-    parent.mkdir(parents=True, exist_ok=True)
+    make_dirs(parent)
     directory = Path(tempfile.mkdtemp(prefix=".spark-job-", dir=parent))
     try:
         yield directory

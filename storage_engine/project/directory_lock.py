@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage_engine.durable import make_dirs
 from storage_engine.exceptions import BadInputError
 
 LOCK_FILE = ".storage-engine.lock"
@@ -18,7 +19,7 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
     :raises BadInputError: when another process holds it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_dirs(directory)
     with (directory / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -120,7 +120,7 @@ def init_project(
         shutil.copytree(
             project_path(tree), project.home / tree, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
-    write_private(project.settings_file, _settings(project).encode())
+    write_file(project.settings_file, _settings(project).encode())
     connections = connection_definitions(
         store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields
     )
@@ -220,12 +220,3 @@ def _settings(project: Project) -> str:
     text = io.StringIO()
     settings.write(text)
     return text.getvalue()
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file with secrets: readable by its owner alone from its first byte on."""
-    previous = os.umask(0o077)
-    try:
-        write_file(path, data)
-    finally:
-        os.umask(previous)

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.airflow_api import AirflowApi, ApiError
-from storage_engine.project.init import Project, write_private
+from storage_engine.project.init import Project
 from storage_engine.project.process_tree import ProcessTree
 
 _COMPONENTS = {
@@ -117,7 +118,7 @@ class LocalAirflow:
             )
 
     def _start(self) -> None:
-        self.project.logs.mkdir(exist_ok=True)
+        make_dirs(self.project.logs)
         self._say("Airflow: creating its database")
         self._run_once("migrate", ["db", "migrate"])
         self._say(f"Airflow: starting {', '.join(_COMPONENTS)} on {self.address}")
@@ -184,7 +185,7 @@ def _password(passwords_file: Path, user: str) -> str:
     if passwords_file.exists():
         return str(json.loads(passwords_file.read_text())[user])
     password = secrets.token_urlsafe(12)
-    write_private(passwords_file, (json.dumps({user: password}) + "\n").encode())
+    write_file(passwords_file, (json.dumps({user: password}) + "\n").encode())
     return password
 
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from storage_engine.durable import make_dirs
 from storage_engine.exceptions import BadInputError
 from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import Project, init_project
@@ -60,6 +61,6 @@ def _project(directory: Path) -> Project:
     project = Project(directory.resolve())
     if project.settings_file.exists():
         return project
-    directory.mkdir(parents=True, exist_ok=True)
+    make_dirs(directory)
     sample = unpack_sample_store(directory.resolve())
     return init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from storage_engine.durable import make_dirs, write_file
+from storage_engine.durable import make_dirs, settle_modes, write_file
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import CheckResult, Status
 from storage_engine.quality import expectations
@@ -64,7 +64,8 @@ def run_suites(
 
     :param tables: by suite name; a table without rows has nothing to check, and its checks say so.
     :param suites: directory with the suites' JSON.
-    :param directory: becomes the Great Expectations project; what an earlier run left there is replaced.
+    :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
+        be of an earlier run.
     :param run_name: names the run in Data Docs.
     :return: one row an expectation, in the order of :data:`SUITES`.
     """
@@ -85,6 +86,7 @@ def run_suites(
             checks += [_unchecked(name, item) for item in suite.expectations]
     context.build_data_docs(site_names=[SITE])
     tidy_site(directory / SITE_DIRECTORY)
+    settle_modes(directory)
     return tuple(checks)
 
 

@@ -81,7 +81,8 @@ def build_suite(name: str) -> dict[str, Any]:
 def write_suites(directory: Path) -> None:
     """Write every suite as ``<name>.json``."""
     for name in SUITES:
-        write_file(directory / f"{name}.json", (json.dumps(build_suite(name), indent=2) + "\n").encode())
+        content = (json.dumps(build_suite(name), indent=2) + "\n").encode()
+        write_file(directory / f"{name}.json", content, shared=True)
 
 
 def load_suite(directory: Path, name: str) -> ExpectationSuite:

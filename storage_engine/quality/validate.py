@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from storage_engine.durable import make_dirs, write_file
+from storage_engine.lake.store_places import refuse_inside_store
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import ValidationResult
 from storage_engine.quality.facts import collect_facts
@@ -15,7 +16,7 @@ from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.resources import project_path
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from storage_engine.retention.report_files import run_directory
+from storage_engine.retention.report_files import claim, refuse_foreign, run_directory
 from storage_engine.retention.steps import record_validation
 
 VALIDATION_JSON = "validation.json"
@@ -43,15 +44,22 @@ def validate_store(
     :param full: every frame, every queue, every archived row.
     :param with_lake: without it the store is checked alone, and neither lake nor journal is opened.
     :param output_dir: None: :func:`validation_directory`.
+    :raises BadInputError: ``output_dir`` holds a page, JSON or Great Expectations project that no
+        validation made, or lies in a store; nothing was changed.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: the lake can't be read, so nothing can be said of it.
     :raises RunStateError: no such run.
     """
     started_ns = time.monotonic_ns()
     checked_at_ms = time.time_ns() // 1_000_000
+    # A run's own directory has its report from the first step on.
+    files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
     output_dir = output_dir or validation_directory(store, run_key)
+    refuse_inside_store(store.broker, {"reports": output_dir})
+    if not _is_of_earlier_release(output_dir / GX_DIRECTORY):
+        refuse_foreign(output_dir, (GX_DIRECTORY, *files))
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
-    make_dirs(output_dir)
+    claim(output_dir)
     # Great Expectations takes seconds to import: only now that it is needed.
     from storage_engine.quality.engine import run_suites
 
@@ -110,6 +118,13 @@ def write_page(
     path = output_dir / PAGE
     write_file(path, render_page(report, validation, links=shown).encode())
     return path
+
+
+def _is_of_earlier_release(directory: Path) -> bool:
+    """Whether a validation made this Great Expectations project before such directories were marked."""
+    if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
+        return False
+    return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}
 
 
 def _write_json(path: Path, data: object) -> None:

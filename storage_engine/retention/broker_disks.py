@@ -1,15 +1,19 @@
-"""What is kept of a store must not fill a disk that its running broker writes to."""
+"""What is kept of a store lies neither on a disk that its running broker writes to nor among its files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
-from sqlalchemy.engine import make_url
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.store_places import (
+    inside_store,
+    local_directories,
+    local_places,
+    refuse_inside_store,
+    sqlite_file,
+)
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -29,7 +33,7 @@ def check_disks(
     disks = {_device(path): path for path in reversed(data_paths)}
     shared = [
         f"{what} ({path}) with {disks[_device(path)]}"
-        for what, path in {**dict(_kept(store)), **(temporary or {})}.items()
+        for what, path in {**{what: path for what, path, _ in _kept(store)}, **(temporary or {})}.items()
         if _device(path) in disks
     ]
     if shared:
@@ -41,28 +45,35 @@ def check_disks(
         )
 
 
-def _kept(store: ManagedStore) -> Iterator[tuple[str, Path]]:
-    """Every local place that is written to for a store."""
+def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
+    """Make sure that lake, journal and reports lie in no store's root, and not among its own files.
+
+    :param data_paths: where the store's broker writes.
+    :raises BadInputError: one does; nothing was changed.
+    """
+    places = {what: directory for what, _, directory in _kept(store)}
+    refuse_inside_store(store.broker, places)
+    root = Path(store.real_root)
+    own = [path for path in map(_real, data_paths) if path != root]
+    for what, place in places.items():
+        real = _real(place)
+        if real == root or any(real.is_relative_to(path) for path in own):
+            raise inside_store(what, place, root)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _kept(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
+    """Every local place that is written to for a store: what it is, its path, and the directory of it."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
-        yield from _of_lake(name, lake)
-    if (journal := _sqlite_file(store.journal_url)) is not None:
-        yield "journal", journal
-    yield "reports", Path(store.report_dir)
-
-
-def _of_lake(name: str, lake: LakeConfig) -> Iterator[tuple[str, Path]]:
-    warehouse = lake.properties.get("warehouse", "")
-    if warehouse.startswith(("/", "file:")):
-        yield f"{name} warehouse", Path(unquote(urlsplit(warehouse).path))
-    if (catalog := _sqlite_file(lake.properties.get("uri", ""))) is not None:
-        yield f"{name} catalog", catalog
-
-
-def _sqlite_file(url: str) -> Path | None:
-    if not url.startswith("sqlite"):
-        return None
-    database = make_url(url).database
-    return Path(database) if database else None
+        directories = local_directories(lake)
+        for what, path in local_places(lake).items():
+            yield f"{name} {what}", path, directories[what]
+    if (journal := sqlite_file(store.journal_url)) is not None:
+        yield "journal", journal, journal.parent
+    yield "reports", Path(store.report_dir), Path(store.report_dir)
 
 
 def _device(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
@@ -64,7 +64,7 @@ def gone_spans(
     """
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
-    for one, lineage in recorded_gone(journal, record):
+    for one, lineage in _widest(recorded_gone(journal, record)):
         said = "" if lineage == record.lineage else f"in lineage {lineage}, which is closed: {one.detail}"
         span = ReleasedSpan(
             one.log, one.start_offset, one.end_offset, said, others=one.detail, lineage=lineage
@@ -81,6 +81,23 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Disturba
         for event in events
     )
     return tuple(dict.fromkeys(row for row in found if row[0].kind is DisturbanceKind.SEGMENT_GONE))
+
+
+def _widest(found: Sequence[tuple[Disturbance, int]]) -> Iterator[tuple[Disturbance, int]]:
+    """Without what is part of another range of the same lineage: a loss that grew until the hold was renewed
+    is found once for each look at it.
+    """
+    for number, (one, lineage) in enumerate(found):
+        others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
+        if not any(_covers(other, one, earlier=i < number) for other, i in others):
+            yield one, lineage
+
+
+def _covers(other: Disturbance, one: Disturbance, *, earlier: bool) -> bool:
+    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
+    same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
+    inside = other.start_offset <= one.start_offset and one.end_offset <= other.end_offset
+    return other.log == one.log and inside and (earlier or not same)
 
 
 def gone_ranges(

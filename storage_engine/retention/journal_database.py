@@ -56,6 +56,7 @@ class JournalDatabase:
         if self._file is not None:
             try:
                 durable.make_dirs(self._file.parent)
+                durable.create_empty(self._file)
             except OSError as error:
                 raise self._unavailable(error) from error
         self._prepare()

@@ -56,12 +56,9 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:
     """Write a share of a table into its directory, durably; the same share again is fine."""
-    path = Path(directory) / f"part-{number:05d}.parquet"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # names as plain strings, whatever reads them
-    pq.write_table(table, temporary, compression="zstd", store_schema=False)
-    durable.fsync_path(temporary)
-    temporary.replace(path)
+    with durable.replacing(Path(directory) / f"part-{number:05d}.parquet") as file:
+        # names as plain strings, whatever reads them
+        pq.write_table(table, file, compression="zstd", store_schema=False)
 
 
 def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:

@@ -6,10 +6,12 @@ functions take and give Arrow arrays, so that they serve as they are as function
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
@@ -24,10 +26,18 @@ MAX_BODY_BYTES = 64 << 20
 _MAX_ARRAY_BYTES = (1 << 31) - 1
 """What an Arrow array of binaries can hold; it also bounds what one call takes in memory."""
 
+_MAX_SQL_BYTES = 1 << 30
+"""What one call of the SQL function gives at most: DuckDB's batches have 2,048 rows."""
+
+PART_BYTES = 32 << 20
+"""Of bodies without their compression that are in memory at a time, unless one is larger."""
+
 _TYPE_SHIFT = 8
 
 _FIRST_READ_BYTES = 4096
 _LIKELY_RATIO = 8
+
+Longs = npt.NDArray[np.int64]
 
 _Decompress = Callable[[pa.Buffer, int], bytes]
 
@@ -47,54 +57,44 @@ def decompress_bodies(
     :param bodies: column ``body``; a null stays null.
     :param sys_flags: column ``sys_flag`` of the same rows.
     :param max_body_bytes: a body that grows beyond it is an error: a few KB can expand to gigabytes.
-    :param on_error: ``null``: a body that can't be decompressed becomes null.
+    :param on_error: ``null``: a body that can't be decompressed becomes null; so do the largest, as many as
+        it takes, where all of them together are more than an array can hold.
     :return: of the type of ``bodies``.
     :raises CorruptBodyError: a body is not what its flag says, too large, or all of them together are.
     """
-    body_array, flag_array = _flat(bodies), _flat(sys_flags)
-    if body_array.type == pa.binary_view():
-        # Arrow's kernels don't know views yet.
-        return decompress_bodies(body_array.cast(pa.binary()), flag_array, max_body_bytes, on_error).cast(
-            pa.binary_view()
-        )
-    if len(body_array) != len(flag_array):
-        raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
-    flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    compressed = (flags & frame.COMPRESSED != 0) & body_array.is_valid().to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(compressed)
-    if not len(rows):
-        return body_array
-    plain: list[bytes | None] = []
-    total_bytes = 0
+    return _in_one(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
+
+
+def decompressed_parts(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    part_bytes: int = PART_BYTES,
+) -> Iterator[pa.Array[Any]]:
+    """:func:`decompress_bodies`, null for errors, of any number of bodies in bounded memory.
+
+    :param part_bytes: what the compressed bodies of a part come to at most, unless one alone is larger.
+    :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
+    """
+    body_array, flags, rows = _compressed_rows(bodies, sys_flags)
+    start, total_bytes, plain = 0, 0, list[bytes | None]()
     for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
-        content = body_array[row].as_buffer()
-        try:
-            body = _decompressed(content, flag, max_body_bytes)
-        except ValueError as error:
-            if on_error == "null":
-                plain.append(None)
-                continue
-            raise CorruptBodyError(
-                f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
-                f"found {error}. Nothing was changed. Read it as it is stored, or take null for such bodies."
-            ) from error
-        total_bytes += len(body)
-        if total_bytes > _MAX_ARRAY_BYTES:
-            raise CorruptBodyError(
-                f"row {row}: expected bodies of at most {_MAX_ARRAY_BYTES} bytes together, found more. "
-                "Decompress fewer rows at a time."
-            )
+        body = _body_or_null(body_array, row, flag, MAX_BODY_BYTES)
+        size_bytes = len(body or b"")
+        if plain and total_bytes + size_bytes > part_bytes:
+            yield _with_plain(body_array[start:row], _within(rows, start, row), plain)
+            start, total_bytes, plain = row, 0, []
         plain.append(body)
-    result: pa.Array[Any] = pc.replace_with_mask(
-        body_array, pa.array(compressed), _binaries(plain, body_array.type)
-    )
-    return result
+        total_bytes += size_bytes
+    yield _with_plain(body_array[start:], _within(rows, start, len(body_array)), plain)
 
 
-# Spark and DuckDB look at these hints, and can't have them more exact.
+# DuckDB looks at these hints, and can't have them more exact.
 def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-    """:func:`decompress_bodies` as a function of SQL: a body that can't be decompressed becomes null."""
-    return decompress_bodies(bodies, sys_flags, on_error="null")
+    """:func:`decompress_bodies` as a function of SQL: a body that can't be decompressed becomes null.
+
+    So do the largest of a batch, as many as it takes, where together they come to more than 1 GiB.
+    """
+    return _in_one(bodies, sys_flags, MAX_BODY_BYTES, "null", _MAX_SQL_BYTES)
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
@@ -102,6 +102,95 @@ def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return found
+
+
+def _in_one(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    max_body_bytes: int,
+    on_error: Literal["raise", "null"],
+    max_bytes: int,
+) -> pa.Array[Any]:
+    """One array of all; ``max_bytes`` of them together."""
+    body_array, flags, rows = _compressed_rows(bodies, sys_flags)
+    sizes = _sizes(body_array)
+    total_bytes = int(sizes.sum() - sizes[rows].sum())
+    largest: list[tuple[int, int]] = []
+    plain: list[bytes | None] = []
+    for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
+        if on_error == "null":
+            body = _body_or_null(body_array, row, flag, max_body_bytes)
+        else:
+            body = _body(body_array, row, flag, max_body_bytes)
+        plain.append(body)
+        size_bytes = len(body or b"")
+        total_bytes += size_bytes
+        heappush(largest, (-size_bytes, len(plain) - 1))
+        while total_bytes > max_bytes and largest:
+            if on_error == "raise":
+                raise CorruptBodyError(
+                    f"row {row}: expected bodies of at most {max_bytes} bytes together, found more. "
+                    "Decompress fewer rows at a time."
+                )
+            dropped_bytes, number = heappop(largest)
+            plain[number] = None
+            total_bytes += dropped_bytes
+    return _with_plain(body_array, rows, plain)
+
+
+def _compressed_rows(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any], sys_flags: pa.Array[Any] | pa.ChunkedArray[Any]
+) -> tuple[pa.Array[Any], Longs, Longs]:
+    """The bodies and flags as flat arrays, and the rows whose bodies are compressed."""
+    body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    if len(body_array) != len(flag_array):
+        raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
+    flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    compressed = (flags & frame.COMPRESSED != 0) & body_array.is_valid().to_numpy(zero_copy_only=False)
+    return body_array, flags, np.flatnonzero(compressed)
+
+
+def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes:
+    """:raises CorruptBodyError: it can't be decompressed as its flag says."""
+    content = bodies[row].as_buffer()
+    try:
+        return _decompressed(content, flag, max_body_bytes)
+    except ValueError as error:
+        raise CorruptBodyError(
+            f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
+            f"found {error}. Nothing was changed. Read it as it is stored, or take null for such bodies."
+        ) from error
+
+
+def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes | None:
+    try:
+        return _decompressed(bodies[row].as_buffer(), flag, max_body_bytes)
+    except ValueError:
+        return None
+
+
+def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -> pa.Array[Any]:
+    """The bodies with those of some rows replaced."""
+    if not len(rows):
+        return bodies
+    if bodies.type == pa.binary_view():
+        # Arrow's kernels don't know views yet.
+        return _with_plain(bodies.cast(pa.binary()), rows, plain).cast(pa.binary_view())
+    replaced = np.zeros(len(bodies), np.bool_)
+    replaced[rows] = True
+    result: pa.Array[Any] = pc.replace_with_mask(bodies, pa.array(replaced), _binaries(plain, bodies.type))
+    return result
+
+
+def _within(rows: Longs, start: int, end: int) -> Longs:
+    """Which of a slice's rows some rows are."""
+    return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
+
+
+def _sizes(bodies: pa.Array[Any]) -> Longs:
+    """Bytes of each; 0 of a null."""
+    known: Any = bodies.cast(pa.binary()) if bodies.type == pa.binary_view() else bodies
+    return np.asarray(pc.fill_null(pc.binary_length(known), 0), np.int64)
 
 
 def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:

@@ -51,6 +51,9 @@ _REVIVE_QUEUES = 8
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
+_MAX_INT = (1 << 31) - 1
+"""Of Java's int: a message may name this queue, but no topic can have one more."""
+
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Of each file; always the same, so that a restore that is run again writes the same bytes."""
 
@@ -107,7 +110,13 @@ def config_files(queues: pa.Table) -> dict[str, bytes]:
         ),
         # A delay level's number is its queue's plus one (ScheduleMessageService#queueId2DelayLevel).
         _DELAYS: _json(
-            {"offsetTable": {queue + 1: end for queue, end in by_topic.get(_SCHEDULE_TOPIC, {}).items()}}
+            {
+                "offsetTable": {
+                    queue + 1: end
+                    for queue, end in by_topic.get(_SCHEDULE_TOPIC, {}).items()
+                    if queue < _MAX_INT
+                }
+            }
         ),
         **dict.fromkeys(_OFFSETS, offsets),
         _TIMERS: _timer_checkpoint(by_topic.get(_TIMER_TOPIC, {}).get(0, 0)),
@@ -117,15 +126,16 @@ def config_files(queues: pa.Table) -> dict[str, bytes]:
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
     """A TopicConfig. The type of queue must be right, or the broker builds the other (QueueTypeUtils)."""
     own = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
+    number = min(max(queues, own), _MAX_INT)
     return {
         "attributes": {"queue.type": "BatchCQ"} if inner_batch else {},
         "order": False,
         "perm": _READ_AND_WRITE,
-        "readQueueNums": max(queues, own),
+        "readQueueNums": number,
         "topicFilterType": "SINGLE_TAG",
         "topicName": topic,
         "topicSysFlag": 0,
-        "writeQueueNums": max(queues, own),
+        "writeQueueNums": number,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from storage_engine.durable import create
 from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.lag import LagSource, LagSummary, QueueLag
 from storage_engine.model.live import LiveBroker
@@ -80,6 +81,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
     newest = FileFacts.of(context.segments[-1].path)
     with new_lag_table(request.table_path) as directory:
         file = directory / _POSITIONS
+        create(file).close()
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, positions.schema) as writer:
             writer.write_table(positions)
         shares = queue_shares(positions, SHARE_ROWS)

@@ -18,7 +18,8 @@ from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
-from storage_engine.lake.restore import Span, restore
+from storage_engine.lake.restore import restore
+from storage_engine.lake.restore_span import Span
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.store import RocketMQStore
 from tests.integration.broker import Broker, running_broker

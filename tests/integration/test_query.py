@@ -208,6 +208,8 @@ def test_by_key(spark: Any, duck: Any, messages: Any, truth: list[dict[str, Any]
         _in_pyiceberg(messages, blocks["python pyiceberg"]),
     ):
         assert sorted(row["physical_offset"] for row in found) == expected
+    nothing = blocks["sql"].replace(KEY, "")
+    assert _in_spark(spark, nothing) == _in_duckdb(duck, nothing) == []
 
 
 def _outcome(truth: list[dict[str, Any]], transaction: str, noted: set[int]) -> dict[str, Any]:

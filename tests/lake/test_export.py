@@ -5,20 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage_engine.exceptions import ExportError, ProofError
+from storage_engine.exceptions import BadInputError, ExportError, ProofError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages
+from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages, has_key
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from tests.fixture_stores import unpack
@@ -168,6 +171,96 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(archived: Lake, tmp_pa
         export_messages(archived, target, Selection(), progress=lambda _: target.write_bytes(b"x") and None)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert target.read_bytes() == b"x"
+
+
+def test_two_exports_into_one_file_end_in_a_whole_file_and_one_error(archived: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "rows"
+    both = threading.Barrier(2)
+    outcomes: list[Exported | ExportError] = []
+
+    def run() -> None:
+        met = []
+
+        def meet(_: int) -> None:
+            if not met:
+                met.append(both.wait())
+
+        try:
+            outcomes.append(export_messages(archived, target, Selection(topic="orders"), progress=meet))
+        except ExportError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (done,) = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
+    (refused,) = [outcome for outcome in outcomes if isinstance(outcome, ExportError)]
+    assert "expected no such file, found one" in str(refused)
+    assert pq.read_table(target).num_rows == done.message_count
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_bytes_that_somebody_else_writes_into_the_new_file_are_found(
+    archived: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def disturb(fd: int) -> None:
+        flush(fd)
+        for partial in tmp_path.glob(".rows*"):
+            with partial.open("r+b") as file:
+                file.write(b"\xff")
+
+    monkeypatch.setattr("storage_engine.durable.os.fsync", disturb)
+    with pytest.raises(ExportError, match="expected to read back what was written"):
+        export_messages(archived, tmp_path / "rows", Selection(topic="tx_topic"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(archived: Lake, tmp_path: Path) -> None:
+    left = tmp_path / ".rows.0123456789abcdef.exporting"
+    left.touch()
+    os.utime(left, (0, 0))
+    export_messages(archived, tmp_path / "rows", Selection(topic="tx_topic"))
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_a_target_that_is_a_link_is_not_followed(archived: Lake, tmp_path: Path) -> None:
+    (tmp_path / "rows").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ExportError, match="expected no such file, found one"):
+        export_messages(archived, tmp_path / "rows", Selection())
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_nothing_is_exported_among_a_stores_own_files(archived: Lake, tmp_path: Path) -> None:
+    for name in ("commitlog", "consumequeue"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(BadInputError, match="expected a place outside a broker's store"):
+        export_messages(archived, tmp_path / "commitlog" / "rows", Selection())
+    assert list((tmp_path / "commitlog").iterdir()) == []
+
+
+def test_an_empty_key_is_refused(archived: Lake, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="expected a key, found an empty text"):
+        export_messages(archived, tmp_path / "rows", Selection(key=""))
+    rows = pa.table({"keys": ["", "a  b", None], "unique_key": ["", None, None]})
+    assert has_key(rows, "").to_pylist() == [False] * 3
+
+
+@pytest.mark.parametrize("file_format", ExportFormat)
+def test_bodies_that_are_too_much_for_an_array_are_exported_in_parts(
+    archived: Lake,
+    truth: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file_format: ExportFormat,
+) -> None:
+    monkeypatch.setattr("storage_engine.rocketmq.body._MAX_ARRAY_BYTES", 2000)
+    path = tmp_path / "rows"
+    found = export_messages(archived, path, Selection(), file_format=file_format, decompress=True)
+    assert (found.message_count, found.still_compressed) == (len(truth), 0)
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing(

@@ -18,7 +18,8 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import row_hash
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import Span, choose, restore
+from storage_engine.lake.restore import restore
+from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.model.receipt import Receipt
 
 KILLED_RESTORES = """
@@ -237,7 +238,7 @@ def test_a_configuration_that_somebody_changed_is_left_alone(
     target = tmp_path / "restored"
     restore(lake, "store-1", target)
     (target / "config" / "topics.json").write_text("{}")
-    with pytest.raises(RestoreError, match=r"topics.json: expected what this restore would write"):
+    with pytest.raises(RestoreError, match=r"topics.json: expected SHA-256 .* restore would write"):
         restore(lake, "store-1", target)
     assert (target / "config" / "topics.json").read_text() == "{}"
 
@@ -262,8 +263,13 @@ def test_a_restore_that_is_killed_at_any_instant_goes_on(
 
 
 def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
-    with pytest.raises(RestoreError, match=f"expected a segment at offset {1 << 20}"):
+    with pytest.raises(RestoreError, match=f"expected a segment at offset {1 << 20}") as refused:
         choose((archived[0], archived[2]), Span(), "store-1", "x")
+    for start in (0, 2 << 20):
+        options = f"--from-offset {start} --to-offset {start + (1 << 20)}"
+        assert options in str(refused.value)
+        span = Span(from_offset=start, to_offset=start + (1 << 20))
+        assert [r.base_offset for r in choose((archived[0], archived[2]), span, "store-1", "x")] == [start]
     assert choose((archived[0], archived[2]), Span(to_offset=1), "store-1", "x") == archived[:1]
 
 
@@ -284,6 +290,18 @@ def test_the_newest_lineage_is_restored_unless_another_is_named(
     assert Path(newest.path).read_bytes() == segments[0].read_bytes()
     named = restore(lake, "store-1", tmp_path / "named", lineage=0)
     assert Path(named[0].path).read_bytes() == old
+
+
+def test_what_other_lineages_hold_is_known(archived: tuple[Receipt, ...]) -> None:
+    first, second, third = archived
+    rows = (first, replace(second, lineage=1), replace(third, lineage=1), replace(first, lineage=2), third)
+    size = 1 << 20
+    assert other_lineages(rows, 2) == (
+        LineageRange(0, "commitlog", 0, size),
+        LineageRange(0, "commitlog", 2 * size, 3 * size),
+        LineageRange(1, "commitlog", size, 3 * size),
+    )
+    assert other_lineages(archived, 0) == ()
 
 
 def test_a_receipt_that_was_changed_after_it_was_written_is_not_restored_by(

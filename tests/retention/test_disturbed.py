@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
@@ -119,6 +120,15 @@ def test_validation_and_report_have_what_is_lost_with_its_topics(
     context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True, disturbances=(GONE,)), 0)
     (alarm,) = build_report(store, WATCH_RUN).alarms
     assert f"[{SIZE}, {2 * SIZE}) is LOST" in alarm
+
+
+def test_a_loss_that_grew_is_one_range(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+    record(store, GONE)
+    grown = replace(GONE, detail="went without us, of topics: orders, tx.", end_offset=3 * SIZE)
+    context = record(store, grown)
+    (span,) = gone_spans(context.journal, context.record)
+    assert (span.start_offset, span.end_offset, span.others) == (0, 3 * SIZE, grown.detail)
 
 
 def test_a_new_lineage_closes_what_was_lost_before(managed: Callable[..., ManagedStore]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.exceptions import CorruptBodyError
-from storage_engine.rocketmq.body import decompress_bodies
+from storage_engine.rocketmq.body import decompress_bodies, decompress_bodies_or_null, decompressed_parts
 from storage_engine.rocketmq.codec import CODEC
 
 OLD_ZLIB, LZ4, ZSTD, ZLIB = 1, 257, 513, 769
@@ -113,3 +113,27 @@ def test_a_compression_that_no_client_has_is_an_error() -> None:
 def test_bodies_and_flags_of_different_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="a sys_flag for each of 1 bodies, found 2"):
         decompress_bodies(pa.array([PLAIN]), _flags(0, 0))
+
+
+def test_parts_hold_little_and_together_every_row() -> None:
+    bodies = [PLAIN, COMPRESSED[LZ4], None, COMPRESSED[ZSTD][:9], COMPRESSED[ZLIB], COMPRESSED[ZSTD], b"x"]
+    flags = _flags(0, LZ4, ZLIB, ZSTD, ZLIB, ZSTD, 0)
+    parts = list(decompressed_parts(pa.array(bodies, pa.binary()), flags, part_bytes=2 * len(PLAIN)))
+    assert [row for part in parts for row in part.to_pylist()] == [
+        PLAIN, PLAIN, None, None, PLAIN, PLAIN, b"x"
+    ]  # fmt: skip
+    assert [len(part) for part in parts] == [5, 2]
+
+
+def test_in_sql_the_largest_bodies_of_a_batch_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = zlib.compress(bytes(10 * len(PLAIN)))
+    bodies = pa.array([PLAIN, COMPRESSED[ZLIB], large, large, COMPRESSED[LZ4]], pa.binary())
+    flags = _flags(0, ZLIB, ZLIB, ZLIB, LZ4)
+    monkeypatch.setattr("storage_engine.rocketmq.body._MAX_SQL_BYTES", 13 * len(PLAIN))
+    found = decompress_bodies_or_null(bodies, flags).to_pylist()
+    assert sorted(map(bool, found[2:4])) == [False, True]
+    assert [found[0], found[1], found[4]] == [PLAIN] * 3
+    monkeypatch.setattr("storage_engine.rocketmq.body._MAX_ARRAY_BYTES", 13 * len(PLAIN))
+    assert decompress_bodies(bodies, flags, on_error="null").null_count == 1
+    with pytest.raises(CorruptBodyError, match="Decompress fewer rows at a time"):
+        decompress_bodies(bodies, flags)

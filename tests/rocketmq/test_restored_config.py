@@ -93,6 +93,14 @@ def test_a_topic_of_inner_batches_gets_batch_queues() -> None:
     assert table["plain"]["attributes"] == {}
 
 
+def test_the_highest_queue_that_a_message_can_name_leaves_numbers_that_java_reads() -> None:
+    highest = 2**31 - 1
+    files = _files([_row("hostile", highest, 5), _row("SCHEDULE_TOPIC_XXXX", highest, 5)])
+    for topic in files["config/topics.json"]["topicConfigTable"].values():
+        assert topic["readQueueNums"] == topic["writeQueueNums"] == highest
+    assert files["config/delayOffset.json"]["offsetTable"] == {}
+
+
 def test_light_queues_are_no_topics() -> None:
     assert _files([_row("%LMQ%a", 0, 5)])["config/topics.json"]["topicConfigTable"] == {}
 

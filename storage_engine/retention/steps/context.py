@@ -13,7 +13,7 @@ from storage_engine.model.broker import BrokerStore
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.retention.broker_disks import check_disks
+from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
@@ -104,10 +104,12 @@ class Context:
 def open_context(store: ManagedStore) -> Context:
     """
     :raises BadInputError: settings that can't be used, or something of ours would lie on a disk of the
-        running broker.
+        running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
     """
-    check_disks(store, open_store(store).data_paths)
+    data_paths = open_store(store).data_paths
+    check_places(store, data_paths)
+    check_disks(store, data_paths)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     return Context(store, journal, record, open_store(store, journal.hold_memory(record.store_id)))

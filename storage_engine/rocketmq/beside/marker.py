@@ -130,7 +130,7 @@ def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
         try:
             _write_in_place(path, data)
         except FileNotFoundError:
-            durable.write_file(path, data)
+            durable.write_file(path, data, shared=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"{path}: no space to mark that the store is held, so that another manager can't tell"

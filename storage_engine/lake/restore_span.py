@@ -1,0 +1,117 @@
+"""Which archived segments a restore takes, and what it leaves where it is. Pure; reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from storage_engine.exceptions import RestoreError
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of a log to restore; every limit that is None is open. Whole segments are restored.
+
+    :param from_offset: first physical offset.
+    :param to_offset: physical offset behind the last.
+    :param from_ms: store timestamp of the first message, ms since the epoch.
+    :param to_ms: store timestamp that all messages of later segments have reached.
+    :param segments: base offsets; these and no others, each of which must be there.
+    """
+
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    segments: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineageRange:
+    """Offsets of a log that a lineage holds without a hole."""
+
+    lineage: int
+    log: str
+    start_offset: int
+    end_offset: int
+
+
+def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
+    """The segments that a span touches, of the newest lineage in ``found``, without a hole in any log.
+
+    :raises RestoreError: when there are none, or a segment in between is missing.
+    """
+    newest = max((receipt.lineage for receipt in found), default=0)
+    chosen: list[Receipt] = []
+    for log, rows in groupby((r for r in found if r.lineage == newest), key=lambda r: r.log):
+        of_log = list(rows)
+        if span.segments is not None:
+            of_log = [receipt for receipt in of_log if receipt.base_offset in span.segments]
+        hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
+        if not hits:
+            continue
+        # A segment without messages has no time, but lies between two that were asked for.
+        of_span = of_log[hits[0] : hits[-1] + 1]
+        for left, right in pairwise(of_span):
+            if left.end != right.base_offset:
+                raise RestoreError(
+                    f"lake {location}, store {store_id}, {log}: expected a segment at offset "
+                    f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
+                    "broker takes no hole: restore each side of it into a directory of its own, by "
+                    + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
+                    + ". verify says what became of the bytes in between."
+                )
+        chosen += of_span
+    missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
+    if chosen and missing:
+        raise RestoreError(
+            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
+            "there in the span asked for. Nothing was written."
+        )
+    if not chosen:
+        spans = "; ".join(
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
+        )
+        raise RestoreError(
+            f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
+            + (f"; first and last it has: {spans}." if spans else " of this store at all.")
+            + " Nothing was written."
+        )
+    return tuple(chosen)
+
+
+def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
+    """The ranges without a hole that segments of one log, in order, amount to."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        if found and found[-1][1] == row.base_offset:
+            found[-1] = (found[-1][0], row.end)
+        else:
+            found.append((row.base_offset, row.end))
+    return found
+
+
+def other_lineages(found: Sequence[Receipt], lineage: int) -> tuple[LineageRange, ...]:
+    """What other lineages than one hold of a store, which restoring that one doesn't bring back."""
+    ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
+    return tuple(
+        LineageRange(number, log, start, end)
+        for (number, log), rows in groupby(ordered, key=lambda row: (row.lineage, row.log))
+        if number != lineage
+        for start, end in runs(list(rows))
+    )
+
+
+def _touches(receipt: Receipt, span: Span) -> bool:
+    if span.from_offset is not None and receipt.end <= span.from_offset:
+        return False
+    if span.to_offset is not None and receipt.base_offset >= span.to_offset:
+        return False
+    if span.from_ms is None and span.to_ms is None:
+        return True
+    first, last = receipt.first_store_timestamp_ms, receipt.last_store_timestamp_ms
+    if first is None or last is None:
+        return False
+    return (span.from_ms is None or last >= span.from_ms) and (span.to_ms is None or first < span.to_ms)

@@ -1,0 +1,46 @@
+"""Whose directories these are: a broker that finds strange files among its own does not start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_ANCHORS = ("commitlog", "consumequeue")
+_USUAL = (*_ANCHORS, "index", "config", "checkpoint", "lock", "abort")
+
+_OWN = frozenset(
+    {
+        *_USUAL,
+        "abort.bak",
+        "batchconsumequeue",
+        "brokerIdentity",
+        "combineconsumequeue",
+        "compaction",
+        "consumequeue_ext",
+        "consumequeue_rocksdb",
+        "controllerDleger",
+        "epochFileCheckpoint",
+        "kvStore",
+        "rocksdbstore",
+        "tieredStore",
+        "timerlog",
+        "timerrocksdb",
+        "timerwheel",
+        "transrocksdb",
+    }
+)
+"""What releases from 4.9 to 5.5 keep in a store's root (StorePathConfigHelper and who calls it)."""
+
+
+def store_around(path: Path) -> Path | None:
+    """See :class:`storage_engine.model.broker.StoreAround`."""
+    real = Path(os.path.realpath(path))
+    for root in (real, *real.parents):
+        if _is_store(root) and (root == real or real.relative_to(root).parts[0] in _OWN):
+            return root
+    return None
+
+
+def _is_store(root: Path) -> bool:
+    found = [name for name in _USUAL if (root / name).exists()]
+    return len(found) > 1 and any((root / name).is_dir() for name in _ANCHORS)

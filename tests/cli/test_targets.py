@@ -1,0 +1,134 @@
+"""Where a person says to write, nothing of others is replaced, and nothing is put into a store."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    previous = os.umask(0)
+    yield
+    os.umask(previous)
+
+
+def test_a_lake_among_a_stores_own_files_is_refused_and_not_made(cli, store) -> None:
+    (store / "deeper").symlink_to(store / "consumequeue")
+    before = sorted(store.rglob("*"))
+    for lake in (store, store / "commitlog", store / "consumequeue" / "lake", store / "deeper" / "lake"):
+        refused = cli("init-lake", "--lake", lake)
+        assert refused.exit_code == 2
+        assert f"one among the files of the store {store}" in refused.err
+        assert "Nothing was changed." in refused.err
+    assert sorted(store.rglob("*")) == before
+    assert cli("init-lake", "--lake", store / "lake").exit_code == 0
+
+
+def test_a_lake_where_the_store_keeps_its_log_is_not_written_to(cli, store, tmp_path) -> None:
+    log = tmp_path / "disk" / "log"
+    log.parent.mkdir()
+    (store / "commitlog").rename(log)
+    assert cli("init-lake", "--lake", log / "lake").exit_code == 0
+    other = tmp_path / "other"
+    assert cli("init-lake", "--lake", other).exit_code == 0
+    words = (store, "--set", f"storePathCommitLog={log}")
+    before = sorted(log.rglob("*"))
+    for lakes in (("--lake", log / "lake"), ("--lake", other, "--second-lake", log / "lake")):
+        for command in (("archive",), ("clean", "--manual")):
+            refused = cli(*command, *words, *lakes)
+            assert refused.exit_code == 2
+            assert f"one among the files of the store {store}" in refused.err
+    assert sorted(log.rglob("*")) == before
+
+
+def test_a_validation_replaces_only_what_one_made(cli, archived, tmp_path, files) -> None:
+    words = ("validate", archived.store, "--output")
+    project = tmp_path / "project"
+    (project / "great_expectations" / "expectations").mkdir(parents=True)
+    (project / "great_expectations" / "expectations" / "mine.json").write_text("{}")
+    page = tmp_path / "site"
+    page.mkdir()
+    (page / "report.html").write_text("a report of somebody else")
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "great_expectations").symlink_to(project)
+    before = files(tmp_path)
+    for directory in (project, page, linked):
+        refused = cli(*words, directory)
+        assert refused.exit_code == 2
+        assert f"{directory}: expected a new directory, or one that reports" in refused.err
+    assert files(tmp_path) == before
+    refused = cli(*words, archived.store / "config")
+    assert refused.exit_code == 2
+    assert "expected a place outside a broker's store" in refused.err
+
+
+def test_a_validation_replaces_its_own_of_this_release_and_of_an_earlier_one(cli, tmp_path) -> None:
+    this, earlier = tmp_path / "this", tmp_path / "earlier"
+    for directory in (this, earlier):
+        (directory / "great_expectations" / "gx").mkdir(parents=True)
+        (directory / "great_expectations" / "gx" / "great_expectations.yml").write_text("{}")
+        (directory / "report.html").write_text("a page")
+    (this / "great_expectations" / "more.json").touch()
+    (this / ".storage-engine-reports").touch()
+    for directory in (this, earlier):
+        missing = cli("validate", tmp_path / "none", "--output", directory)
+        assert "expected the store's root directory" in missing.err
+    (this / ".storage-engine-reports").unlink()
+    assert "expected a new directory" in cli("validate", tmp_path / "none", "--output", this).err
+
+
+def test_nothing_that_holds_messages_can_be_read_by_others(cli, store, tmp_path, no_umask) -> None:
+    lake = tmp_path / "lake"
+    assert cli("init-lake", "--lake", lake).exit_code == 0
+    assert cli("clean", store, "--manual", "--lake", lake).exit_code == 0
+    assert cli("export", "--lake", lake, "--to", tmp_path / "rows").exit_code == 0
+    assert cli("restore", "--lake", lake, "--to", tmp_path / "restored").exit_code == 0
+    made = [lake, tmp_path / "rows", tmp_path / "restored"]
+    made += [*lake.rglob("*"), *(tmp_path / "restored").rglob("*")]
+    assert {path.name for path in made} > {
+        "catalog.db",
+        "journal.db",
+        "report.html",
+        "index.html",
+        "topics.json",
+    }
+    assert any(path.suffix == ".parquet" for path in made)
+    open_to_others = {
+        str(path): oct(mode)
+        for path in made
+        if (mode := stat.S_IMODE(path.stat().st_mode)) != (0o700 if path.is_dir() else 0o600)
+    }
+    assert open_to_others == {}
+
+
+def test_below_a_setgid_lake_its_group_reads(cli, store, tmp_path, no_umask) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    lake.chmod(0o2750)
+    assert cli("init-lake", "--lake", lake).exit_code == 0
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    other = {
+        str(path): oct(mode)
+        for path in lake.rglob("*")
+        if (mode := stat.S_IMODE(path.stat().st_mode)) != (0o2750 if path.is_dir() else 0o640)
+    }
+    assert other == {}
+
+
+def test_an_export_that_finds_nothing_says_so(cli, archived, tmp_path) -> None:
+    words = ("export", "--lake", archived.lake, "--to")
+    found = cli(*words, tmp_path / "rows", "--topic", "ordrs", "--key", "k")
+    assert found.exit_code == 0
+    assert "no archived message in" in found.err
+    assert "topic 'ordrs', key 'k'" in found.err
+    refused = cli(*words, tmp_path / "none", "--key", "")
+    assert refused.exit_code == 2
+    assert "expected a key, found an empty text" in refused.err
+    assert not (tmp_path / "none").exists()
