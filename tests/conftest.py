@@ -6,11 +6,13 @@ import gzip
 import json
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.services.released import Released, released_package
 
 FIXTURES = Path(__file__).parent / "fixtures" / "rocketmq"
 
@@ -54,3 +56,11 @@ def ground_truth() -> GroundTruth:
             return [json.loads(line) for line in lines]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def released(pytestconfig: pytest.Config) -> Iterator[Released]:
+    """The package whose lakes have no UUID and whose receipts have absolute names."""
+    assert pytestconfig.cache is not None
+    with released_package("before-lake-uuid", pytestconfig.cache.mkdir("releases")) as package:
+        yield package
