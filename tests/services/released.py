@@ -20,6 +20,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
+from tests.services.command_line import Outcome
 from tests.services.freeze_release import RELEASES
 
 DRIVER = Path(__file__).with_name("released_driver.py")
@@ -37,19 +38,6 @@ class Kill:
     step: str
     operation: str
     nth: int = 0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command line came to."""
-
-    exit_code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ process, which has imported everything and never touches a store itself: a fork 
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,7 +40,15 @@ from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.disturbances import record_disturbances
 
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
-STEPS = ("make_plan", "record_lag", "archive_planned", "release", "clean_dependents", "flush_checkpoint")
+STEPS = (
+    "make_plan",
+    "record_lag",
+    "archive_sealed",
+    "archive_planned",
+    "release",
+    "clean_dependents",
+    "flush_checkpoint",
+)
 FINISH = "finish"
 
 
@@ -126,7 +135,8 @@ def in_child(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             os.close(reader)
             try:
-                answer = {"result": FUNCTIONS[request["function"]](**request["arguments"])}
+                result = FUNCTIONS[request["function"]](**request["arguments"])
+                answer = {"result": result, "modules": sorted(sys.modules)}
             except BaseException:
                 answer = {"error": traceback.format_exc()}
             with os.fdopen(writer, "w") as pipe:
@@ -140,6 +150,9 @@ def in_child(request: Mapping[str, Any]) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         return {"signal": os.WTERMSIG(status)}
     answer: dict[str, Any] = json.loads(said)
+    for module in answer.pop("modules", ()):  # so that no other fork has to
+        with suppress(ImportError):
+            importlib.import_module(module)
     return answer
 
 
