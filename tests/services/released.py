@@ -28,9 +28,10 @@ DRIVER = Path(__file__).with_name("released_driver.py")
 
 @dataclass(frozen=True)
 class Kill:
-    """Die by SIGKILL before a durable operation of a step of ``clean``.
+    """Die by SIGKILL before a durable operation of a step.
 
-    :param step: make_plan, record_lag, archive_planned, release, clean_dependents, flush_checkpoint, finish.
+    :param step: as the command names its steps, or ``finish``; one lasts until the next one begins. See
+        released_driver.STEPS.
     :param operation: fsync, unlink, rename, replace, link, mkdir, commit (of a database).
     :param nth: which one of these in the step, counted from 0.
     """
@@ -54,7 +55,7 @@ class Released:
         return outcome
 
     def killed_cli(self, kill: Kill, *words: object) -> None:
-        """Run ``clean`` until it dies where ``kill`` says; it fails if the command ends before."""
+        """Run a command until it dies where ``kill`` says; it must not end before."""
         answer = self._ask("cli", words=[str(word) for word in words], kill=asdict(kill))
         assert answer == {"signal": SIGKILL}, f"{words} did not die at {kill}: {answer}"
 

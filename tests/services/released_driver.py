@@ -41,6 +41,7 @@ from storage_engine.retention.steps.disturbances import record_disturbances
 
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
 STEPS = (
+    "hold",
     "make_plan",
     "record_lag",
     "archive_sealed",
@@ -48,12 +49,13 @@ STEPS = (
     "release",
     "clean_dependents",
     "flush_checkpoint",
+    "unmanage",
 )
 FINISH = "finish"
 
 
 def cli(words: list[str], kill: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Run the command line; with ``kill``, die before the named operation of a step of ``clean``."""
+    """Run the command line; with ``kill``, die before an operation of one of its steps."""
     if kill is not None:
         kill_at(kill["step"], kill["operation"], kill["nth"])
     out, err = io.StringIO(), io.StringIO()
