@@ -175,6 +175,15 @@ class TestDecisions:
         assert (report["outcome"], report["waiver"]["reason"]) == ("done", old.REASON)
         assert state.there == [MIB, 2 * MIB]
 
+    def test_what_went_by_a_waiver_is_no_loss(self, released: Released, state: State) -> None:
+        old.waive(released, state)
+        released.cli(*old.clean_words(state, max_segments=1))
+        old.archive(released, state)
+        (found,) = done("verify", state.store, "--lake", state.lake, "--level", "store", "--json").json
+        first = found["ranges"][0]
+        assert (first["start_offset"], first["end_offset"], first["status"]) == (0, MIB, "WARNING")
+        assert old.REASON in first["detail"]
+
     def test_a_waived_run_that_was_killed_is_finished(self, released: Released, state: State) -> None:
         old.waive(released, state)
         words = old.clean_words(state, max_segments=1)
