@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
+from tests.services.released import Released, released_package
 
 LONGEST_FIRST = (
     "project/test_local_airflow",
@@ -91,3 +92,11 @@ def ground_truth() -> GroundTruth:
             return [json.loads(line) for line in lines]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def released(pytestconfig: pytest.Config) -> Iterator[Released]:
+    """The package whose lakes have no UUID and whose receipts have absolute names."""
+    assert pytestconfig.cache is not None
+    with released_package("before-lake-uuid", pytestconfig.cache.mkdir("releases")) as package:
+        yield package

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from storage_engine.cli import main
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store
+from tests.services.command_line import Outcome, run_command
 
 LONG_AGO_NS = time.time_ns() - 30 * 24 * 3600 * 10**9
-
-
-@dataclass(frozen=True)
-class Outcome:
-    exit_code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True)
@@ -46,18 +31,10 @@ Cli = Callable[..., Outcome]
 Files = Callable[..., dict[str, tuple[int, int, str]]]
 
 
-def _run(*words: object) -> Outcome:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert isinstance(stopped.value.code, int)
-    return Outcome(stopped.value.code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="session")
 def cli() -> Cli:
     """Call the command line with these words; its output and exit code come back."""
-    return _run
+    return run_command
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +78,7 @@ def archived(
     base = tmp_path_factory.mktemp("archived")
     store, lake = unpack("clean-stop", base), base / "lake"
     make_lake(LakeConfig.local(lake))
-    outcome = _run("archive", store, "--lake", lake)
+    outcome = run_command("archive", store, "--lake", lake)
     assert outcome.exit_code == 0, outcome.err
     before = files(store, lake / "warehouse", lake / "catalog.db")
     yield Archived(store, lake)
