@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -120,29 +120,19 @@ def stamp_path(root: str) -> Path:
 
 
 def _write(root: str, stamp: Stamp) -> None:
-    path = stamp_path(root)
-    durable.write_file(path, json.dumps(to_jsonable(stamp), indent=1).encode())
-    _give_to_owner(root, path)
+    durable.write_file(stamp_path(root), json.dumps(to_jsonable(stamp), indent=1).encode())
 
 
 @contextmanager
 def _alone(root: str) -> Iterator[None]:
     """Keep other processes from writing the stamp meanwhile; makes our directory."""
     directory = Path(root) / DIRECTORY
-    if not directory.exists():
-        directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        durable.make_dir(directory)
         durable.fsync_path(root)
-        _give_to_owner(root, directory)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _give_to_owner(root: str, path: Path) -> None:
-    """Let what root made belong to the store's owner, who may have to move or remove it."""
-    if os.geteuid() == 0:
-        owner = Path(root).stat()
-        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
