@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
 STORES = {"clean-stop": "sample", "edge-frames": "edges"}
+ADOPTED = "edges"
 KEY = "ORD-1200006"
 TRANSACTION = "FD0000000000000000000000000000024AD730946E0964B0AE3E1D68"
 HALF, GIVEN_UP, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -55,15 +57,20 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = make_lake(LakeConfig.local(base / "lake"))
     for name, store_id in STORES.items():
         snapshot = open_store(unpack(name, base / name)).snapshot(0)
-        jobs = segment_jobs(
-            lake,
-            snapshot.logs[0].sealed,
-            store_id=store_id,
-            lineage=0,
-            broker=snapshot.broker,
-            store_root=snapshot.root,
+        # The second store was adopted; its first segment is there under both lineages.
+        lineages = {0: snapshot.logs[0].sealed} | (
+            {1: snapshot.logs[0].sealed[:1]} if store_id == ADOPTED else {}
         )
-        archive_all(lake, jobs)
+        for lineage, segments in lineages.items():
+            jobs = segment_jobs(
+                lake,
+                segments,
+                store_id=store_id,
+                lineage=lineage,
+                broker=snapshot.broker,
+                store_root=snapshot.root,
+            )
+            archive_all(lake, jobs)
     return lake
 
 
@@ -133,7 +140,7 @@ def _hash(rows: pa.Table, schema: pa.Schema) -> str:
     ordered = (
         rows.select(schema.names)
         .cast(schema)
-        .sort_by([("store_id", "ascending"), ("physical_offset", "ascending")])
+        .sort_by([(name, "ascending") for name in ("store_id", "lineage", "physical_offset")])
     )
     digest = hashlib.sha256()
     for name in schema.names:
@@ -210,6 +217,24 @@ def test_by_key(spark: Any, duck: Any, messages: Any, truth: list[dict[str, Any]
         assert sorted(row["physical_offset"] for row in found) == expected
     nothing = blocks["sql"].replace(KEY, "")
     assert _in_spark(spark, nothing) == _in_duckdb(duck, nothing) == []
+
+
+def test_one_lineage(spark: Any, duck: Any, messages: Any) -> None:
+    blocks = _blocks("One lineage")
+    rows = messages.scan(
+        row_filter=f"store_id = '{ADOPTED}' and lineage = 1 and kind = 'message'", selected_fields=("topic",)
+    ).to_arrow()
+    expected = [
+        {"topic": topic, "messages": count}
+        for topic, count in sorted(Counter(rows["topic"].to_pylist()).items())
+    ]
+    assert sum(row["messages"] for row in expected) > 100
+    for found in (
+        _in_spark(spark, blocks["sql"]),
+        _in_duckdb(duck, blocks["sql"]),
+        _in_pyiceberg(messages, blocks["python pyiceberg"]),
+    ):
+        assert found == expected
 
 
 def _outcome(truth: list[dict[str, Any]], transaction: str, noted: set[int]) -> dict[str, Any]:
