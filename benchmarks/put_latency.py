@@ -20,6 +20,7 @@ from benchmarks.common import Bench, report
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.making import make_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
@@ -98,7 +99,9 @@ def managed(directory: Path, mq: RocketMQ, limit: int | None) -> ManagedStore:
         lag_policy=LagPolicy.IGNORE, pending_policy=PendingPolicy.IGNORE, archive_bytes_per_second=limit
     )
     live = LiveBroker(address=mq.address, allow_same_disk=True)
-    return ManagedStore.local("bench", str(mq.root), directory / "managed", policy=policy, live=live)
+    store = ManagedStore.local("bench", str(mq.root), directory / "managed", policy=policy, live=live)
+    make_lake(store.lake)
+    return store
 
 
 def fill(mq: RocketMQ) -> None:

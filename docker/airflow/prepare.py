@@ -1,4 +1,4 @@
-"""Make everything ready that Airflow's processes expect to find: schema, login, the lake's bucket.
+"""Make everything ready that Airflow's processes expect to find: schema, login, the lake and its bucket.
 
 Runs once before them, and may run again.
 """
@@ -39,7 +39,14 @@ def prepare_bucket() -> None:
     store.get_file_info(FileSelector(bucket))
 
 
+def prepare_lake() -> None:
+    """Make the lake of the store's connection; one that is there stays as it is."""
+    connection = os.environ["AIRFLOW__STORAGE_ENGINE__STORES"]
+    subprocess.run(["storage-engine", "init-lake", "--conn-id", connection], check=True)
+
+
 if __name__ == "__main__":
     prepare_database()
     prepare_login()
     prepare_bucket()
+    prepare_lake()

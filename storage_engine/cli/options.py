@@ -90,7 +90,6 @@ second_lake_option = click.option(
     "--second-lake",
     "second_lake_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    callback=_lake_that_is_there,
     help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
 )
 

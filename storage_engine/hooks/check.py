@@ -8,9 +8,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
@@ -28,9 +28,7 @@ def check_store(store: ManagedStore) -> str:
     :raises StorageEngineError: what can't be used, and why.
     """
     check_host(store.root, store.host, None)
-    lakes = [
-        _check_lake(name, lake) for name, lake in zip(("Lake", "Second lake"), store.lakes, strict=False)
-    ]
+    lakes = tuple(_check_lakes(store))
     return " ".join((*_check_broker(store), *_check_files(store), _check_journal(store.journal_url), *lakes))
 
 
@@ -83,6 +81,17 @@ def _check_journal(url: str) -> str:
     return "Journal: reachable."
 
 
-def _check_lake(name: str, config: LakeConfig) -> str:
-    open_lake(config)
-    return f"{name}: reachable."
+def _check_lakes(store: ManagedStore) -> Iterator[str]:
+    """:raises LakeUnavailableError: a lake can't be used; one that is missing is named with what makes it."""
+    if store.policy.archive is ArchiveMode.OFF:
+        yield "Lake: not needed, as nothing is archived."
+        return
+    for name, config in zip(("Lake", "Second lake"), store.lakes, strict=False):
+        try:
+            open_lake(config)
+        except LakeMissingError as error:
+            raise LakeMissingError(
+                f"{name}: there is none. Mount its disk, or make it: storage-engine init-lake --conn-id "
+                f"{store.name} ({error})"
+            ) from error
+        yield f"{name}: reachable."

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from storage_engine.lake import making
+from storage_engine.lake.config import LakeConfig
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -77,11 +80,16 @@ def store_connection(
 ) -> ConnectionFactory:
     """Unpack a store and define a connection to it in the environment.
 
-    Keyword arguments are broker settings; ``extra`` adds fields of the connection.
+    Keyword arguments are broker settings; ``extra`` adds fields of the connection; ``make_lake`` is whether
+    its lake is made, too.
     """
 
     def connect(
-        conn_id: str = "a_store", *, extra: dict[str, Any] | None = None, **overrides: str
+        conn_id: str = "a_store",
+        *,
+        extra: dict[str, Any] | None = None,
+        make_lake: bool = True,
+        **overrides: str,
     ) -> StoreConnection:
         root = store_copy("clean-stop")
         directory = tmp_path / conn_id
@@ -96,6 +104,8 @@ def store_connection(
         }
         definition = {"conn_type": "storage_engine", "extra": fields}
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(definition))
+        if make_lake:
+            making.make_lake(LakeConfig.local(directory / "lake"))
         return StoreConnection(conn_id, root, directory)
 
     return connect

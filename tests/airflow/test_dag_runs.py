@@ -161,8 +161,8 @@ def test_a_waived_plan_goes_though_its_lake_is_unreachable(store_connection: Any
     managed = StorageEngineHook(STORE).managed_store
     sense(managed)
     plan = preview(managed, PlanRequest()).plan
-    shutil.rmtree(store.directory / "lake")
-    (store.directory / "lake").write_text("a file where the lake should be")
+    shutil.rmtree(store.directory / "lake" / "warehouse")
+    (store.directory / "lake" / "catalog.db").write_bytes(b"what is left of it" * 100)
     Journal(managed.journal_url).waive(plan.digest, "ann", "lake burnt down")
     state, tasks = run("storage_retention.py")
     done = ("plan", "consumer_lag", "archive", "release", "clean_dependents", "flush_checkpoint")
@@ -174,7 +174,7 @@ def test_a_waived_plan_goes_though_its_lake_is_unreachable(store_connection: Any
 
 
 def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: Any) -> None:
-    store = store_connection(STORE, extra={"archive": "off"}, deleteWhen=ALL_HOURS)
+    store = store_connection(STORE, extra={"archive": "off"}, make_lake=False, deleteWhen=ALL_HOURS)
     old = age(store.root, 2)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks

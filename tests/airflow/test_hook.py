@@ -118,8 +118,27 @@ def test_test_button_describes_what_it_found_and_changes_nothing(store_connectio
     assert works, message
     assert "8 segments, 7 of them sealed" in message
     assert "Journal: none yet" in message
-    assert "Lake: none yet" in message
+    assert "Lake: reachable" in message
     assert _content(store.root) == before
+    assert sorted(path.name for path in store.directory.iterdir()) == ["lake"]
+
+
+def test_test_button_says_that_a_lake_is_missing_and_what_makes_it(store_connection: Any) -> None:
+    store = store_connection(make_lake=False)
+    works, message = StorageEngineHook(store.conn_id).test_connection()
+    assert not works
+    assert (
+        f"Lake: there is none. Mount its disk, or make it: storage-engine init-lake --conn-id {store.conn_id}"
+        in message
+    )
+    assert not store.directory.exists()
+
+
+def test_test_button_wants_no_lake_where_nothing_is_archived(store_connection: Any) -> None:
+    store = store_connection(extra={"archive": "off"}, make_lake=False)
+    works, message = StorageEngineHook(store.conn_id).test_connection()
+    assert works, message
+    assert "Lake: not needed" in message
     assert not store.directory.exists()
 
 

@@ -129,15 +129,12 @@ STORE_FAULTS = [
 
 @pytest.mark.parametrize("fault", STORE_FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 def test_a_store_that_is_none_is_refused_by_every_command(
-    cli, archived, store_copy, files, tmp_path, fault: Callable[[Path], tuple[object, ...]]
+    cli, archived, store_copy, files, lake: Path, fault: Callable[[Path], tuple[object, ...]]
 ) -> None:
-    store, lake = (
-        store_copy("cqext-batchcq" if fault is not _half_copied_queue else "clean-stop"),
-        archived.lake,
-    )
+    store = store_copy("cqext-batchcq" if fault is not _half_copied_queue else "clean-stop")
+    new, lake = lake, archived.lake
     expected = fault(store)
-    before = files(store, lake)
-    new = tmp_path / "new-lake"
+    before = files(store, lake, new)
     for words in (
         ("inspect",),
         ("plan", "--manual"),
@@ -152,8 +149,7 @@ def test_a_store_that_is_none_is_refused_by_every_command(
         ("adopt", "--lake", lake, "--reason", "a test"),
     ):
         _check_error(cli(words[0], store, *words[1:]), 2, *expected)
-        assert files(store, lake) == before
-        assert not new.exists()
+        assert files(store, lake, new) == before
 
 
 @pytest.mark.parametrize(
@@ -292,9 +288,9 @@ def test_a_damaged_frame_in_a_sealed_segment_is_named_and_neither_archived_nor_d
 
 
 def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
-    cli, store_copy, expire, frames, tmp_path
+    cli, store_copy, expire, frames, lake, tmp_path
 ) -> None:
-    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+    store = store_copy("cqext-batchcq")
     frame = next(f for f in frames if int(f["file"]) == MIB and f["at"] > MIB // 2)
     _wrong_crc(frame, _segment(store, MIB))
     found = cli("archive", store, "--lake", lake, "--accept-damage", "--json").json["archived"]
@@ -381,32 +377,54 @@ def test_a_lake_that_is_a_file_is_refused(cli, archived, tmp_path) -> None:
 
 def test_a_lake_on_a_disk_that_is_not_there_is_not_made(cli, archived, files, tmp_path) -> None:
     lake = tmp_path / "not-mounted" / "lake"
+    _check_error(cli("init-lake", "--lake", lake), 2, f"expected a directory {lake.parent}", "mount its disk")
     before = files(archived.store)
-    for words in (("archive", archived.store), ("clean", archived.store, "--manual")):
-        _check_error(cli(*words, "--lake", lake), 2, f"expected a directory {lake.parent}", "mount")
-    for words in (("verify",), ("restore", "--to", tmp_path / "r"), ("waive", "0" * 64, "--reason", "x")):
-        _check_error(cli(*words, "--lake", lake), 2, f"expected a lake's directory {lake}, found none")
+    _check_refused_everywhere(cli, archived, lake, tmp_path)
     assert not lake.parent.exists()
     assert files(archived.store) == before
 
 
-def test_a_directory_without_a_lake_is_not_made_one_by_asking(cli, archived, tmp_path) -> None:
+def test_a_directory_without_a_lake_is_not_made_one_by_asking(cli, archived, files, tmp_path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
+    before = files(archived.store)
+    _check_refused_everywhere(cli, archived, empty, tmp_path)
+    assert not list(empty.iterdir())
+    assert files(archived.store) == before
+
+
+def _check_refused_everywhere(cli, archived, lake: Path, tmp_path: Path) -> None:
+    """Every command that takes a lake says that there is none, and which command makes one."""
+    store, reason = archived.store, ("--reason", "x")
     for words in (
+        ("inspect", store),
+        ("plan", store),
+        ("archive", store),
+        ("archive", store, "--planned", "--manual"),
+        ("clean", store, "--manual"),
+        ("clean", store, "--manual", "--dry-run"),
+        ("clean", store, "--manual", "--archive-policy", "off"),
+        ("hold", store, "--broker", "127.0.0.1:1"),
+        ("unmanage", store, "--broker", "127.0.0.1:1"),
         ("verify",),
-        ("verify", archived.store),
-        ("validate", archived.store),
+        ("verify", store),
+        ("validate", store),
         ("restore", "--to", tmp_path / "r"),
+        ("export", "--to", tmp_path / "e"),
+        ("gc", "--delete"),
+        ("waive", "0" * 64, *reason),
+        ("adopt", store, *reason),
+        ("accept-loss", store, "--from", 0, "--to", 1, *reason),
     ):
-        _check_error(cli(*words, "--lake", empty), 1, empty, "found no such file")
-        assert not list(empty.iterdir())
+        error = _check_error(cli(*words, "--lake", lake), 2, f"expected a lake in {lake}, found none")
+        assert "Nothing was created." in error
+        assert f"storage-engine init-lake --lake {lake}" in error
 
 
 def test_a_read_only_lake_can_be_read_and_refuses_what_is_new(
-    cli, store_copy, expire, files, tmp_path
+    cli, store_copy, expire, files, lake, tmp_path
 ) -> None:
-    lake, store, other = tmp_path / "lake", store_copy("edge-frames"), store_copy("cqext-batchcq")
+    store, other = store_copy("edge-frames"), store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
     expire(other)
     before = files(lake, store, other)
@@ -427,6 +445,7 @@ def test_a_full_lake_disk_is_an_error_and_a_second_try_with_room_succeeds(
     conf.write_text(f"storePathCommitLog={first}/cl1,{first}/cl2\n")
     with _mounted(disk, "-t", "tmpfs", "-o", "size=64m", "tmpfs") as mounted:
         lake = disk / "lake"
+        assert cli("init-lake", "--lake", lake).exit_code == 0
         assert cli("archive", first, "--broker-conf", conf, "--lake", lake).exit_code == 0
         before = files(store, *_lake_itself(lake))
         with _no_room(disk, mounted) as reason:
@@ -460,8 +479,8 @@ def _held(store: Path) -> Iterator[int]:
             process.kill()
 
 
-def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, files, tmp_path) -> None:
-    store, lake = store_copy("edge-frames"), tmp_path / "lake"
+def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, files, lake) -> None:
+    store = store_copy("edge-frames")
     expire(store)
     assert cli("archive", store, "--lake", lake).exit_code == 0
     with _held(store) as pid:
@@ -473,9 +492,9 @@ def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, fi
 
 
 def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_them(
-    cli, store_copy, expire, files, frames, tmp_path
+    cli, store_copy, expire, files, frames, lake, tmp_path
 ) -> None:
-    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+    store = store_copy("cqext-batchcq")
     path = _segment(store, MIB)
     original = path.read_bytes()
     assert cli("archive", store, "--lake", lake).exit_code == 0

@@ -13,12 +13,12 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("digest", ["abc", "Z" * 64, ""])
-def test_what_is_no_digest_cannot_be_waived(cli, lake, digest: str) -> None:
-    lake.mkdir()
+def test_what_is_no_digest_cannot_be_waived(cli, lake, files, digest: str) -> None:
+    before = files(lake)
     refused = cli("waive", digest, "--lake", lake, "--reason", "x")
     assert refused.exit_code == 2
     assert "64 hexadecimal digits" in refused.err
-    assert not list(lake.iterdir())
+    assert files(lake) == before
 
 
 def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) -> None:

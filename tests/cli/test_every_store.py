@@ -18,21 +18,21 @@ def _segments(store: Path) -> dict[str, bytes]:
     ("name", "sealed"), [("clean-stop", 7), ("cqext-batchcq", 2), ("multipath", 1), ("edge-frames", 2)]
 )
 def test_a_stopped_store_is_archived_cleaned_and_restored(
-    cli, store_copy, expire, files, tmp_path, name, sealed
+    cli, store_copy, expire, files, lake, tmp_path, name, sealed
 ) -> None:
-    store, lake = store_copy(name), tmp_path / "lake"
+    store = store_copy(name)
     expire(store)
     options: list[object] = ["--lake", lake]
     if name == "multipath":
         conf = tmp_path / "broker.conf"
         conf.write_text(f"storePathCommitLog={store}/cl1,{store}/cl2\n")
         options += ["--broker-conf", conf]
-    original, before = _segments(store), files(store)
+    original, before, empty = _segments(store), files(store), files(lake)
 
     dry = cli("clean", store, *options, "--manual", "--dry-run", "--json").json
     assert len(dry["delete_offsets"]) == sealed
     assert files(store) == before
-    assert not lake.exists()
+    assert files(lake) == empty
 
     cleaned = cli("clean", store, *options, "--manual", "--run-key", "first", "--json")
     assert cleaned.exit_code == 0
@@ -56,8 +56,8 @@ def test_a_stopped_store_is_archived_cleaned_and_restored(
     assert _segments(tmp_path / "back") == {base: original[base] for base in gone}
 
 
-def test_a_crashed_store_is_archived_but_not_cleaned(cli, store_copy, expire, files, tmp_path) -> None:
-    store, lake = store_copy("kill9"), tmp_path / "lake"
+def test_a_crashed_store_is_archived_but_not_cleaned(cli, store_copy, expire, files, lake, tmp_path) -> None:
+    store = store_copy("kill9")
     expire(store)
     original, before = _segments(store), files(store)
     archived = cli("archive", store, "--lake", lake, "--json").json["archived"]

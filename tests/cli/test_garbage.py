@@ -8,8 +8,7 @@ import time
 DAY_SECONDS = 86_400
 
 
-def test_garbage_is_listed_and_removed_only_with_delete(cli, store_copy, tmp_path) -> None:
-    lake = tmp_path / "lake"
+def test_garbage_is_listed_and_removed_only_with_delete(cli, store_copy, lake) -> None:
     cli("archive", store_copy("clean-stop"), "--lake", lake)
     (directory,) = (lake / "warehouse").glob("**/messages/data/store_id=*")
     committed = sorted(directory.iterdir())

@@ -25,9 +25,9 @@ def sealed(archived) -> dict[str, bytes]:
 
 
 def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
-    cli, store_copy, tmp_path, files, ground_truth
+    cli, store_copy, lake, tmp_path, files, ground_truth
 ) -> None:
-    store, lake = store_copy("multipath"), tmp_path / "lake"
+    store = store_copy("multipath")
     before = files(store)
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathCommitLog={store}/cl1,{store}/cl2\n")
@@ -44,8 +44,8 @@ def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
     assert files(store) == before
 
 
-def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy, expire, tmp_path) -> None:
-    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy, expire, lake) -> None:
+    store = store_copy("cqext-batchcq")
     expire(store)
     fresh = store / "commitlog" / f"{MIB:020d}"
     fresh.touch()
@@ -81,8 +81,8 @@ def test_verify_against_a_store_wants_the_store(cli, archived) -> None:
     assert "expected STORE to compare the lake with" in refused.err
 
 
-def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_copy, tmp_path) -> None:
-    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_copy, lake) -> None:
+    store = store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
     words = ("verify", "--lake", lake, "--level", "files", "--max-bytes", "1KiB")
     (first,) = cli(*words, "--json").json
@@ -95,8 +95,8 @@ def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_c
     assert "Verified at level files since 20" in last.out
 
 
-def test_verify_says_what_is_wrong_and_what_to_do(cli, store_copy, tmp_path) -> None:
-    store, lake = store_copy("cqext-batchcq"), tmp_path / "lake"
+def test_verify_says_what_is_wrong_and_what_to_do(cli, store_copy, lake) -> None:
+    store = store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
     damaged = min((lake / "warehouse").rglob("*.parquet"), key=lambda p: ("segments/" in str(p), p.name))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
@@ -122,12 +122,12 @@ def test_a_size_that_is_none_is_refused(cli, archived, text: str) -> None:
     assert "expected a size such as 10GiB" in refused.err
 
 
-def test_archiving_keeps_to_its_limit(cli, store_copy, tmp_path) -> None:
+def test_archiving_keeps_to_its_limit(cli, store_copy, lake) -> None:
     words = (
         "archive",
         store_copy("clean-stop"),
         "--lake",
-        tmp_path / "lake",
+        lake,
         "--budget",
         "1MiB",
         "--archive-bytes-per-second",
@@ -228,8 +228,7 @@ def test_restore_keeps_the_old_mtime_only_when_asked(cli, archived, tmp_path) ->
     assert now.stat().st_mtime_ns > source.stat().st_mtime_ns
 
 
-def test_a_lake_with_several_stores_asks_which_one(cli, archived, store_copy, tmp_path) -> None:
-    lake = tmp_path / "lake"
+def test_a_lake_with_several_stores_asks_which_one(cli, archived, store_copy, lake, tmp_path) -> None:
     for _ in range(2):
         assert cli("archive", store_copy("edge-frames"), "--lake", lake).exit_code == 0
     stores = cli("verify", "--lake", lake, "--level", "receipts", "--json").json

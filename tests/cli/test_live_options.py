@@ -108,14 +108,15 @@ def test_the_lake_alone_has_no_broker(cli: Any, archived: Any) -> None:
     "command", ["inspect", "plan", "lag", "index-lookup", "archive", "clean", "validate", "hold", "unmanage"]
 )
 def test_a_broker_that_does_not_answer_is_named_and_leaves_no_trace(
-    cli: Any, archived: Any, files: Any, tmp_path: Path, command: str
+    cli: Any, archived: Any, files: Any, lake: Path, command: str
 ) -> None:
     more: dict[str, list[object]] = {
         "index-lookup": ["orders", "key"],
         "unmanage": ["--lake", archived.lake],
-        **{name: ["--lake", tmp_path / "lake"] for name in ("archive", "clean", "hold")},
+        **{name: ["--lake", lake] for name in ("archive", "clean", "hold")},
     }
+    before = files(lake)
     outcome = cli(command, archived.store, *more.get(command, []), "--broker", DEAD)
     assert outcome.exit_code == 1
     assert DEAD in outcome.err
-    assert not (tmp_path / "lake").exists()
+    assert files(lake) == before

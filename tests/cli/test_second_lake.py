@@ -12,14 +12,13 @@ MIB = 1 << 20
 
 
 def take_away(lake: Path) -> None:
-    """The directory stays, with the journal in it; the catalog can't be opened."""
+    """The directory stays, with the journal in it; the catalog can't be read."""
     (lake / "catalog.db").rename(lake / "away.db")
-    (lake / "catalog.db").mkdir()
+    (lake / "catalog.db").write_bytes(b"what a broken disk reads" * 100)
 
 
 def bring_back(lake: Path) -> None:
-    (lake / "catalog.db").rmdir()
-    (lake / "away.db").rename(lake / "catalog.db")
+    (lake / "away.db").replace(lake / "catalog.db")
 
 
 def hashes(directory: Path) -> dict[str, str]:
@@ -30,6 +29,8 @@ def test_segments_are_found_in_either_lake(
     tmp_path: Path, cli: Any, unpack: Callable[[str, Path], Path], expire: Callable[[Path], None]
 ) -> None:
     store, lake, second = unpack("clean-stop", tmp_path), tmp_path / "lake", tmp_path / "second"
+    for directory in (lake, second):
+        assert cli("init-lake", "--lake", directory).exit_code == 0
     expire(store)
     before = hashes(store / "commitlog")
     lakes = ("--lake", lake, "--second-lake", second)
@@ -72,3 +73,15 @@ def test_segments_are_found_in_either_lake(
     validated = cli("validate", store, *lakes, "--json")
     assert validated.exit_code == 0, validated.out
     assert json.loads(validated.out)["overall"] == "WARNING"
+
+
+def test_a_second_lake_whose_disk_is_away_is_said_and_keeps_nobody_from_the_first(
+    cli: Any, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    away = tmp_path / "mnt"
+    away.mkdir()
+    done = cli("archive", store, "--lake", lake, "--second-lake", away)
+    assert done.exit_code == 0
+    assert f"storage-engine init-lake --lake {away}" in done.err
+    assert cli("restore", "--lake", lake, "--second-lake", away, "--to", tmp_path / "back").exit_code == 0
+    assert list(away.iterdir()) == []

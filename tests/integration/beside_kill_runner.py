@@ -32,6 +32,7 @@ from sqlalchemy import Engine, event
 from storage_engine.exceptions import BrokerError, StorageEngineError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
@@ -47,6 +48,7 @@ from storage_engine.rocketmq.remoting.connection import Connection
 from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic, send
 from tests.integration.remoting import RemotingClient
+from tests.lakes import path_of
 from tests.retention.kill_runner import in_child, warm_up
 
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
@@ -225,7 +227,7 @@ def homeless(store: ManagedStore, sha256: dict[int, str]) -> list[str]:
         row = proven.get(base)
         if row is None or row.sha256 != sha256[base]:
             problems.append(f"segment {base} is neither in the store nor in the lake")
-        elif file_hash(Path(row.data_file.removeprefix("file://"))) != row.data_file_sha256:
+        elif file_hash(path_of(lake, row)) != row.data_file_sha256:
             problems.append(f"segment {base} is damaged in the lake")
     return problems
 
@@ -253,7 +255,7 @@ def after_round(store: ManagedStore, run_key: str) -> list[str]:
     expect("broken receipts", broken_receipts(lake, rows), {})
     expect("receipts", len({row.base_offset for row in rows}), len(rows))
     files = lake.messages().inspect.files()["file_path"].to_pylist()
-    expect("data files", sorted(files), sorted(row.data_file for row in rows))
+    expect("data files", sorted(files), sorted(data_file_of(lake.messages(), row) for row in rows))
     return problems
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
@@ -21,24 +22,26 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from tests.lakes import make_lakes
 
 _EXPIRED_HOURS = 100
 RUN = "r"
 
 
 def lake_on(properties: Mapping[str, str], work: Path) -> LakeConfig:
-    """A lake in an object store, with its catalog in a local SQLite file."""
+    """A lake in an object store, with its catalog in a local SQLite file; each ``work`` has its own."""
     work.mkdir(parents=True, exist_ok=True)
     catalog = {"type": "sql", "uri": f"sqlite:///{work}/catalog.db?timeout=60"}
-    return LakeConfig("storage_engine", {**catalog, **properties})
+    warehouse = {"warehouse": f"{properties['warehouse']}/{work.name}"}
+    return LakeConfig("storage_engine", {**catalog, **properties, **warehouse})
 
 
 def expired_store(root: Path, work: Path, lake: LakeConfig) -> ManagedStore:
-    """A managed store whose segments are all past their reserved time."""
+    """A managed store whose segments are all past their reserved time, and its lake."""
     old = time.time() - _EXPIRED_HOURS * 3600
     for segment in (root / "commitlog").iterdir():
         os.utime(segment, (old, old))
-    return ManagedStore.local("s", str(root), work / "managed", lake=lake, time_zone="UTC")
+    return make_lakes(ManagedStore.local("s", str(root), work / "managed", lake=lake, time_zone="UTC"))
 
 
 def contents(root: Path) -> dict[str, str]:
@@ -85,5 +88,6 @@ def check_exactly_once(lake: Lake) -> None:
     for summary in list_stores(lake):
         proven = receipts(lake, summary.store_id)
         assert len({receipt.base_offset for receipt in proven}) == len(proven)
-        live = Counter(file.location for file in live_data_files(lake.messages(), summary.store_id))
-        assert live == Counter(receipt.data_file for receipt in proven)
+        table = lake.messages()
+        live = Counter(file.location for file in live_data_files(table, summary.store_id))
+        assert live == Counter(data_file_of(table, receipt) for receipt in proven)

@@ -15,6 +15,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import Broker
 from tests.integration.remoting import RemotingClient
+from tests.lakes import make_lakes
 
 SEND_MESSAGE, UPDATE_AND_CREATE_TOPIC = 10, 17
 TOPIC = "payments"
@@ -99,20 +100,17 @@ class LiveLog:
         return self.broker.store / "commitlog"
 
     def managed(self, directory: Path, **live: object) -> ManagedStore:
-        """The store as retention knows it; lake, journal and reports lie under ``directory``."""
+        """The store as retention knows it, with its lake; that, journal and reports lie under
+        ``directory``."""
         settings = {
             "address": self.broker.client.address,
             "may_change_settings": True,
             "allow_same_disk": True,
             **live,
         }
-        return ManagedStore.local(
-            "live",
-            str(self.broker.store),
-            directory,
-            time_zone="UTC",
-            live=LiveBroker(**settings),  # type: ignore[arg-type]
-        )
+        broker = LiveBroker(**settings)  # type: ignore[arg-type]
+        root = str(self.broker.store)
+        return make_lakes(ManagedStore.local("live", root, directory, time_zone="UTC", live=broker))
 
     def names(self) -> list[int]:
         """Base offsets of the files that are there."""

@@ -17,6 +17,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.remoting.answers import PullStatus
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.stores import Truth, open_store, served, unpack
+from tests.lakes import make_lakes
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +58,7 @@ def cleaned(
         time_zone="UTC",
     )
 
+    make_lakes(store)
     plan = steps.make_plan(store, RUN_KEY, PlanRequest(manual=True))
     steps.archive(store, RUN_KEY, steps.archive_jobs(store, RUN_KEY))
     released = steps.release(store, RUN_KEY)

@@ -16,10 +16,13 @@ import pytest
 
 from storage_engine.cli import main
 from storage_engine.hooks.check import check_store
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
+from tests.lakes import make_lakes
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
@@ -70,6 +73,7 @@ def shell(tmp_path: Path, name_server_port: int) -> Iterator[Shell]:
     with running_broker(
         store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE, jvm_options=WITHOUT_TLS
     ) as broker:
+        make_lake(LakeConfig.local(tmp_path / "lake"))
         yield Shell(broker, tmp_path / "lake")
 
 
@@ -79,9 +83,10 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     seen = shell.run("inspect", allowed=False)
     assert (seen["broker"]["role"], seen["hold"]["held"]) == ("ASYNC_MASTER", False)
 
+    empty = set(shell.lake.rglob("*"))
     refused = shell.run("clean", *lake, "--manual", code=2, allowed=False)
     assert "--allow-same-disk" in refused["error"]["message"]
-    assert not shell.lake.exists()
+    assert set(shell.lake.rglob("*")) == empty
 
     held = shell.run("hold", *lake)
     assert held["status"]["held"]
@@ -91,6 +96,7 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     planned = shell.run("plan", *lake, "--manual")
     assert planned["delete_offsets"] == [int(name) for name in first]
 
+    make_lake(LakeConfig.local(tmp_path / "other"))
     other = shell.run("hold", "--lake", tmp_path / "other", code=1)
     assert ".storage-engine-hold" in other["error"]["message"]
 
@@ -105,7 +111,8 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert shell.run("verify", *lake, "--level", "store")[0]["overall"] != "FAILURE"
 
     live = LiveBroker(address=shell.broker.client.address, allow_same_disk=True)
-    said = check_store(ManagedStore.local("s", str(shell.broker.store), tmp_path / "else", live=live))
+    store = ManagedStore.local("s", str(shell.broker.store), tmp_path / "else", live=live)
+    said = check_store(make_lakes(store))
     assert "ASYNC_MASTER" in said
     assert "a hold would be refused" in said
 

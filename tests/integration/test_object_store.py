@@ -17,6 +17,7 @@ from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS
 from storage_engine.lake.garbage import GarbageKind, collect
 from storage_engine.lake.jobs import SegmentJob, new_attempt
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import (
@@ -39,8 +40,7 @@ FAR_FUTURE_MS = 1 << 43
 
 @pytest.fixture
 def lake(object_store: ObjectStore, tmp_path: Path) -> Lake:
-    warehouse = {"warehouse": f"s3://{BUCKET}/{tmp_path.name}"}
-    return make_lake(lake_on({**object_store.properties(), **warehouse}, tmp_path))
+    return make_lake(lake_on(object_store.properties(), tmp_path))
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def test_a_store_is_archived_released_verified_and_restored(
     plan(store)
     archive(store)
     proven = finish(store, before, tmp_path / "restored")
-    assert all(receipt.data_file.startswith(f"s3://{BUCKET}/warehouse/") for receipt in proven)
+    messages = open_lake(store.lake).messages()
+    assert all(data_file_of(messages, row).startswith(f"s3://{BUCKET}/warehouse/") for row in proven)
 
 
 def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tuple[SegmentJob, ...]) -> None:
@@ -74,7 +75,7 @@ def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tup
     assert first.data_file != second.data_file
     (receipt,) = commit_segments(lake, [first])
     assert commit_segments(lake, [second]) == (receipt,)
-    assert receipt.data_file == first.data_file
+    assert data_file_of(lake.messages(), receipt) == first.data_file
     check_exactly_once(lake)
 
 
@@ -147,7 +148,8 @@ def test_credentials_that_expire_midway_end_in_an_error_that_names_the_lake_and_
         assert "credentials" in str(caught.value)
         assert SECRET_KEY not in str(caught.value)
 
-    config = lake.config.with_properties(object_store.properties())
+    keys = {key: value for key, value in object_store.properties().items() if key != "warehouse"}
+    config = lake.config.with_properties(keys)
     again = open_lake(config)
     commit_segments(again, [proven, archive_segment(replace(jobs[1], lake=config))])
     check_exactly_once(again)

@@ -15,7 +15,6 @@ from pyarrow.fs import AwsStandardS3RetryStrategy
 
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
@@ -54,7 +53,6 @@ def planned(
     """A store with a plan to delete two segments, and its lake behind the proxy."""
     properties = object_store.properties(port=proxy.port)
     store = expired_store(store_copy("clean-stop"), tmp_path, lake_on(properties, tmp_path))
-    make_lake(store.lake)
     plan(store, max_segments=2)
     return store
 

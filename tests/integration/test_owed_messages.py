@@ -21,6 +21,7 @@ from storage_engine.rocketmq.rereading import ATTEMPTS
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.remoting import SUCCESS, RemotingClient
 from tests.integration.stores import open_store
+from tests.lakes import make_lakes
 
 pytestmark = pytest.mark.integration
 
@@ -158,6 +159,7 @@ def test_what_block_keeps_the_broker_can_still_deliver(
         time_zone="UTC",
         policy=Policy(pending_policy=PendingPolicy.BLOCK),
     )
+    make_lakes(store)
     first = min(message.offset for kind in OwedKind for message in stopped.truth.of(kind))
     steps.make_plan(store, "r", PlanRequest(manual=True))
     plan = steps.recorded_plan(store, "r")

@@ -18,6 +18,7 @@ from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
+from tests.lakes import make_lakes
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
@@ -44,9 +45,8 @@ class Pair:
         return self._managed(root, live)
 
     def _managed(self, root: Path, live: LiveBroker) -> ManagedStore:
-        return ManagedStore.local(
-            "live", str(root), self.work / f"managed-{root.name}", time_zone="UTC", live=live
-        )
+        directory = self.work / f"managed-{root.name}"
+        return make_lakes(ManagedStore.local("live", str(root), directory, time_zone="UTC", live=live))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from storage_engine.rocketmq.beside import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.load import Load, Sent, running_load
+from tests.lakes import make_lakes
 from tests.rounds import rounds
 
 pytestmark = pytest.mark.integration
@@ -118,7 +119,7 @@ def live(tmp_path: Path, name_server_port: int) -> Iterator[Live]:
             body_bytes=4000,
             seed=SEED,
         ) as load:
-            yield Live(broker, store, load)
+            yield Live(broker, make_lakes(store), load)
 
 
 def test_each_round_lets_exactly_its_prefix_go(live: Live) -> None:

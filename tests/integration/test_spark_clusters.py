@@ -27,6 +27,7 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import GarbageKind, collect
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.receipt import Receipt
@@ -93,7 +94,7 @@ def _assert_each_is_there_once(lake: Lake, paths: list[Path], target: Path) -> N
     rows = receipts(lake, "store-1")
     assert [row.base_offset for row in rows] == [int(path.name) for path in paths]
     live = [task.file.file_path for task in lake.messages().scan().plan_files()]
-    assert sorted(live) == sorted(row.data_file for row in rows)
+    assert sorted(live) == sorted(data_file_of(lake.messages(), row) for row in rows)
     restored = restore(lake, "store-1", target)
     assert [Path(r.path).read_bytes() for r in restored] == [path.read_bytes() for path in paths]
 

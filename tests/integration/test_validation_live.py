@@ -22,6 +22,7 @@ from storage_engine.rocketmq.lag import queue_lags
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, prepare
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.load import running_load
+from tests.lakes import make_lakes
 from tests.rounds import rounds
 
 pytestmark = pytest.mark.integration
@@ -94,7 +95,8 @@ def _old_ones_go(broker: Broker) -> Iterator[None]:
 
 def live_store(broker: Broker, work: Path) -> ManagedStore:
     live = LiveBroker(address=broker.client.address, allow_same_disk=True)
-    return ManagedStore.local("busy", str(broker.store), work / "managed", time_zone="UTC", live=live)
+    root, directory = str(broker.store), work / "managed"
+    return make_lakes(ManagedStore.local("busy", root, directory, time_zone="UTC", live=live))
 
 
 def test_validations_of_a_busy_store_find_nothing(busy: Broker, tmp_path: Path) -> None:

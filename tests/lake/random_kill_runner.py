@@ -28,6 +28,7 @@ from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import collect
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restored_config import config_names
@@ -75,14 +76,14 @@ class Round:
         assert broken_receipts(lake, rows) == {}
         messages = lake.messages()
         files = messages.inspect.files()["file_path"].to_pylist()
-        assert sorted(files) == sorted(row.data_file for row in rows)
+        assert sorted(files) == sorted(data_file_of(messages, row) for row in rows)
         table = messages.scan(selected_fields=("physical_offset", "size")).to_arrow()
         table = table.sort_by("physical_offset")
         at = rows[0].base_offset
         for offset, size in zip(*(column.to_pylist() for column in table.columns), strict=True):
             assert offset == at, f"expected the next row at {at}, found it at {offset}"
             at += size
-        assert at == rows[-1].end_offset
+        assert at == rows[-1].end
 
     def collect(self) -> None:
         lake = open_lake(LakeConfig.local(self.lake_dir))
@@ -93,7 +94,7 @@ class Round:
         found = collect(lake, grace_ms=0, now_ms=time.time_ns() // 10**6 + AHEAD_MS, delete=False)
         assert (found.garbage, found.young_count, found.unknown) == ((), 0, ())
         data = {f"file://{path}" for path in self.lake_dir.glob("warehouse/**/messages/data/**/*.*")}
-        assert data == {row.data_file for row in receipts(lake, STORE)}
+        assert data == {data_file_of(lake.messages(), row) for row in receipts(lake, STORE)}
 
     def restore(self) -> None:
         restore(open_lake(LakeConfig.local(self.lake_dir)), STORE, self.target)

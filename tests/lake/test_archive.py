@@ -25,6 +25,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.staging import discard
@@ -255,7 +256,8 @@ def test_an_attempt_whose_staged_file_another_one_swept_away_proves_the_others(
 
     monkeypatch.setattr(archive, "_prove", overtaken)
     proven = archive_segment(job)
-    assert proven.staged_file == proven.data_file == receipts(lake, "store-1")[0].data_file
+    (receipt,) = receipts(lake, "store-1")
+    assert proven.staged_file == proven.data_file == data_file_of(lake.messages(), receipt)
 
 
 def test_a_full_lake_is_one_clear_error_and_nothing_is_committed(

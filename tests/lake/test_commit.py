@@ -353,8 +353,8 @@ _ARCHIVE = """
 import os, sys, time
 from pathlib import Path
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, gate, *paths = sys.argv[1:]

@@ -19,12 +19,14 @@ from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from tests.lakes import path_of
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
@@ -78,9 +80,10 @@ def _delete_position(lake: Lake, receipt: Receipt, position: int) -> None:
             for name, kind in kinds.items()
         ]
     )
-    rows = pa.table([[receipt.data_file], [position]], schema=schema)
+    location = data_file_of(lake.messages(), receipt)
+    rows = pa.table([[location], [position]], schema=schema)
     # So that it concerns no other data file.
-    bounds = {ids["file_path"]: receipt.data_file.encode()}
+    bounds = {ids["file_path"]: location.encode()}
     _add_delete_file(lake, rows, DataFileContent.POSITION_DELETES, lower_bounds=bounds, upper_bounds=bounds)
 
 
@@ -95,7 +98,7 @@ def test_a_row_deleted_by_position_breaks_the_receipt_and_archiving_again_heals(
     _delete_position(lake, archived[0], 3)
     assert lake.messages().scan().to_arrow().num_rows == sum(row.row_count for row in archived) - 1
     (fault,) = broken_receipts(lake, archived).values()
-    assert f"counts rows of {archived[0].data_file} as deleted" in fault
+    assert f"counts rows of {data_file_of(lake.messages(), archived[0])} as deleted" in fault
     assert reprove(lake, "store-1", archived) == ()
     (found,) = verify(lake, VerifyLevel.BYTES)
     assert found.overall is Status.FAILURE
@@ -113,11 +116,10 @@ def test_a_delete_file_that_deletes_nothing_of_a_segment_is_proven_with_it_and_r
     _delete_position(lake, archived[0], 1 << 40)
     assert list(broken_receipts(lake, archived)) == [archived[0].identity]
     (renewed,) = reprove(lake, "store-1", archived)
-    assert [file.location.rsplit("/")[-1] for file in renewed.files][1] == "POSITION_DELETES.parquet"
+    assert [file.location.rsplit("/")[-1] for file in renewed.proven_files][1] == "POSITION_DELETES.parquet"
     assert broken_receipts(lake, [renewed], read_files=True) == {}
     check_chain(receipt_history(lake, "store-1"))
-    path = local_path(renewed.files[1].location)
-    assert path is not None
+    path = path_of(lake, renewed, 1)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     (fault,) = broken_receipts(lake, [renewed], read_files=True).values()
     assert "POSITION_DELETES.parquet has SHA-256" in fault

@@ -1,4 +1,7 @@
-"""A lake that an older version made is read, written, verified and restored by this one, or both in turn."""
+"""A lake that an older version made is read, written, verified and restored by this one, or both in turn.
+
+What a lake of version 1 becomes is in test_takeover.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from storage_engine.lake import archive, catalog, segment_reader, tables
+from storage_engine.lake import archive, catalog, making, segment_reader, tables, writing
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
@@ -23,6 +26,7 @@ from storage_engine.lake.receipts import broken_receipts, receipt_history, recei
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
+from storage_engine.lake.writing import ready_to_write
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.rocketmq.codec import CODEC
@@ -30,9 +34,9 @@ from storage_engine.rocketmq.codec import CODEC
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 LATER = "unique_key"
-"""Taken for a column that came after version 1.0."""
+"""Taken for a column that came after version 2.0."""
 
-LATER_OF_RECEIPTS = "moved_to"
+LATER_OF_RECEIPTS = "evidence"
 
 
 class _OlderCodec:
@@ -54,8 +58,9 @@ def _older_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fields = [field for field in tables.segments_schema().fields if field.name != LATER_OF_RECEIPTS]
     with monkeypatch.context() as patched:
         patched.setattr(tables, "LATER_COLUMNS", ())
-        patched.setattr(catalog, "segments_schema", lambda: Schema(*fields))
-        for module in (archive, catalog, segment_reader):
+        for module in (making, tables, writing):
+            patched.setattr(module, "segments_schema", lambda: Schema(*fields))
+        for module in (archive, catalog, making, segment_reader, writing):
             patched.setattr(module, "codec_for", lambda _broker: _OlderCodec())
         yield
 
@@ -77,26 +82,27 @@ def test_a_lake_of_an_older_version_goes_on(
     assert LATER_OF_RECEIPTS not in before[1]
 
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
-    monkeypatch.setattr(tables, "SCHEMA_VERSION", "1.1")
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", "2.1")
     # Reading changes nothing, and an older lake can be read.
     lake = open_lake(config)
     assert [_ids(table.schema()) for table in (lake.messages(), lake.segments())] == before
     (found,) = verify(lake, VerifyLevel.BYTES)
     assert (found.overall, found.findings) == (Status.OK, ())
 
-    lake = make_lake(config)
+    ready_to_write(lake)
     after = [_ids(table.schema()) for table in (lake.messages(), lake.segments())]
     assert [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)] == before
     assert after[0][LATER] == max(before[0].values()) + 1
-    assert lake.messages().properties[tables.SCHEMA_VERSION_PROPERTY] == "1.1"
+    assert lake.messages().properties[tables.SCHEMA_VERSION_PROPERTY] == "2.1"
     # A new lake of this version has the same ids.
     new_lake = make_lake(LakeConfig.local(tmp_path / "new"))
+    ready_to_write(new_lake)
     assert _ids(new_lake.messages().schema()) == after[0]
 
     archive_all(lake, make_jobs(lake, *segments[:2]))
     assert files < {task.file.file_path for task in lake.messages().scan().plan_files()}
     with _older_version(monkeypatch):
-        older = make_lake(config)
+        older = open_lake(config)
         archive_all(older, make_jobs(older, segments[2]))
         assert len(list(restore(older, "store-1", tmp_path / "restored by the older"))) == 3
 
@@ -130,7 +136,7 @@ def test_columns_are_added_before_receipts_are_and_while_nobody_else_changes_a_l
         locked.append(catalog.CHANGE_LOCK.locked())
         return tables.evolve(table, expected)
 
-    monkeypatch.setattr(catalog, "evolve", evolve)
+    monkeypatch.setattr(writing, "evolve", evolve)
     lake = open_lake(config)
     append_receipts(lake, "store-1", lambda _: ())
     assert LATER in _ids(lake.messages().schema())

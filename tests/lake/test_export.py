@@ -20,11 +20,11 @@ from storage_engine.exceptions import BadInputError, ExportError, ProofError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages, has_key
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from tests.fixture_stores import unpack
+from tests.lakes import path_of
 
 SEGMENTS = 7
 END = SEGMENTS << 20
@@ -296,8 +296,7 @@ def test_a_torn_data_file_is_one_clear_error(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
     archive_all(lake, make_jobs(lake, *segments))
-    path = local_path(receipts(lake, "store-1")[1].data_file)
-    assert path is not None
+    path = path_of(lake, receipts(lake, "store-1")[1])
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ProofError, match="expected a whole Parquet file"):
         export_messages(lake, tmp_path / "rows", Selection(topic="orders"))

@@ -17,12 +17,14 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import ChainHead, check_chain, check_links
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import proven_files
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
+from tests.lakes import path_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +34,6 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 @pytest.fixture
 def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
     return archive_all(lake, make_jobs(lake, *segments[:2]))
-
-
-def _path(receipt: Receipt) -> Path:
-    path = local_path(receipt.data_file)
-    assert path is not None
-    return path
 
 
 def _rewrite(table: Table, where: str) -> None:
@@ -62,7 +58,7 @@ def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
     archived: tuple[Receipt, ...],
     tmp_path: Path,
 ) -> None:
-    path = _path(archived[0])
+    path = path_of(lake, archived[0])
     if fault == "lost":
         path.unlink()
     else:
@@ -196,8 +192,7 @@ def test_the_files_that_rows_were_moved_to_are_read_as_closely_as_those_that_wer
 ) -> None:
     _rewrite(lake.messages(), "store_id = 'store-1'")
     renewed = reprove(lake, "store-1", archived)
-    path = local_path(renewed[0].files[0].location)
-    assert path is not None
+    path = path_of(lake, renewed[0])
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -205,7 +200,9 @@ def test_the_files_that_rows_were_moved_to_are_read_as_closely_as_those_that_wer
         path.unlink()
     broken = broken_receipts(lake, renewed, read_files=True)
     concerned = {
-        row.identity for row in renewed if any(local_path(f.location) == path for f in row.proven_files)
+        row.identity
+        for row in renewed
+        if any(local_path(file.location) == path for file in proven_files(lake.messages(), row))
     }
     assert set(broken) == concerned
     assert "is missing" in str(broken) if damage == "lost" else "has SHA-256" in str(broken)

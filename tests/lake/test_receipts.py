@@ -12,9 +12,10 @@ from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import CHAIN_START, EMPTY_CHAIN, ChainHead, check_chain, row_hash
-from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, list_stores, receipts
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from tests.lakes import path_of
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
@@ -124,14 +125,12 @@ def test_a_receipt_holds_while_its_data_file_is_there_as_it_was(
 ) -> None:
     first, second, third = archive_all(lake, make_jobs(lake, *segments))
     assert broken_receipts(lake, [first, second, third]) == {}
-    missing, shorter = local_path(first.data_file), local_path(second.data_file)
-    assert missing is not None
-    assert shorter is not None
+    missing, shorter = path_of(lake, first), path_of(lake, second)
     missing.unlink()
     shorter.write_bytes(shorter.read_bytes()[:-1])
     broken = broken_receipts(lake, [first, second, third])
     assert set(broken) == {first.identity, second.identity}
-    assert broken[first.identity] == f"data file {first.data_file} is missing"
+    assert broken[first.identity] == f"data file {data_file_of(lake.messages(), first)} is missing"
     assert f"expected {second.data_file_bytes}" in broken[second.identity]
 
 

@@ -16,11 +16,12 @@ from storage_engine.exceptions import ProofError, RestoreError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import row_hash
-from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.model.receipt import Receipt
+from tests.lakes import path_of
 
 KILLED_RESTORES = """
 import os, signal, sys, time
@@ -138,8 +139,7 @@ def test_a_full_target_disk_is_one_clear_error_and_the_rest_can_follow(
 def test_bytes_that_are_not_the_receipts_are_not_restored(
     lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path
 ) -> None:
-    path = local_path(archived[0].data_file)
-    assert path is not None
+    path = path_of(lake, archived[0])
     rows = pq.read_table(path)
     bodies = rows["body"].to_pylist()
     broken = next(number for number, body in enumerate(bodies) if body)
@@ -152,8 +152,7 @@ def test_bytes_that_are_not_the_receipts_are_not_restored(
 
 
 def test_a_torn_data_file_is_not_restored(lake: Lake, archived: tuple[Receipt, ...], tmp_path: Path) -> None:
-    path = local_path(archived[0].data_file)
-    assert path is not None
+    path = path_of(lake, archived[0])
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ProofError, match="expected a whole Parquet file"):
         restore(lake, "store-1", tmp_path / "restored")
@@ -164,7 +163,7 @@ def test_rows_that_another_engine_rewrote_come_back_all_the_same(
 ) -> None:
     table = lake.messages()
     table.overwrite(table.scan().to_arrow())
-    assert {row.data_file for row in archived}.isdisjoint(
+    assert {data_file_of(table, row) for row in archived}.isdisjoint(
         task.file.file_path for task in lake.messages().scan().plan_files()
     )
     restored = restore(lake, "store-1", tmp_path / "restored")

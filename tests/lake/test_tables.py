@@ -14,7 +14,6 @@ from pyiceberg.types import StringType
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.tables import (
     check_messages_schema,
     messages_arrow_schema,
@@ -24,6 +23,7 @@ from storage_engine.lake.tables import (
 )
 from storage_engine.model.receipt import Receipt
 from storage_engine.rocketmq.codec import CODEC
+from tests.lakes import path_of
 
 
 def test_field_ids_are_those_that_a_catalog_gives() -> None:
@@ -35,7 +35,10 @@ def test_field_ids_are_those_that_a_catalog_gives() -> None:
 def test_every_field_of_a_receipt_is_a_column() -> None:
     assert [column.name for column in segments_schema().fields] == [field.name for field in fields(Receipt)]
     optional = {column.name for column in segments_schema().fields if not column.required}
-    assert optional == {"first_store_timestamp_ms", "last_store_timestamp_ms", "moved_to"}
+    later = {"end_offset", "files", "store_name", "store_host", "log_id", "digest", "evidence"}
+    assert optional == {"first_store_timestamp_ms", "last_store_timestamp_ms", "moved_to"} | later
+    # So that their ids come after those that every lake has.
+    assert {column.name for column in segments_schema().fields[-len(later) :]} == later
 
 
 def test_tables_are_partitioned_by_store(lake: Lake) -> None:
@@ -55,9 +58,7 @@ def test_data_files_carry_field_ids_down_into_maps(
     lake: Lake, segments: list[Path], make_jobs: Callable[..., tuple[SegmentJob, ...]]
 ) -> None:
     (receipt,) = archive_all(lake, make_jobs(lake, segments[0]))
-    path = local_path(receipt.data_file)
-    assert path is not None
-    found = pq.read_schema(path)
+    found = pq.read_schema(path_of(lake, receipt))
     for expected in messages_arrow_schema(CODEC.schema):
         assert _field_ids(found.field(expected.name)) == _field_ids(expected)
 

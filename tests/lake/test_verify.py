@@ -10,12 +10,13 @@ import pytest
 
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.local_spans import local_spans
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status, Where
+from tests.lakes import path_of
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 LEVELS = list(VerifyLevel)
@@ -82,9 +83,7 @@ def test_a_fault_in_an_older_lineage_is_found_though_a_newer_one_has_the_offsets
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:
     archive_all(lake, make_jobs(lake, *segments, lineage=1))
-    old = local_path(archived[0].data_file)
-    assert old is not None
-    old.unlink()
+    path_of(lake, archived[0]).unlink()
     found = _one(lake, VerifyLevel.RECEIPTS)
     assert found.overall is Status.FAILURE
     assert [finding.subject for finding in found.findings] == [f"commitlog/{0:020d} (lineage 0)"]
@@ -142,8 +141,7 @@ def test_rows_that_another_engine_rewrote_are_proven_by_their_bytes(
 
 
 def test_a_data_file_that_goes_away_meanwhile_is_a_finding(lake: Lake, archived: tuple[Receipt, ...]) -> None:
-    path = local_path(archived[0].data_file)
-    assert path is not None
+    path = path_of(lake, archived[0])
 
     @contextmanager
     def shown(_total_bytes: int) -> Iterator[Callable[[int], None]]:
@@ -151,5 +149,7 @@ def test_a_data_file_that_goes_away_meanwhile_is_a_finding(lake: Lake, archived:
         yield lambda _: None
 
     found = _one(lake, VerifyLevel.BYTES, shown=shown)
-    assert [finding.detail for finding in found.findings] == [f"data file {archived[0].data_file} is missing"]
+    assert [finding.detail for finding in found.findings] == [
+        f"data file {data_file_of(lake.messages(), archived[0])} is missing"
+    ]
     assert found.checked_count == 2

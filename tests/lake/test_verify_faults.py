@@ -24,12 +24,14 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of, relative_name
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import publish
 from storage_engine.lake.table_entries import list_entries
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
+from tests.lakes import path_of
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +56,7 @@ class World:
         return receipts(self.lake, store_id)[number]
 
     def file(self, number: int, store_id: str = STORE) -> Path:
-        path = local_path(self.receipt(number, store_id).data_file)
-        assert path is not None
-        return path
+        return path_of(self.lake, self.receipt(number, store_id))
 
     def verify(self, level: VerifyLevel) -> list[StoreVerification]:
         if level is not VerifyLevel.STORE:
@@ -149,7 +149,7 @@ def swap_two_data_files_of_one_length(world: World) -> None:
 
 def commit_a_data_file_twice(world: World) -> None:
     stale = world.lake.messages()
-    stale.add_files([world.receipt(0).data_file], check_duplicate_files=False)
+    stale.add_files([data_file_of(stale, world.receipt(0))], check_duplicate_files=False)
 
 
 def delete_some_rows(world: World) -> None:
@@ -238,7 +238,8 @@ def add_a_receipt_of_a_file_that_is_not_in_the_table(world: World) -> None:
     proven = archive_segment(job)
     publish([proven])
     last = world.receipt(1)
-    receipt = replace(proven.receipt(), sequence=last.sequence + 1, previous_hash=last.row_hash)
+    unlinked = proven.receipt(relative_name(world.lake.messages(), proven.data_file))
+    receipt = replace(unlinked, sequence=last.sequence + 1, previous_hash=last.row_hash)
     receipt = replace(receipt, row_hash=row_hash(asdict(receipt)))
     table = world.lake.segments()
     table.append(pa.Table.from_pylist([asdict(receipt)], schema=table.schema().as_arrow()))

@@ -21,7 +21,6 @@ import pytest
 
 from storage_engine.exceptions import LakeUnavailableError, RunStateError
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.model.plan import PlanRequest
@@ -31,6 +30,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from tests.fixture_stores import unpack
+from tests.lakes import make_lakes, path_of
 from tests.rounds import ALL
 
 pytestmark = pytest.mark.slow
@@ -69,6 +69,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("validate")
     unpack("clean-stop", base / "case" / "broker")
     case = open_case(base)
+    make_lakes(case.store)
     long_ago = time.time() - 100 * 3600
     for number in range(RELEASED):
         os.utime(case.segment(number), (long_ago, long_ago))
@@ -512,8 +513,7 @@ def test_a_receipt_that_was_renewed_counts_and_the_chain_is_judged_with_the_one_
     assert result.overall is Status.OK, result.failures
     counts = {check.expectation: check.checked_count for check in result.checks}
     assert counts["ExpectReceiptsToFormAChain"] == 8
-    path = local_path(renewed.files[0].location)
-    assert path is not None
+    path = path_of(lake, renewed)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import DIRECTORY
 from tests.fixture_stores import file_sha256
+from tests.lakes import make_lakes
 
 MANUAL = PlanRequest(manual=True, reason="a test")
 HOURS_AGO_NS = 100 * 3600 * 10**9
@@ -28,7 +29,8 @@ FingerprintOf = Callable[[str | Path], Fingerprint]
 
 @pytest.fixture
 def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
-    """Make a store whose segments have all expired, and its lakes: managed("clean-stop", policy=...)."""
+    """Make a store whose segments have all expired, and its lakes unless its policy is not to archive:
+    managed("clean-stop", policy=...)."""
 
     def make(name: str = "clean-stop", **settings: Any) -> ManagedStore:
         root = store_copy(name)
@@ -44,9 +46,7 @@ def managed(store_copy: Callable[[str], Path], tmp_path: Path) -> Managed:
         store = ManagedStore.local(
             name, str(root), tmp_path / "managed", overrides=overrides, time_zone="UTC", **settings
         )
-        for lake in store.lakes:
-            make_lake(lake)
-        return store
+        return store if store.policy.archive is ArchiveMode.OFF else make_lakes(store)
 
     return make
 

@@ -28,6 +28,8 @@ from sqlalchemy import Connection, Engine, event
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
@@ -36,6 +38,7 @@ from storage_engine.retention.finishing import finish
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from storage_engine.retention.stamp import DIRECTORY
 
 SEGMENTS = 2
 RUN = "run"
@@ -59,6 +62,7 @@ def managed(directory: Path) -> ManagedStore:
 
 def cycle(store: ManagedStore, at_step: Callable[[str], None]) -> None:
     todo: dict[str, Callable[[], object]] = {
+        "init_lake": lambda: make_lake(store.lake),
         "sense": lambda: steps.sense(store),
         "make_plan": lambda: steps.make_plan(store, RUN, PlanRequest(manual=True, max_segments=SEGMENTS)),
         "archive": lambda: steps.archive(store, RUN, steps.archive_jobs(store, RUN)),
@@ -154,10 +158,11 @@ def run_cycle(directory: Path, kill_before: Moment | None) -> list[str]:
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
+    """Every file with its SHA-256, but the broker's lock and our stamp, which says what this very run did."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != "lock"
+        if path.is_file() and path.name != "lock" and path.parent.name != DIRECTORY
     }
 
 
@@ -174,11 +179,16 @@ def homeless(directory: Path, pristine: dict[str, str]) -> list[str]:
     rows = receipts(lake, record.store_id)
     check_chain(receipt_history(lake, record.store_id))
     broken = broken_receipts(lake, rows)
+    messages = lake.messages()
     proven = {f"{row.log}/{row.base_offset:020d}": row for row in rows if row.identity not in broken}
     lost = []
     for name in gone:
         row = proven.get(name)
-        if row is None or row.sha256 != pristine[name] or file_hash(row.data_file) != row.data_file_sha256:
+        if (
+            row is None
+            or row.sha256 != pristine[name]
+            or file_hash(data_file_of(messages, row)) != row.data_file_sha256
+        ):
             lost.append(name)
     return lost
 
@@ -207,7 +217,7 @@ def end_state(directory: Path) -> dict[str, Any]:
         "receipts": [[r.lineage, r.log, r.base_offset, r.size_bytes, r.sha256, r.row_count] for r in rows],
         "broken": [str(fault) for fault in broken_receipts(lake, rows).values()],
         "data_files": data_files,
-        "left_over": left_over(store, {row.data_file for row in rows}),
+        "left_over": left_over(store, {data_file_of(messages, row) for row in rows}),
         "rows": [table["physical_offset"].to_pylist(), table["size"].to_pylist()],
         "run": run.state.value,
         "outcome": report.outcome.value,

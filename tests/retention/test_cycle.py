@@ -136,7 +136,7 @@ class TestIdentity:
 
     def test_without_the_lake_nobody_guesses(self, managed: Make, lake_dir: Path) -> None:
         store = managed()
-        lake_dir.parent.mkdir(exist_ok=True)
+        lake_dir.rename(lake_dir.with_name("away"))
         lake_dir.write_bytes(b"not a directory")
         with pytest.raises(LakeUnavailableError):
             steps.make_plan(store, "r", MANUAL)

@@ -13,7 +13,6 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_chain
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.receipts import list_stores, receipt_history, receipts
 from storage_engine.model.receipt import Receipt
@@ -22,6 +21,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_lake
+from tests.lakes import path_of
 
 Make = Callable[..., ManagedStore]
 RENEW = ("verify", "--level", "bytes", "--renew")
@@ -71,9 +71,7 @@ def damage(path: Path) -> None:
 
 
 def harm(lake: Lake, how: Callable[[Path], None]) -> None:
-    path = local_path(rows_of(lake)[0].data_file)
-    assert path is not None
-    how(path)
+    how(path_of(lake, rows_of(lake)[0]))
 
 
 def test_what_another_engine_rewrote_goes_only_once_it_is_proven_where_it_is(

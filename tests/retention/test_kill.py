@@ -18,6 +18,7 @@ RUNNER = Path(__file__).with_name("kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_KILLS", 40, 1_000)
 """At most so many; more than there are operations means every one of them."""
 STEPS = [
+    "init_lake",
     "sense",
     "make_plan",
     "archive",

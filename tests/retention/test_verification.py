@@ -16,7 +16,6 @@ from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.receipt import Receipt
@@ -24,6 +23,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import StoreVerification, VerifyLevel
 from storage_engine.retention.verification import verify_lake
+from tests.lakes import path_of
 
 MIB = 1 << 20
 SEGMENTS = 4
@@ -53,12 +53,6 @@ def turn(lake: Lake, tmp_path: Path) -> Callable[..., StoreVerification]:
     return verify
 
 
-def _file(receipt: Receipt) -> Path:
-    path = local_path(receipt.data_file)
-    assert path is not None
-    return path
-
-
 def test_turns_under_a_budget_walk_round_the_whole_lake(
     turn: Callable[..., StoreVerification], lake: Lake
 ) -> None:
@@ -82,7 +76,7 @@ def test_a_fault_stands_until_it_is_healed_and_is_looked_at_again_before_others(
     turn: Callable[..., StoreVerification], lake: Lake
 ) -> None:
     rows = receipts(lake, "store")
-    path, sound = _file(rows[0]), _file(rows[0]).read_bytes()
+    path, sound = path_of(lake, rows[0]), path_of(lake, rows[0]).read_bytes()
     path.write_bytes(sound[:-10] + bytes(10))
     assert turn(1).overall is Status.FAILURE
     path.write_bytes(sound)

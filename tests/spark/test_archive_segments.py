@@ -30,6 +30,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult, archive_segments
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_session
+from tests.lakes import path_of
 
 pytestmark = pytest.mark.integration
 
@@ -99,9 +100,7 @@ def test_lost_and_damaged_data_files_are_replaced_by_archiving_again(
     spark: Any, lake: Lake, segments: list[Path]
 ) -> None:
     first, second, _ = archive_segments(spark, _jobs(lake, segments))
-    lost, damaged = local_path(first.data_file), local_path(second.data_file)
-    assert lost is not None
-    assert damaged is not None
+    lost, damaged = path_of(lake, first), path_of(lake, second)
     lost.unlink()
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     again = archive_segments(spark, _jobs(lake, segments))
