@@ -12,6 +12,7 @@ from pathlib import Path
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
@@ -85,5 +86,6 @@ def check_exactly_once(lake: Lake) -> None:
     for summary in list_stores(lake):
         proven = receipts(lake, summary.store_id)
         assert len({receipt.base_offset for receipt in proven}) == len(proven)
-        live = Counter(file.location for file in live_data_files(lake.messages(), summary.store_id))
-        assert live == Counter(receipt.data_file for receipt in proven)
+        table = lake.messages()
+        live = Counter(file.location for file in live_data_files(table, summary.store_id))
+        assert live == Counter(data_file_of(table, receipt) for receipt in proven)
