@@ -24,7 +24,7 @@ COMMANDS = {
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),
     "restore": ("restore", "Bring archived segments back as identical files."),
-    "gc": ("garbage", "Find files in the lake that nothing refers to."),
+    "gc": ("garbage", "Take from the lake what it holds twice."),
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "hold": ("hold", "Keep a running broker from deleting."),

@@ -1,20 +1,27 @@
-"""gc: files in the lake that nothing refers to."""
+"""gc: what may go from the lake, what is kept though no table needs it, and the trash."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import json_option, lake_option
+from storage_engine.cli.options import journal_of, json_option, lake_option
 from storage_engine.cli.output import print_json, print_table
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.garbage import collect
-from storage_engine.retention.clock import clock_ms
-from storage_engine.wording import bytes_text, time_text
+from storage_engine.lake.garbage import TRASH_MS, Collection, Garbage, Orphan, collect, undo
+from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.known_heads import known_heads
+from storage_engine.wording import bytes_text, count_text, time_text
 
 _HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_ALL = "all"
+_METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
 
 @click.command()
@@ -26,54 +33,148 @@ _HOUR_MS = 3_600_000
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Leave files alone that were modified in the last HOURS, at least 1, and 24 to remove from an "
-    "object store: an attempt may be running.",
+    help="Leave files alone that were modified in the last HOURS, at least 1, and 24 to take any from an "
+    "object store: an attempt may be running. Data files of other programs are left alone for 24 at least.",
 )
-@click.option("--delete", is_flag=True, help="Remove what is listed.")
+@click.option(
+    "--trash-days",
+    type=click.FloatRange(min=0),
+    default=TRASH_MS / _DAY_MS,
+    show_default=True,
+    metavar="DAYS",
+    help="Remove for good what has been in the trash for DAYS; on an object store for the grace at least.",
+)
+@click.option("--delete", is_flag=True, help="Put what is listed into the trash; remove what is due there.")
+@click.option(
+    "--undo",
+    "undo_moment",
+    is_flag=False,
+    flag_value=_ALL,
+    metavar="[PASS]",
+    help="Put back what the named pass took into the trash; without a name what all took.",
+)
 @json_option
-def gc(lake_dir: Path, grace_hours: float, delete: bool, as_json: bool) -> int:
-    """List files in the lake that nothing refers to: of attempts that died, of commits that failed, of
-    snapshots that were expired. Nothing is removed without --delete.
+def gc(
+    lake_dir: Path,
+    grace_hours: float,
+    trash_days: float,
+    delete: bool,
+    undo_moment: str | None,
+    as_json: bool,
+) -> int:
+    """List files in the lake that may go, since something live provably holds the same: second copies of a
+    segment, files that were superseded, metadata of commits that failed and of snapshots that were expired.
+    Nothing is taken without --delete, and what is taken can be put back.
 
-    What a snapshot in the tables, the tables' metadata log or a receipt refers to is never listed.
+    What nothing live holds is kept and listed as an orphan; storage-engine lake rebuild brings it in.
     """
-    lake = open_lake(LakeConfig.local(lake_dir))
-    found = collect(lake, grace_ms=round(grace_hours * _HOUR_MS), now_ms=clock_ms(), delete=delete)
+    config = LakeConfig.local(lake_dir)
+    if undo_moment is not None:
+        if delete:
+            raise click.UsageError("Expected either --delete or --undo.")
+        return _undo(config, lake_dir, None if undo_moment == _ALL else undo_moment, as_json)
+    lake = open_lake(config)
+    found = collect(
+        lake,
+        grace_ms=round(grace_hours * _HOUR_MS),
+        trash_ms=round(trash_days * _DAY_MS),
+        delete=delete,
+        known_heads=_known_heads(lake, lake_dir),
+    )
     if as_json:
-        print_json(
-            {
-                "garbage": found.garbage,
-                "garbage_bytes": found.garbage_bytes,
-                "deleted": [file.path for file in found.deleted],
-                "deleted_bytes": found.deleted_bytes,
-                "young_count": found.young_count,
-                "unknown": found.unknown,
-            }
-        )
-        return 0
+        print_json(found)
+    else:
+        _print(found, lake_dir, grace_hours, trash_days, delete=delete)
+    return 0
+
+
+def _known_heads(lake: Lake, lake_dir: Path) -> dict[str, tuple[ChainHead, ...]]:
+    """Receipts that the lake has to have, by the journal in its directory and the stamps of its stores."""
+    if not (lake_dir / "journal.db").is_file():
+        return {}
+    journal = Journal(journal_of(lake_dir))
+    segments = lake.segments()
+    return {
+        record.store_id: known_heads(journal, record).of(lake, segments) for record in journal.all_stores()
+    }
+
+
+def _undo(config: LakeConfig, lake_dir: Path, moment: str | None, as_json: bool) -> int:
+    back = undo(config, moment)
+    if as_json:
+        print_json(back)
+    else:
+        click.echo(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
+        for path in back.occupied:
+            click.echo(f"Note: {path} stays in the trash: another file has its name by now.")
+        click.echo(f"Next: storage-engine gc --lake {lake_dir}")
+    return 1 if back.occupied else 0
+
+
+def _print(found: Collection, lake_dir: Path, grace_hours: float, trash_days: float, *, delete: bool) -> None:
+    command = f"storage-engine gc --lake {lake_dir}"
     if found.garbage:
-        print_table(
-            f"Nothing refers to these {len(found.garbage)} files, {bytes_text(found.garbage_bytes)}",
-            ("table", "size#", "last modified", "what", "file"),
-            (
-                (
-                    file.table,
-                    bytes_text(file.size_bytes),
-                    time_text(file.modified_ns // 1_000_000),
-                    file.kind.value,
-                    file.path,
-                )
-                for file in found.garbage
-            ),
-        )
+        _print_garbage("may go, since nothing is lost with them", found.garbage)
+    if found.due:
+        _print_garbage("in the trash for long enough", found.due)
+    _print_orphans(found)
     for path in found.unknown:
-        click.echo(f"Note: {path} is no file of ours or of Iceberg's; it is left alone.")
+        click.echo(f"Note: {path} is no file of ours or of Iceberg's, or a link; it is left alone.")
     if found.young_count:
         click.echo(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
-    if delete:
-        click.echo(f"Removed {len(found.deleted)} files, {bytes_text(found.deleted_bytes)}.")
-    elif found.garbage:
-        click.echo("Nothing was removed; --delete removes these files.")
-    else:
+    if found.waiting_count:
+        what = f"{count_text(found.waiting_count, 'file')}, {bytes_text(found.waiting_bytes)}"
+        click.echo(f"Note: {what}, in the trash; gc --undo puts them back.")
+    if not found.garbage and not found.due:
         click.echo("No garbage.")
-    return 0
+    elif not delete:
+        click.echo("Nothing was taken.")
+        click.echo(f"Next: {command} --delete")
+    if delete and found.deleted:
+        click.echo(f"Removed for good {_sum(found.deleted)}.")
+    if found.moment:
+        click.echo(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
+        click.echo(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
+    if any(file.kind not in _METADATA for file in found.orphans):
+        click.echo(f"Next: storage-engine lake rebuild --lake {lake_dir} proves orphans and brings them in.")
+
+
+def _print_garbage(what: str, files: Sequence[Garbage]) -> None:
+    print_table(
+        f"{_sum(files)}: {what}",
+        ("table", "size#", "last modified", "what", "why", "file"),
+        (
+            (
+                file.table,
+                bytes_text(file.size_bytes),
+                time_text(file.modified_ns // 1_000_000),
+                file.kind.value,
+                file.reason,
+                file.path,
+            )
+            for file in files
+        ),
+    )
+
+
+def _print_orphans(found: Collection) -> None:
+    orphans = [file for file in found.orphans if file.kind not in _METADATA]
+    if orphans:
+        print_table(
+            f"{_sum(orphans)}: kept as orphans",
+            ("table", "size#", "what", "file", "why"),
+            (
+                (file.table, bytes_text(file.size_bytes), file.kind.value, file.path, file.reason)
+                for file in orphans
+            ),
+        )
+    metadata = [file for file in found.orphans if file.kind in _METADATA]
+    if metadata:
+        click.echo(
+            f"Note: {count_text(len(metadata), 'metadata file')} of no use to the tables are kept, such as "
+            f"{metadata[0].path}: {metadata[0].reason}. --json lists all."
+        )
+
+
+def _sum(files: Sequence[Garbage | Orphan]) -> str:
+    return f"{count_text(len(files), 'file')}, {bytes_text(sum(file.size_bytes for file in files))}"

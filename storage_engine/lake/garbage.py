@@ -1,56 +1,51 @@
-"""Files below the lake's two tables that nothing refers to, and their removal.
+"""Finding what may go from the lake, taking it into the trash, and emptying that later.
 
-Kept is what the catalog's table metadata leads to: its own file and those in its log, every snapshot in it
-with its manifests, data files, delete files and statistics; and every file that a receipt rests on. What is
-left was staged or published by an attempt that died, belongs to a commit that failed, or to a snapshot that
-has been expired. A file younger than the grace is never garbage: an attempt may be at work on it.
+What may go says :mod:`storage_engine.lake.garbage_rule`. Here the tables are read and the files listed, and
+what was decided is done. It is decided twice: once before the lock, for live files are read back and that
+takes its time; and under it, by tables that are loaded again, when no commit of ours can happen.
 
-Must never do: remove a file after a look at the tables that is older than the last commit. Files are listed
-first and the tables read after that, for removal while no commit of ours can happen (``commit_lock``).
+Must never do: take a file after a look at the tables that is older than the last commit; remove one that was
+not in the trash before; touch our own small files, or what neither we nor Iceberg name so.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import StrEnum
 
-import pyarrow.fs as pafs
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestFile
-from pyiceberg.table import Table
+from pyiceberg.io import load_file_io
 
-from storage_engine.durable import fsync_path
-from storage_engine.exceptions import BadInputError, LakeUnavailableError
-from storage_engine.lake.catalog import Lake
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog import Lake, connect
+from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
-from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.errors import lake_errors, metadata_errors
-from storage_engine.lake.jobs import split_data_file_name
-from storage_engine.lake.receipts import list_stores, receipt_history
-from storage_engine.lake.small_files import HIDDEN_PREFIX
-from storage_engine.lake.staging import PARTIAL_SUFFIX
-
-_METADATA_FILE = re.compile(r"(\d+)-.*\.metadata\.json")
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.filters import all_equal
+from storage_engine.lake.garbage_decisions import EVERYTHING, Decided, Decision, Waits, decide, look
+from storage_engine.lake.garbage_files import Place, now_ns
+from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.live_twins import ReadBack
+from storage_engine.lake.receipts import receipts_in
+from storage_engine.lake.table_entries import list_entries, unreceipted_files
+from storage_engine.lake.tables import MESSAGES, SEGMENTS
+from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
+from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
 
 _HOUR_MS = 3_600_000
 
-
-class GarbageKind(StrEnum):
-    """Why a file is there that nothing refers to."""
-
-    STAGED = "staged by an attempt that ended"
-    DATA_FILE = "data file that was never committed, or of an expired snapshot"
-    MANIFEST = "manifest of a failed commit or an expired snapshot"
-    MANIFEST_LIST = "manifest list of a failed commit or an expired snapshot"
-    METADATA = "table metadata of a failed commit, or older than the table's log"
+TRASH_MS = 7 * 24 * _HOUR_MS
+"""How long a file is in the trash, at least, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """:param table: name of the table below whose location it lies.
+    """A file that may go.
+
+    :param table: name of the table below whose location it lies.
     :param path: as the file system names it, without a scheme.
+    :param reason: why nothing is lost with it.
+    :param twins: the live files that hold what it holds.
     """
 
     table: str
@@ -58,224 +53,242 @@ class Garbage:
     kind: GarbageKind
     size_bytes: int
     modified_ns: int
+    reason: str
+    twins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A file that the table doesn't need, and that is kept.
+
+    :param location: what opens it through the table's file access.
+    :param reason: what would be lost with it, or why that can't be told.
+    :param is_live: the table has it; it only lacks a receipt.
+    """
+
+    table: str
+    path: str
+    location: str
+    kind: GarbageKind
+    size_bytes: int
+    modified_ns: int
+    reason: str
+    is_live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """:param garbage: unreferenced and older than the grace.
-    :param deleted: those of them that were removed now.
-    :param young_count: unreferenced files that are younger than the grace.
-    :param unknown: unreferenced files that neither we nor Iceberg name so; they are never removed.
+    """:param garbage: what may go and is older than the grace.
+    :param taken: those of them that went into the trash now.
+    :param moment: name of the pass, by which they come back; "" where nothing was taken.
+    :param orphans: what the tables don't need and is kept.
+    :param due: files that have been in the trash for long enough.
+    :param deleted: those of them that were removed for good now.
+    :param waiting_count: files that have to stay in the trash for longer.
+    :param waiting_bytes: the size of these.
+    :param young_count: files that the tables don't need and that are younger than the grace.
+    :param unknown: files that neither we nor Iceberg name so, or that a link leads to; they are never taken.
     """
 
-    garbage: tuple[Garbage, ...]
-    deleted: tuple[Garbage, ...]
-    young_count: int
-    unknown: tuple[str, ...]
-
-    @property
-    def garbage_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.garbage)
-
-    @property
-    def deleted_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.deleted)
+    garbage: tuple[Garbage, ...] = ()
+    taken: tuple[Garbage, ...] = ()
+    moment: str = ""
+    orphans: tuple[Orphan, ...] = ()
+    due: tuple[Garbage, ...] = ()
+    deleted: tuple[Garbage, ...] = ()
+    waiting_count: int = 0
+    waiting_bytes: int = 0
+    young_count: int = 0
+    unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    table: str
-    root: str
-    path: str
-    size_bytes: int
-    modified_ns: int
+def collect(
+    lake: Lake,
+    *,
+    grace_ms: int,
+    delete: bool,
+    trash_ms: int = TRASH_MS,
+    known_heads: Mapping[str, Sequence[ChainHead]] | None = None,
+) -> Collection:
+    """Find garbage; if asked to, take it into the trash, and remove for good what was there for long enough.
 
-
-def collect(lake: Lake, *, grace_ms: int, now_ms: int, delete: bool) -> Collection:
-    """Find garbage, and remove it if asked to.
-
-    :param grace_ms: how long a file that nothing refers to is left alone, in milliseconds since its last
+    :param grace_ms: how long a file that the tables don't need is left alone, in milliseconds since its last
         modification. The lock keeps our own commits safe even without one; other engines' need it, and
         on object stores ours do, too.
-    :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be removed from an
+    :param trash_ms: how long a file is in the trash before it goes; on object stores never less than a grace.
+    :param known_heads: by store, rows that somebody knows that the chain of receipts had.
+    :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
-    :raises LakeUnavailableError: the lake can't be read or listed, its catalog is older than its files, or
-        somebody commits all the time. What was removed before the error was garbage.
+    :raises LakeIdentityError: the lake is an unpromoted copy, or lacks a receipt that is known.
+    :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
+        grace, or somebody commits all the time. What was taken before the error was garbage.
     """
-    tables = (lake.messages(), lake.segments())
-    unlocked = [table.location() for table in tables if local_path(table.location()) is None]
+    tables = lake.tables()
+    unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]
     if delete and unlocked and grace_ms < UNLOCKED_GRACE_MS:
         raise BadInputError(
             f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // _HOUR_MS} hours, found "
             f"{grace_ms / _HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
             "Nothing was removed. Use one that is longer than any job that writes to the lake."
         )
-    listed = [file for table in tables for file in _list(table)]
+    if delete:
+        ready_to_write(lake)
+    _check_heads(lake, known_heads or {})
+    scenes = look(lake)
+    now = now_ns([scene.place for scene in scenes], may_guess=not delete)
+    waits = Waits.at(now, grace_ms, max(trash_ms, grace_ms) if unlocked else trash_ms)
+    read_back = ReadBack()
+    decisions = decide(lake, scenes, read_back, waits)
     if not delete:
-        _check_catalog(lake, listed)
-        return _sort(listed, _references(lake), grace_ms, now_ms)
+        return _collection(decisions)
+    _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
-        _check_catalog(lake, listed)
-        found = _sort(listed, _references(lake), grace_ms, now_ms)
-        deleted = tuple(_delete(tables, found.garbage))
-    return Collection(found.garbage, deleted, found.young_count, found.unknown)
+        decisions = decide(lake, scenes, read_back, waits)
+        moment = new_moment(now)
+        taken, deleted = set[str](), set[str]()
+        for decision in decisions:
+            going = [(it.file, f"{it.kind}: {it.reason}") for it in decision.going]
+            taken |= {file.path for file in take(decision.place, moment, going)}
+            due = [(it.listed, it.file) for it in decision.due if it.listed is not None]
+            deleted |= {file.path for file in empty(decision.place, due)}
+            for over in decision.over:
+                forget(decision.place, over)
+    return _collection(decisions, taken, deleted, moment if taken else "")
 
 
-def _list(table: Table) -> list[_Listed]:
-    """Every file below a table's location."""
-    file_system, root = _file_system(table, table.location())
-    with lake_errors(table.location(), "list the table's files"):
-        infos = file_system.get_file_info(pafs.FileSelector(root, recursive=True))
-    files = [
-        _Listed(table.name()[-1], root, info.path, info.size or 0, info.mtime_ns or 0)
-        for info in infos
-        if info.type == pafs.FileType.File
-    ]
-    current = _key(table.metadata_location)
-    if current not in {_key(file.path) for file in files}:
-        raise LakeUnavailableError(
-            f"{table.location()}: expected the table's metadata {table.metadata_location} among its files, "
-            "found it missing. Nothing was removed. Does the warehouse lie where the catalog says?"
-        )
-    return files
+def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> None:
+    segments = lake.segments()
+    for store_id, heads in known_heads.items():
+        with metadata_errors(segments.location(), "read receipts"):
+            where = all_equal({"store_id": store_id})
+            rows = segments.scan(row_filter=where, selected_fields=("sequence", "row_hash")).to_arrow()
+        found = dict(zip(rows["sequence"].to_pylist(), rows["row_hash"].to_pylist(), strict=True))
+        for head in heads:
+            if head.sequence >= 0 and found.get(head.sequence) != head.row_hash:
+                raise LakeIdentityError(
+                    f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} with "
+                    f"the hash {head.row_hash}, which was recorded, found "
+                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from an "
+                    "older copy, or another branch of it went on. Nothing was removed. Run storage-engine "
+                    "lake rebuild, which brings the catalog up to what the warehouse holds."
+                )
 
 
-def _check_catalog(lake: Lake, listed: Sequence[_Listed]) -> None:
-    """Make sure that the catalog was not put back from an older copy: what came later would be garbage.
-
-    A commit that failed leaves metadata one version above the current one's, never two: the files were
-    listed before the tables are read here.
-
-    :raises LakeUnavailableError: a table has such metadata.
-    """
-    for table in (lake.messages(), lake.segments()):
-        current = _version(table.metadata_location)
-        newest = max(
-            (file.path for file in listed if file.table == table.name()[-1] and _is_metadata(file)),
-            key=_version,
-            default=table.metadata_location,
-        )
-        if 0 <= current < _version(newest) - 1:
+def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
+    for table in lake.tables():
+        age_ms = now_ms - int(table.properties.get(TAKEN_OVER_PROPERTY, "0"))
+        if age_ms < grace_ms:
             raise LakeUnavailableError(
-                f"{table.location()}: expected no metadata much newer than {table.metadata_location}, which "
-                f"the catalog names, found {newest}. Was the catalog put back from an older copy? Nothing "
-                "was removed: the newer metadata needs files that the older does not name. Point the "
-                "catalog at the newest metadata file of each table; or, if nothing of it is needed, move "
-                "the newer metadata files away."
+                f"{table.location()}: expected a lake that has had its identity for {grace_ms / _HOUR_MS:g} "
+                f"hours, found it taken over from an older version {age_ms / _HOUR_MS:.1f} hours ago: "
+                "who works with it on another host may not know yet. Nothing was removed. Run again later."
             )
 
 
-def _is_metadata(file: _Listed) -> bool:
-    return file.path.removeprefix(file.root).lstrip("/").startswith("metadata/")
+def orphans(lake: Lake) -> tuple[Orphan, ...]:
+    """List the data files of ``messages`` that hold segments without a receipt that counts.
 
+    Those that are young too, and those that the table has; those in the trash not: ``undo`` comes first.
 
-def _version(location: str) -> int:
-    """The number that a metadata file's name begins with; -1 for any other file."""
-    match = _METADATA_FILE.fullmatch(location.rpartition("/")[2])
-    return int(match[1]) if match else -1
-
-
-def _sort(listed: Sequence[_Listed], referenced: set[str], grace_ms: int, now_ms: int) -> Collection:
-    garbage: list[Garbage] = []
-    unknown: list[str] = []
-    young = 0
-    newest_ns = (now_ms - grace_ms) * 1_000_000
-    for file in listed:
-        inside = file.path.removeprefix(file.root).lstrip("/")
-        if inside.rpartition("/")[2].startswith(HIDDEN_PREFIX) or _key(file.path) in referenced:
-            continue
-        kind = _kind(inside)
-        if file.modified_ns > newest_ns:
-            young += 1
-        elif kind is None:
-            unknown.append(file.path)
-        else:
-            garbage.append(Garbage(file.table, file.path, kind, file.size_bytes, file.modified_ns))
-    return Collection(tuple(sorted(garbage, key=lambda f: f.path)), (), young, tuple(sorted(unknown)))
-
-
-def _kind(inside: str) -> GarbageKind | None:
-    folder, _, _ = inside.partition("/")
-    name = inside.rpartition("/")[2]
-    if folder == "data":
-        if name.endswith(PARTIAL_SUFFIX):
-            return GarbageKind.STAGED
-        if name.endswith(".parquet") or split_data_file_name(name)[0]:
-            return GarbageKind.DATA_FILE
-    if folder == "metadata":
-        if name.endswith(".metadata.json"):
-            return GarbageKind.METADATA
-        if name.endswith(".avro"):
-            return GarbageKind.MANIFEST_LIST if name.startswith("snap-") else GarbageKind.MANIFEST
-    return None
-
-
-def _delete(tables: Sequence[Table], garbage: Sequence[Garbage]) -> Iterator[Garbage]:
-    """Remove what is still as it was listed; on this machine's file systems it stays removed."""
-    by_table = {table.name()[-1]: table for table in tables}
-    directories = set()
-    for file in garbage:
-        table = by_table[file.table]
-        file_system, _ = _file_system(table, table.location())
-        with lake_errors(file.path, "remove a file that nothing refers to"):
-            info = file_system.get_file_info(file.path)
-            # A file that came back under its name is another attempt's.
-            if (info.size, info.mtime_ns) != (file.size_bytes, file.modified_ns):
-                continue
-            file_system.delete_file(file.path)
-        if local_path(table.location()) is not None:
-            directories.add(file.path.rpartition("/")[0])
-        yield file
-    for directory in directories:
-        with lake_errors(directory, "remove files"):
-            fsync_path(directory)
-
-
-def _references(lake: Lake) -> set[str]:
-    """Keys of all files that the tables, as they are now, and their receipts refer to."""
-    referenced: set[str] = set()
-    for table in (lake.messages(), lake.segments()):
-        with metadata_errors(table.location(), "read the table's manifests"):
-            referenced.update(map(_key, _locations(table)))
-    for store in list_stores(lake):
-        for receipt in receipt_history(lake, store.store_id):
-            referenced.update(
-                map(_key, (receipt.data_file, *(file.location for file in receipt.proven_files)))
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    decision, _ = decide(lake, look(lake), ReadBack(), EVERYTHING)
+    messages, segments = lake.tables()
+    found = [
+        _orphan(decision.place, it)
+        for it in decision.orphans
+        if it.kind in (GarbageKind.DATA_FILE, GarbageKind.STAGED) and it.holds_more and it.listed is None
+    ]
+    for store_id, entries in list_entries(messages, None).items():
+        known = {entry.location: entry for entry in entries}
+        for location in unreceipted_files(messages, receipts_in(segments, store_id), entries):
+            found.append(
+                Orphan(
+                    MESSAGES,
+                    location,
+                    location,
+                    GarbageKind.DATA_FILE,
+                    known[location].file.file_size_in_bytes,
+                    0,
+                    "the table has it, and no receipt names it",
+                    is_live=True,
+                )
             )
-    return referenced
+    return tuple(sorted(found, key=lambda orphan: orphan.path))
 
 
-def _locations(table: Table) -> Iterator[str]:
-    metadata = table.metadata
-    yield table.metadata_location
-    yield from (entry.metadata_file for entry in metadata.metadata_log)
-    yield from (file.statistics_path for file in metadata.statistics)
-    yield from (file.statistics_path for file in metadata.partition_statistics)
-    manifests: dict[str, ManifestFile] = {}
-    for snapshot in metadata.snapshots:
-        yield snapshot.manifest_list
-        manifests.update((manifest.manifest_path, manifest) for manifest in snapshot.manifests(table.io))
-    for location, manifest in manifests.items():
-        yield location
-        yield from _files_of(manifest, table)
+def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
+    """Put back what a pass took, or what all passes took that is in the trash still.
 
+    The tables needn't be readable: a catalog may name what is in the trash.
 
-def _files_of(manifest: ManifestFile, table: Table) -> Iterable[str]:
-    return (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
-
-
-def _key(location: str) -> str:
-    """The last two parts of a location, which are unique, and the same however the warehouse is reached."""
-    return "/".join(location.rsplit("/", 2)[-2:])
-
-
-def _file_system(table: Table, location: str) -> tuple[pafs.FileSystem, str]:
-    """The file system behind a location, and the location's path on it."""
-    scheme, netloc, path = PyArrowFileIO.parse_location(location)
-    file_io = table.io
-    if not isinstance(file_io, PyArrowFileIO):
-        raise LakeUnavailableError(
-            f"{location}: expected a PyArrow file system, found {type(file_io).__name__}. Nothing was "
-            "removed. Configure the lake without py-io-impl."
+    :param moment: name of the pass; None: all.
+    :raises BadInputError: there is no such pass.
+    :raises LakeUnavailableError: the lake can't be reached, or its files can't be moved.
+    """
+    results = [put_back(place, moment) for place in _places(config)]
+    moments = sorted({name for result in results for name in result.moments})
+    if moment is not None and not moments:
+        raise BadInputError(
+            f"lake {config.location}: expected a pass {moment} in the trash, found none of that name. "
+            "Nothing was changed. Name one that gc --delete told, or none for all."
         )
-    return file_io.fs_by_scheme(scheme, netloc), path.rstrip("/")
+    return PutBack(
+        tuple(moments),
+        tuple(path for result in results for path in result.paths),
+        tuple(path for result in results for path in result.occupied),
+    )
+
+
+def _places(config: LakeConfig) -> list[Place]:
+    lake = connect(config)
+    places = []
+    for name, load in ((MESSAGES, lake.messages), (SEGMENTS, lake.segments)):
+        try:
+            places.append(Place.of(load()))
+        except LakeUnavailableError:
+            warehouse = config.properties.get("warehouse", "")
+            if "://" not in warehouse and not warehouse.startswith("/"):
+                raise
+            location = f"{warehouse.rstrip('/')}/{config.namespace}/{name}"
+            places.append(Place.at(name, location, load_file_io(config.file_io_properties, location)))
+    return places
+
+
+def _collection(
+    decisions: Sequence[Decision],
+    taken: Set[str] = frozenset(),
+    deleted: Set[str] = frozenset(),
+    moment: str = "",
+) -> Collection:
+    garbage = _sorted(_garbage(of.place, it) for of in decisions for it in of.going)
+    due = _sorted(_garbage(of.place, it) for of in decisions for it in of.due)
+    waiting = [file for of in decisions for file in of.waiting]
+    kept = (_orphan(of.place, it) for of in decisions for it in of.orphans)
+    return Collection(
+        garbage=garbage,
+        taken=tuple(file for file in garbage if file.path in taken),
+        moment=moment,
+        orphans=tuple(sorted(kept, key=lambda file: file.path)),
+        due=due,
+        deleted=tuple(file for file in due if file.path in deleted),
+        waiting_count=len(waiting),
+        waiting_bytes=sum(file.size_bytes for file in waiting),
+        young_count=sum(len(it.young) for it in decisions),
+        unknown=tuple(sorted(path for it in decisions for path in it.unknown)),
+    )
+
+
+def _garbage(place: Place, it: Decided) -> Garbage:
+    file = it.file
+    return Garbage(place.name, file.path, it.kind, file.size_bytes, file.modified_ns, it.reason, it.twins)
+
+
+def _orphan(place: Place, it: Decided) -> Orphan:
+    file = it.file
+    location = f"{place.location}/{file.found}"
+    return Orphan(place.name, file.path, location, it.kind, file.size_bytes, file.modified_ns, it.reason)
+
+
+def _sorted(files: Iterable[Garbage]) -> tuple[Garbage, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))

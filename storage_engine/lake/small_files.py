@@ -35,8 +35,8 @@ class ListedFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of our small files."""
-        return self.inside.rpartition("/")[2].startswith(HIDDEN_PREFIX)
+        """Whether it is one of our small files, or lies in our trash."""
+        return any(part.startswith(HIDDEN_PREFIX) for part in self.inside.split("/"))
 
 
 def read_small_file(file_io: FileIO, location: str) -> bytes | None:

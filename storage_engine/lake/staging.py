@@ -77,7 +77,7 @@ def sweep(segments: Iterable[ProvenSegment]) -> None:
             names_by_directory.setdefault(final.parent, set()).add(final.name)
     for directory, names in names_by_directory.items():
         with lake_errors(str(directory), "remove staged files"):
-            stale = [path for path in directory.glob(f"*{PARTIAL_SUFFIX}") if _final_name(path) in names]
+            stale = [path for path in directory.glob(f"*{PARTIAL_SUFFIX}") if final_name(path.name) in names]
             for path in stale:
                 unlink(path)
             if stale:
@@ -90,8 +90,9 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _final_name(partial: Path) -> str:
-    return partial.name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
+def final_name(staged: str) -> str:
+    """Return the name under which a staged file is published, of its own."""
+    return staged.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
 
 
 def _paths(segment: ProvenSegment) -> tuple[Path, Path]:

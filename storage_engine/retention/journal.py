@@ -144,6 +144,12 @@ class Journal:
     def find_store(self, real_path: str) -> StoreRecord | None:
         return self._database.read(lambda connection: _store(connection, stores.c.real_path == real_path))
 
+    def all_stores(self) -> tuple[StoreRecord, ...]:
+        """Every store that has an identity, the oldest first."""
+        query = select(stores).order_by(stores.c.created_at_ms)
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return tuple(StoreRecord(**row._mapping) for row in rows)
+
     def add_store(
         self, real_path: str, broker: str, *, store_id: str | None = None, lineage: int = 1
     ) -> StoreRecord:

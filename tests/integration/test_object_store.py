@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from storage_engine.lake.archive import archive_segment, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS
-from storage_engine.lake.garbage import GarbageKind, collect
+from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.jobs import SegmentJob, new_attempt
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
@@ -34,8 +34,6 @@ from tests.integration.object_store import BUCKET, SECRET_KEY, ObjectStore
 pytestmark = pytest.mark.integration
 
 StoreCopy = Callable[[str], Path]
-
-FAR_FUTURE_MS = 1 << 43
 
 
 @pytest.fixture
@@ -79,27 +77,55 @@ def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tup
     check_exactly_once(lake)
 
 
-def test_the_collector_removes_what_nothing_refers_to_and_leaves_young_files_alone(
+def _make_old(object_store: ObjectStore, path: str, days: int) -> None:
+    """The server tells the time of the file that an object is."""
+    file = object_store.objects / path
+    found = file.stat()
+    os.utime(file, ns=(0, found.st_mtime_ns - days * 86_400 * 10**9))
+
+
+def test_the_collector_lists_what_may_go_and_removes_it_a_grace_later_unless_it_is_taken_off_the_list(
     lake: Lake, jobs: tuple[SegmentJob, ...], object_store: ObjectStore
 ) -> None:
-    """Among it an object that is cut off in the middle; no lock protects a commit here, only the grace."""
+    """A second copy of a segment, and one that was cut off in the middle; what nobody has stays."""
     (receipt,) = commit_segments(lake, [archive_segment(jobs[0])])
-    before = object_store.names()
-    whole = archive_segment(jobs[1]).data_file.removeprefix("s3://")
-    cut = f"{whole.rpartition('-')[0]}-{new_attempt()}.parquet"
+    twin = archive_segment(jobs[0]).data_file.removeprefix("s3://")
+    cut = f"{twin.rpartition('-')[0]}-{new_attempt()}.parquet"
+    orphan = archive_segment(jobs[1]).data_file.removeprefix("s3://")
     client = object_store.client()
-    with client.open_input_stream(whole) as source, client.open_output_stream(cut) as sink:
+    with client.open_input_stream(twin) as source, client.open_output_stream(cut) as sink:
         sink.write(source.read(1000))
-    orphans = {whole, cut}
+
+    def pass_over(**more: int) -> Collection:
+        return collect(lake, grace_ms=UNLOCKED_GRACE_MS, delete=True, **more)
+
+    def names() -> set[str]:
+        return {f"{BUCKET}/{name}" for name in object_store.names()}
+
     with pytest.raises(BadInputError, match="no lock"):
-        collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=True)
-    young = collect(lake, grace_ms=UNLOCKED_GRACE_MS, now_ms=time.time_ns() // 1_000_000, delete=True)
-    assert (young.garbage, young.young_count) == ((), len(orphans))
-    found = collect(lake, grace_ms=UNLOCKED_GRACE_MS, now_ms=FAR_FUTURE_MS, delete=True)
-    assert {file.path for file in found.deleted} == orphans
-    assert {file.kind for file in found.garbage} == {GarbageKind.DATA_FILE}
-    assert object_store.names() & {name.removeprefix(f"{BUCKET}/") for name in orphans} == set()
-    assert before <= object_store.names()
+        collect(lake, grace_ms=UNLOCKED_GRACE_MS - 1, delete=True)
+    assert (pass_over().garbage, pass_over().young_count) == ((), 3)
+    for path in (twin, cut, orphan):
+        _make_old(object_store, path, days=2)
+    first = pass_over()
+    assert {file.path for file in first.taken} == {twin, cut}
+    assert {file.path for file in first.orphans} == {orphan}
+    assert {twin, cut, orphan} <= names()
+
+    assert (pass_over(trash_ms=0).deleted, pass_over().waiting_count) == ((), 2)
+    assert set(undo(lake.config).paths) == {twin, cut}
+    second = pass_over()
+    assert {file.path for file in second.taken} == {twin, cut}
+    (listed,) = (name for name in names() if second.moment in name)
+    _make_old(object_store, listed, days=2)
+    changed = client.open_output_stream(cut)
+    changed.write(b"another attempt's")
+    changed.close()
+    assert {file.path for file in pass_over(trash_ms=0).deleted} == {twin}
+    assert twin not in names()
+    assert {cut, orphan} <= names()
+    assert not [name for name in names() if second.moment in name]
+
     assert broken_receipts(lake, [receipt], read_files=True) == {}
     commit_segments(lake, [archive_segment(job) for job in jobs])
     check_exactly_once(lake)

@@ -24,7 +24,8 @@ from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import GarbageKind, collect
+from storage_engine.lake.garbage import collect
+from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
@@ -43,7 +44,6 @@ LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 SEGMENT_BYTES = 8 << 20
 PYTHON_WORKER = "storage_engine.spark.python_daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-FAR_FUTURE_MS = 1 << 43
 
 
 @pytest.fixture(autouse=True)
@@ -100,11 +100,11 @@ def _assert_each_is_there_once(lake: Lake, paths: list[Path], target: Path) -> N
 
 
 def _assert_nothing_is_left_but_garbage(lake: Lake) -> None:
-    """Every file below the tables is referred to, or found and removed by the collector."""
-    found = collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=True)
-    assert found.deleted == found.garbage
-    assert found.unknown == ()
-    assert collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=False).garbage == ()
+    """Every file below the tables is needed, or found and taken by the collector."""
+    found = collect(lake, grace_ms=0, delete=True)
+    assert found.taken == found.garbage
+    assert (found.orphans, found.unknown) == ((), ())
+    assert collect(lake, grace_ms=0, delete=False).garbage == ()
 
 
 def _partials(lake: Lake) -> list[Path]:
@@ -230,8 +230,8 @@ def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_ru
         [sys.executable, "-c", DRIVER, str(tmp_path / "request.json"), dies_at], timeout=300, check=False
     )
     assert driver.returncode == -signal.SIGKILL
-    found = collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=False)
-    assert {file.kind for file in found.garbage} == expected
+    found = collect(lake, grace_ms=0, delete=False)
+    assert {file.kind for file in (*found.garbage, *found.orphans)} == expected
     archive_all(lake, jobs)
     _assert_each_is_there_once(lake, segments[:2], tmp_path / "restored")
     _assert_nothing_is_left_but_garbage(lake)

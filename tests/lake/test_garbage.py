@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.exceptions import (
@@ -15,163 +16,369 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StorageEngineError,
 )
+from storage_engine.lake import receipt_commit
 from storage_engine.lake.archive import archive_all, archive_segment
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.commit_lock import LOCK_NAME, committing
-from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import Collection, GarbageKind, collect
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.commit_lock import committing
+from storage_engine.lake.garbage import Collection, collect, orphans, undo
+from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
+from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.identity import COPY_OF_PROPERTY
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.reproof import reprove
 from storage_engine.lake.staging import publish
-from tests.lake.conftest import MakeJobs
-from tests.lakes import path_of
+from storage_engine.lake.tables import MESSAGES
+from storage_engine.lake.writing import TAKEN_OVER_PROPERTY
+from storage_engine.model.receipt import Receipt
+from tests.lake.conftest import Fingerprint, MakeJobs
+from tests.lake.garbage_helpers import collected, expire_snapshots, local, make_old, names, root_of
 
 HOUR_MS = 3_600_000
-FAR_FUTURE_MS = 1 << 43
 
 
-def _collect(lake: Lake, *, delete: bool = False) -> Collection:
-    """Without a grace: everything counts as old."""
-    return collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=delete)
+def _data_file(lake: Lake, row: Receipt) -> Path:
+    return local(data_file_of(lake.messages(), row))
 
 
-def _root(lake: Lake) -> Path:
-    root = local_path(lake.messages().location())
-    assert root is not None
-    return root
+def _second_copy(lake: Lake, row: Receipt, attempt: str = "01234567") -> Path:
+    """A copy of a segment's data file as another attempt would have named it."""
+    file = _data_file(lake, row)
+    copy = file.with_name(f"{file.stem}-{attempt}.parquet")
+    shutil.copyfile(file, copy)
+    return copy
 
 
-def _files(lake: Lake) -> set[str]:
-    return {str(path) for path in _root(lake).parent.rglob("*") if path.is_file()}
+@pytest.fixture
+def rows(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
+    """The first segment is archived."""
+    return archive_all(lake, make_jobs(lake, segments[0]))
 
 
-def test_a_lake_in_order_has_no_garbage(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
-    archive_all(lake, make_jobs(lake, *segments[1:]))
-    before = _files(lake)
-    assert _collect(lake, delete=True) == Collection((), (), 0, ())
-    assert _files(lake) == before
-
-
-def test_what_dead_attempts_left_is_listed_and_removed_only_when_asked(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+def test_a_lake_in_order_has_no_garbage(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, rows: tuple[Receipt, ...], fingerprint: Fingerprint
 ) -> None:
-    rows = archive_all(lake, make_jobs(lake, segments[0]))
+    archive_all(lake, make_jobs(lake, *segments[1:]))
+    collected(lake, delete=True)
+    before = fingerprint(root_of(lake.messages()).parent)
+    assert collected(lake, delete=True) == Collection()
+    assert fingerprint(root_of(lake.messages()).parent) == before
+
+
+def test_what_dead_attempts_left_goes_where_it_is_in_the_lake_already_and_is_an_orphan_where_it_is_not(
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    rows: tuple[Receipt, ...],
+    fingerprint: Fingerprint,
+) -> None:
     staged, published = (archive_segment(job) for job in make_jobs(lake, *segments[1:]))
     publish([published])
-    metadata = _root(lake) / "metadata"
-    newest = int(Path(lake.messages().metadata_location).name.partition("-")[0])
-    failed = f"{newest + 1:05d}-x.metadata.json"
-    for name in (failed, "snap-1-0-x.avro", "x-m0.avro"):
-        (metadata / name).write_bytes(b"left by a commit that failed")
-    (_root(lake) / "data" / "README").write_text("somebody's")
-    before = _files(lake)
-    found = _collect(lake)
-    assert {(Path(file.path).name, file.kind) for file in found.garbage} == {
-        (Path(staged.staged_file).name, GarbageKind.STAGED),
-        (Path(published.staged_file).name, GarbageKind.STAGED),
-        (Path(published.data_file).name, GarbageKind.DATA_FILE),
-        (failed, GarbageKind.METADATA),
-        ("snap-1-0-x.avro", GarbageKind.MANIFEST_LIST),
-        ("x-m0.avro", GarbageKind.MANIFEST),
+    twin, other_twin = _second_copy(lake, rows[0]), _second_copy(lake, rows[0], "89abcdef")
+    other_twin = other_twin.rename(f"{other_twin}.0123.partial")
+    torn = twin.with_name(f"{Path(published.data_file).name}.4567.partial")
+    torn.write_bytes(b"PAR1 that never got a footer")
+    metadata = root_of(lake.messages()) / "metadata"
+    failed = metadata / "00009-failed.metadata.json"
+    shutil.copyfile(local(lake.messages().metadata_location), failed)
+    empty, odd = metadata / "x-m0.avro", metadata / "y-m0.avro"
+    empty.touch()
+    readme = root_of(lake.messages()) / "data" / "README"
+    readme.write_text("somebody's")
+    before = fingerprint(root_of(lake.messages()))
+    found = collected(lake)
+    going = {
+        twin.name: GarbageKind.DATA_FILE,
+        other_twin.name: GarbageKind.STAGED,
+        torn.name: GarbageKind.STAGED,
+        failed.name: GarbageKind.METADATA,
+        empty.name: GarbageKind.MANIFEST,
     }
-    assert found.garbage_bytes == sum(Path(file.path).stat().st_size for file in found.garbage)
-    assert found.unknown == (str(_root(lake) / "data" / "README"),)
-    assert (found.deleted, _files(lake)) == ((), before)
-    removed = _collect(lake, delete=True)
-    assert removed.deleted == removed.garbage == found.garbage
-    assert _files(lake) - {str(_root(lake) / LOCK_NAME)} == (
-        before - {file.path for file in found.garbage} - {str(_root(lake) / LOCK_NAME)}
-    )
-    assert broken_receipts(lake, rows) == {}
+    live = data_file_of(lake.messages(), rows[0])
+    assert {Path(file.path).name: file.kind for file in found.garbage} == going
+    assert {file.twins for file in found.garbage if file.path == str(twin)} == {(live,)}
+    kept = {Path(file).name for file in (staged.staged_file, published.staged_file, published.data_file)}
+    assert names(found.orphans) == kept
+    assert all("has no receipt of it" in file.reason for file in found.orphans)
+    assert (found.unknown, found.taken, found.moment) == ((str(readme),), (), "")
+    clock = {".storage-engine-clock"}
+    assert {k: v for k, v in fingerprint(root_of(lake.messages())).items() if k not in clock} == before
+    assert {Path(orphan.location).name for orphan in orphans(lake)} == kept
+
+    taken = collected(lake, delete=True)
+    assert taken.taken == taken.garbage == found.garbage
+    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert collected(lake).waiting_count == len(going)
+    assert undo(lake.config, taken.moment).moments == (taken.moment,)
+    after = fingerprint(root_of(lake.messages()))
+    assert {name: after[name] for name in before} == before
+
+    odd.write_bytes(b"no Avro")
+    found = collected(lake)
+    assert {torn.name, failed.name} <= names(found.garbage)
+    assert twin.name in names(found.orphans)
+    assert any("y-m0.avro could name it, and that can't be read" in file.reason for file in found.orphans)
 
 
-def test_what_is_younger_than_the_grace_is_left_alone(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+def test_what_is_in_the_trash_for_long_enough_goes_for_good_while_its_twin_is_sound(
+    lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
-    old, young = (
-        Path(archive_segment(job).staged_file.removeprefix("file://"))
-        for job in make_jobs(lake, *segments[1:])
-    )
-    now_ms = young.stat().st_mtime_ns // 1_000_000
-    os.utime(old, ns=(0, (now_ms - 25 * HOUR_MS) * 1_000_000))
-    found = collect(lake, grace_ms=24 * HOUR_MS, now_ms=now_ms, delete=True)
-    assert [file.path for file in found.deleted] == [str(old)]
-    assert found.young_count == 1
+    twin = _second_copy(lake, rows[0])
+    moment = collected(lake, delete=True).moment
+    trashed = root_of(lake.messages()) / f".storage-engine-trash/{moment}/data/store_id=store-1/{twin.name}"
+    live = _data_file(lake, rows[0])
+    sound = live.read_bytes()
+    live.write_bytes(sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:])
+    (orphan,) = collected(lake, delete=True, trash_ms=0).orphans
+    assert orphan.path == str(trashed)
+    assert "SHA-256" in orphan.reason
+    live.write_bytes(sound)
+    assert collected(lake, delete=True, trash_ms=HOUR_MS).waiting_count == 1
+    assert collected(lake, trash_ms=0).due == collected(lake, delete=True, trash_ms=0).deleted != ()
+    assert not trashed.parents[2].exists()
+
+
+def test_a_second_copy_stays_while_the_live_file_is_damaged_or_lost(
+    lake: Lake, rows: tuple[Receipt, ...]
+) -> None:
+    twin, live = _second_copy(lake, rows[0]), _data_file(lake, rows[0])
+    sound = live.read_bytes()
+    for damage in (sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:], sound[:-1], None):
+        live.unlink()
+        if damage is not None:
+            live.write_bytes(damage)
+        found = collected(lake, delete=True)
+        assert (found.taken, names(found.orphans)) == ((), {twin.name})
+        live.write_bytes(sound)
+    assert names(collected(lake, delete=True).taken) == {twin.name}
+
+
+def test_what_is_younger_than_the_grace_is_left_alone_by_the_time_of_the_place(
+    lake: Lake, rows: tuple[Receipt, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, young = _second_copy(lake, rows[0]), _second_copy(lake, rows[0], "89abcdef")
+    make_old(old)
+    a_year_ahead = time.time_ns() + 365 * 24 * HOUR_MS * 1_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: a_year_ahead)
+    monkeypatch.setattr(time, "time", lambda: a_year_ahead / 1e9)
+    found = collect(lake, grace_ms=24 * HOUR_MS, delete=True)
+    assert (names(found.taken), found.young_count) == ({old.name}, 1)
     assert young.exists()
 
 
-def test_files_of_an_expired_snapshot_go_but_never_those_a_receipt_names(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+def test_a_file_that_was_superseded_goes_once_no_snapshot_needs_it(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, rows: tuple[Receipt, ...]
 ) -> None:
-    rows = archive_all(lake, make_jobs(lake, segments[0]))
-    old = {str(path) for path in (_root(lake) / "metadata").glob("*.avro")}
-    lake.messages().delete("store_id = 'store-1'")
+    old = _data_file(lake, rows[0])
+    content = old.read_bytes()
+    old.write_bytes(content[:-1])
+    (again,) = archive_all(lake, make_jobs(lake, segments[0]))
+    old.write_bytes(content)
+    assert again.sequence == 1
+    assert collected(lake).garbage == ()
+    lists = {str(local(snapshot.manifest_list)) for snapshot in lake.messages().metadata.snapshots[:-1]}
+    expire_snapshots(lake.messages())
+    found = collected(lake, delete=True)
+    assert {str(old), *lists} <= {file.path for file in found.taken}
+    assert {file.kind for file in found.taken} == {
+        GarbageKind.DATA_FILE,
+        GarbageKind.MANIFEST,
+        GarbageKind.MANIFEST_LIST,
+    }
+    assert found.orphans == ()
+    assert broken_receipts(lake, [again], read_files=True) == {}
+
+
+def test_receipts_that_were_merged_into_another_file_go_and_one_whose_row_is_nowhere_else_stays(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipt_commit, "SMALL_FILES", 2)
+    for path in segments:
+        archive_all(lake, make_jobs(lake, path))
+    merged = set((root_of(lake.segments()) / "data/store_id=store-1").iterdir())
+    live = {local(task.file.file_path) for task in lake.segments().scan().plan_files()}
+    expire_snapshots(lake.segments())
+    table = pq.read_table(min(merged - live))
+    changed = table.set_column(
+        table.column_names.index("row_hash"), "row_hash", [["0" * 64] * table.num_rows]
+    )
+    lost = min(merged).with_name("lost.parquet")
+    pq.write_table(changed, lost)
+    found = collected(lake, delete=True)
+    assert {Path(f.path) for f in found.taken if f.kind is GarbageKind.RECEIPTS} == merged - live
+    assert names(found.orphans) == {lost.name}
+    assert len(receipts(lake, "store-1")) == len(segments)
+
+
+def test_rows_that_another_engine_moved_free_the_old_file_once_they_are_proven_where_they_are(
+    lake: Lake, rows: tuple[Receipt, ...]
+) -> None:
+    old = _data_file(lake, rows[0])
     table = lake.messages()
-    expired = [s.snapshot_id for s in table.metadata.snapshots if s != table.current_snapshot()]
-    assert _collect(lake).garbage == ()
-    table.maintenance.expire_snapshots().by_ids(expired).commit()
-    found = _collect(lake, delete=True)
-    assert {file.path for file in found.deleted} >= {path for path in old if "snap-" in path}
-    assert {file.kind for file in found.deleted} <= {GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST}
-    assert path_of(lake, rows[0]).exists()
+    table.overwrite(table.scan().to_arrow())
+    expire_snapshots(lake.messages())
+    found = collected(lake)
+    assert old.name in names(found.orphans)
+    assert old.name not in names(found.garbage)
+    (moved,) = reprove(lake, "store-1", rows)
+    found = collected(lake, delete=True)
+    assert old.name in names(found.taken)
+    assert found.orphans == ()
+    assert broken_receipts(lake, [moved], read_files=True) == {}
 
 
-def test_a_file_of_a_table_that_cannot_be_read_is_never_removed(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+def test_a_file_of_another_engine_goes_only_with_the_very_rows_of_the_live_ones_and_after_a_day(
+    lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
-    archive_segment(make_jobs(lake, segments[1])[0])
-    (manifest,) = (_root(lake) / "metadata").glob("*-m0.avro")
-    content = manifest.read_bytes()
-    manifest.write_bytes(content[:100])
-    before = _files(lake)
+    table = lake.messages()
+    table.overwrite(table.scan().to_arrow())
+    (task,) = lake.messages().scan().plan_files()
+    compacted = local(task.file.file_path)
+    same, other = compacted.with_name("same.parquet"), compacted.with_name("other.parquet")
+    shutil.copyfile(compacted, same)
+    stored = pq.read_table(compacted)
+    bodies = [None if body is None else body[::-1] for body in stored["body"].to_pylist()]
+    column = stored.column_names.index("body")
+    changed = stored.set_column(column, stored.schema.field(column), [bodies])
+    pq.write_table(changed, other, store_schema=False)
+    reprove(lake, "store-1", rows)
+    assert collected(lake, delete=True).young_count == 2
+    for path in (same, other):
+        make_old(path)
+    found = collect(lake, grace_ms=HOUR_MS, delete=True)
+    assert "others than the live ones" in found.orphans[0].reason
+    assert (names(found.taken), names(found.orphans)) == ({same.name}, {other.name})
+    assert FOREIGN_GRACE_MS == 24 * HOUR_MS
+
+
+def test_a_file_that_a_link_leads_to_is_left_alone(lake: Lake, rows: tuple[Receipt, ...]) -> None:
+    live = _data_file(lake, rows[0])
+    alias = live.parent.with_name("store_id=store-2")
+    alias.symlink_to(live.parent)
+    link = live.with_name(f"{live.stem}-01234567.parquet")
+    link.symlink_to(live)
+    found = collected(lake, delete=True)
+    assert (found.taken, found.orphans) == ((), ())
+    assert set(found.unknown) == {str(link), *(str(alias / path.name) for path in live.parent.iterdir())}
+    assert broken_receipts(lake, rows, read_files=True) == {}
+
+
+def test_a_file_of_a_table_that_cannot_be_read_is_never_taken(
+    lake: Lake, rows: tuple[Receipt, ...], fingerprint: Fingerprint
+) -> None:
+    _second_copy(lake, rows[0])
+    (manifest,) = (root_of(lake.messages()) / "metadata").glob("*-m0.avro")
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    before = fingerprint(root_of(lake.messages()) / "data")
     with pytest.raises(LakeUnavailableError):
-        _collect(lake, delete=True)
-    assert _files(lake) - before <= {str(_root(lake) / LOCK_NAME)}
-    assert before <= _files(lake)
+        collected(lake, delete=True)
+    assert fingerprint(root_of(lake.messages()) / "data") == before
 
 
 def test_a_warehouse_that_is_not_where_the_catalog_says_is_refused(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+    lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
-    current = Path(lake.messages().metadata_location.removeprefix("file://"))
-    shutil.copy(current, current.with_name("elsewhere"))
-    current.unlink()
+    current = local(lake.messages().metadata_location)
+    current.rename(current.with_name("elsewhere"))
     with pytest.raises(LakeUnavailableError):
-        _collect(lake, delete=True)
+        collected(lake, delete=True)
 
 
-def test_a_catalog_that_was_put_back_from_an_older_copy_is_refused(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+def test_a_file_that_the_catalog_names_again_is_kept_in_the_trash_and_put_back(
+    lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    first, second, third = segments
-    archive_all(lake, make_jobs(lake, first))
-    catalog, copy = tmp_path / "lake" / "catalog.db", tmp_path / "copy.db"
-    shutil.copyfile(catalog, copy)
-    archive_all(lake, make_jobs(lake, second))
-    archive_all(lake, make_jobs(lake, third))
-    newest = Path(lake.messages().metadata_location).name
-    before = _files(lake)
-    copy.replace(catalog)
-    with pytest.raises(LakeIdentityError, match=r"found only up to 00001-.*put back from an older copy"):
-        open_lake(lake.config)
-    # Neither does it work through what was opened before.
-    for delete in (False, True):
-        with pytest.raises(LakeUnavailableError, match=f"found .*{newest}.*put back from an older copy"):
-            _collect(lake, delete=delete)
-    assert _files(lake) == before
+    """Putting back needs no table that can be read."""
+    moment = "20260101T000000Z-00000000"
+    current = local(lake.messages().metadata_location)
+    trashed = root_of(lake.messages()) / f".storage-engine-trash/{moment}/metadata/{current.name}"
+    trashed.parent.mkdir(parents=True)
+    current.rename(trashed)
+    with pytest.raises(LakeUnavailableError):
+        lake.messages()
+    assert undo(lake.config).paths == (str(current),)
+    assert broken_receipts(lake, rows) == {}
+    with pytest.raises(BadInputError, match=f"expected a pass {moment}"):
+        undo(lake.config, moment)
+
+
+def test_a_copy_that_nobody_promoted_is_listed_and_not_changed(lake: Lake, rows: tuple[Receipt, ...]) -> None:
+    twin = _second_copy(lake, rows[0])
+    with lake.segments().transaction() as transaction:
+        transaction.set_properties({COPY_OF_PROPERTY: "another lake"})
+    assert names(collected(lake).garbage) == {twin.name}
+    with pytest.raises(LakeIdentityError, match="copy of another lake"):
+        collected(lake, delete=True)
+    assert twin.exists()
+
+
+def test_for_a_grace_after_an_older_lake_got_its_identity_nothing_is_taken(
+    lake: Lake, rows: tuple[Receipt, ...]
+) -> None:
+    twin = _second_copy(lake, rows[0])
+    make_old(twin)
+    now_ms = time.time_ns() // 1_000_000
+    with lake.segments().transaction() as transaction:
+        transaction.set_properties({TAKEN_OVER_PROPERTY: str(now_ms - 23 * HOUR_MS)})
+    with pytest.raises(LakeUnavailableError, match="taken over"):
+        collect(lake, grace_ms=24 * HOUR_MS, delete=True)
+    assert names(collect(lake, grace_ms=22 * HOUR_MS, delete=True).taken) == {twin.name}
+
+
+def test_receipts_that_end_before_what_somebody_knows_are_refused(
+    lake: Lake, rows: tuple[Receipt, ...]
+) -> None:
+    twin = _second_copy(lake, rows[0])
+    for head in (ChainHead(1, "0" * 64), ChainHead(0, "0" * 64)):
+        with pytest.raises(LakeIdentityError, match="lake rebuild"):
+            collect(lake, grace_ms=0, delete=True, known_heads={"store-1": [head]})
+    assert twin.exists()
+    known = ChainHead(0, rows[0].row_hash)
+    assert collect(lake, grace_ms=0, delete=True, known_heads={"store-1": [known]}).taken
+
+
+def test_a_file_that_the_table_has_without_a_receipt_is_told_to_who_rebuilds(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("storage_engine.lake.commit.prepare_receipts", die)
+    with pytest.raises(Killed):
+        archive_all(lake, make_jobs(lake, segments[0]))
+    (live,) = (orphan for orphan in orphans(lake) if orphan.is_live)
+    assert (live.table, live.kind) == (MESSAGES, GarbageKind.DATA_FILE)
+    assert local(live.location).exists()
+    assert all(file.kind is GarbageKind.STAGED for file in collected(lake).orphans)
+
+
+def test_two_collections_at_once_take_each_file_once(lake: Lake, rows: tuple[Receipt, ...]) -> None:
+    copies = {_second_copy(lake, rows[0], f"{number:08x}").name for number in range(20)}
+    found: list[Collection] = []
+    collectors = [
+        threading.Thread(target=lambda: found.append(collected(lake, delete=True))) for _ in range(2)
+    ]
+    for collector in collectors:
+        collector.start()
+    for collector in collectors:
+        collector.join()
+    taken = [Path(file.path).name for collection in found for file in collection.taken]
+    assert (len(taken), set(taken)) == (len(copies), copies)
+    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert len(undo(lake.config).paths) == len(copies)
 
 
 def test_where_there_is_no_lock_a_file_is_left_alone_for_a_day(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.garbage.local_path", lambda _: None)
+    monkeypatch.setattr("storage_engine.lake.garbage_files.local_path", lambda _: None)
     with pytest.raises(BadInputError, match="expected a grace of at least 24 hours, found 23"):
-        collect(lake, grace_ms=23 * HOUR_MS, now_ms=FAR_FUTURE_MS, delete=True)
-    assert collect(lake, grace_ms=24 * HOUR_MS, now_ms=FAR_FUTURE_MS, delete=True).deleted == ()
-    assert collect(lake, grace_ms=0, now_ms=FAR_FUTURE_MS, delete=False).garbage == ()
+        collect(lake, grace_ms=23 * HOUR_MS, delete=True)
+    assert collect(lake, grace_ms=24 * HOUR_MS, delete=True).taken == ()
+    assert collect(lake, grace_ms=0, delete=False).garbage == ()
 
 
 def test_nothing_is_removed_while_somebody_commits(
@@ -181,7 +388,7 @@ def test_nothing_is_removed_while_somebody_commits(
     proven = archive_segment(make_jobs(lake, segments[1])[0])
     monkeypatch.setattr("storage_engine.lake.commit_lock._REMOVE_PATIENCE_SECONDS", 0)
     with committing(lake), pytest.raises(LakeUnavailableError, match="somebody commits to it"):
-        _collect(lake, delete=True)
+        collected(lake, delete=True)
     assert Path(proven.staged_file.removeprefix("file://")).exists()
 
 
@@ -232,11 +439,11 @@ def test_collecting_without_a_grace_beside_archivers_loses_nothing_that_was_comm
     archiver = threading.Thread(target=archive)
     archiver.start()
     while archiver.is_alive():
-        _collect(lake, delete=True)
+        collected(lake, delete=True)
     assert all(isinstance(failure, LakeUnavailableError) for failure in failures), failures
     for number in range(4):
         assert broken_receipts(lake, receipts(lake, f"store-{number}")) == {}
     for job in jobs:
         archive_all(lake, job)
     assert sum(len(receipts(lake, f"store-{n}")) for n in range(4)) == len(jobs)
-    assert _collect(lake).garbage == ()
+    assert collected(lake).garbage == ()
