@@ -144,6 +144,11 @@ class Journal:
     def find_store(self, real_path: str) -> StoreRecord | None:
         return self._database.read(lambda connection: _store(connection, stores.c.real_path == real_path))
 
+    def stores(self) -> tuple[StoreRecord, ...]:
+        """Return every store that the journal knows."""
+        rows = self._database.read(lambda connection: connection.execute(select(stores)).all())
+        return tuple(StoreRecord(**row._mapping) for row in rows)
+
     def add_store(
         self, real_path: str, broker: str, *, store_id: str | None = None, lineage: int = 1
     ) -> StoreRecord:
