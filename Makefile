@@ -63,6 +63,7 @@ fuzz: install  ## Decode FUZZ_INPUTS mutated frames (default 10 million): no cra
 stress: install  ## Kill a run before each durable operation, kill at random, cut the power after each; hours
 	STORAGE_ENGINE_KILLS=1000000 $(BIN)/python -m pytest tests/retention/test_kill.py
 	STORAGE_ENGINE_KILL_ROUNDS=200 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/lake/test_random_kills.py
+	STORAGE_ENGINE_COMMAND_KILLS=1000000 $(BIN)/python -m pytest tests/lake/test_command_kills.py
 	STORAGE_ENGINE_POWER_CUTS=1000000 $(BIN)/python -m pytest tests/retention/test_power_loss.py
 	STORAGE_ENGINE_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/integration/test_spark_clusters.py
 	STORAGE_ENGINE_BESIDE_KILLS=150 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/test_beside_kill.py

@@ -23,6 +23,7 @@ COMMANDS = {
     "init-lake": ("init_lake", "Make a new lake."),
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),
+    "lake": ("lakes", "What a lake is; move, copy, rebuild one."),
     "restore": ("restore", "Bring archived segments back as identical files."),
     "gc": ("garbage", "Take from the lake what it holds twice."),
     "export": ("restore", "Write archived messages into a file."),

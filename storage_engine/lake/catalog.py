@@ -19,10 +19,18 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
 )
 from storage_engine.lake.catalog_connections import REST_CATALOG, sql_engine, sql_url
+from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors
-from storage_engine.lake.identity import catalog_identity, check_containment, check_mark, copy_of, lake_id_of
+from storage_engine.lake.identity import (
+    catalog_identity,
+    check_below_warehouse,
+    check_containment,
+    check_mark,
+    copy_of,
+    lake_id_of,
+)
 from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
     COMMIT_RETRIES_PROPERTY,
@@ -142,6 +150,12 @@ def _load_catalog(config: LakeConfig) -> Catalog:
 
 def _check(lake: Lake) -> None:
     try:
+        if isinstance(lake.catalog, SqlCatalog):
+            # Before the metadata is opened: that of a plain copy may be gone where the original went on.
+            with lake_errors(lake.location, "read the catalog"):
+                found = metadata_locations(lake.catalog, lake.config.namespace)
+            for name, location in found.items():
+                check_below_warehouse(lake.config, name, location)
         messages, segments = lake.tables()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):

@@ -40,7 +40,7 @@ def committing(lake: Lake) -> Iterator[None]:
 
     :raises LakeUnavailableError: somebody removes files for ten minutes already, or the lock can't be had.
     """
-    with _held(lake, fcntl.LOCK_SH, _COMMIT_PATIENCE_SECONDS):
+    with _held(lake.messages().location(), fcntl.LOCK_SH, _COMMIT_PATIENCE_SECONDS):
         yield
 
 
@@ -50,13 +50,24 @@ def nobody_commits(lake: Lake) -> Iterator[None]:
 
     :raises LakeUnavailableError: somebody commits, or the lock can't be had; nothing was removed.
     """
-    with _held(lake, fcntl.LOCK_EX, _REMOVE_PATIENCE_SECONDS):
+    with nobody_commits_at(lake.messages().location()):
         yield
 
 
 @contextmanager
-def _held(lake: Lake, operation: int, patience_seconds: int) -> Iterator[None]:
-    root = local_path(lake.messages().location())
+def nobody_commits_at(location: str) -> Iterator[None]:
+    """Hold off commits to a lake that may not be openable yet.
+
+    :param location: where the files of ``messages`` lie.
+    :raises LakeUnavailableError: as :func:`nobody_commits` does.
+    """
+    with _held(location, fcntl.LOCK_EX, _REMOVE_PATIENCE_SECONDS):
+        yield
+
+
+@contextmanager
+def _held(location: str, operation: int, patience_seconds: int) -> Iterator[None]:
+    root = local_path(location)
     if root is None:
         yield
         return

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import make_url, text
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
@@ -35,6 +37,12 @@ COPY_OF_PROPERTY = "storage-engine.copy-of"
 
 ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""
+
+COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
+"""Of both tables of a copy: JSON object, by store sequence and hash of the last receipt at that moment."""
+
+PROMOTED_PROPERTY = "storage-engine.promoted"
+"""Of both tables of a copy that was promoted: JSON object, who did it, when, why, and of what it was one."""
 
 MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 
@@ -89,8 +97,8 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
     if isinstance(catalog, SqlCatalog):
         url = make_url(uri)
         if catalog.engine.dialect.name == "sqlite":
-            where = f"sqlite:{os.path.realpath(url.database or '')}"
-        elif catalog.engine.dialect.name == "postgresql":
+            return sqlite_identity(config, url.database or "")
+        if catalog.engine.dialect.name == "postgresql":
             with catalog.engine.connect() as connection:
                 where = "postgresql:" + "/".join(map(str, connection.execute(_POSTGRES_IDENTITY).one()))
         else:
@@ -98,6 +106,11 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
         return f"{where} {config.name} {config.namespace}"
     prefix = config.properties.get("prefix", "")
     return f"rest:{uri.rstrip('/')} {config.properties.get('warehouse', '')} {prefix} {config.namespace}"
+
+
+def sqlite_identity(config: LakeConfig, file: str) -> str:
+    """The same of a catalog in a SQLite file, which need not be there yet."""
+    return f"sqlite:{os.path.realpath(file)} {config.name} {config.namespace}"
 
 
 def read_mark(table: Table) -> Mark | None:
@@ -132,8 +145,16 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
     """
     mark = Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
     if read_mark(table) != mark:
-        data = json.dumps(to_jsonable(mark), indent=1).encode()
-        replace_small_file(table.io, mark_location(table.location()), data)
+        put_mark(table.io, table.location(), mark)
+
+
+def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
+    """Write a mark below a table's location, in the place of what is there.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
+    data = json.dumps(to_jsonable(mark), indent=1).encode()
+    replace_small_file(file_io, mark_location(table_location), data)
 
 
 def mark_location(table_location: str) -> str:
@@ -146,14 +167,23 @@ def check_containment(config: LakeConfig, table: Table) -> None:
 
     :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
     """
+    check_below_warehouse(config, table.name()[-1], table.location())
+
+
+def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
+    """The same for a table, or a metadata file of it, that isn't opened yet.
+
+    :param name: of the table.
+    :raises LakeIdentityError: it lies elsewhere.
+    """
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.startswith("/"):
         # A REST catalog's warehouse is a name.
         return
-    if not is_below(table.location(), warehouse):
+    if not is_below(location, warehouse):
         raise LakeIdentityError(
-            f"lake {config.location}: expected its table {table.name()[-1]} below the warehouse, found it at "
-            f"{table.location()}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
+            f"lake {config.location}: expected its table {name} below the warehouse, found it at "
+            f"{location}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
             "changed. Run storage-engine lake relocate on this one, which looks at its files and changes "
             "nothing at the other place; storage-engine lake copy makes copies that need no such step."
         )
@@ -210,14 +240,20 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
         )
     if lake_id is None and not mark.pending:
         return _older(mark, table)
-    known = {_name(entry.metadata_file) for entry in table.metadata.metadata_log}
-    if mark.metadata == _name(table.metadata_location) or mark.metadata in known:
-        return ""
-    oldest = min(map(metadata_version, known), default=-1)
-    if 0 <= metadata_version(mark.metadata) < oldest:
-        # Others have committed so often since that the log has forgotten it.
-        return ""
-    return _older(mark, table)
+    return "" if knows(table.metadata, table.metadata_location, mark.metadata) else _older(mark, table)
+
+
+def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
+    """Whether a table's metadata came after another metadata file, or is that one.
+
+    :param location: of the metadata file.
+    :param file_name: name of the other one.
+    """
+    known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
+    if file_name == _name(location) or file_name in known:
+        return True
+    # Others may have committed so often since that the log has forgotten it.
+    return 0 <= metadata_version(file_name) < min(map(metadata_version, known), default=-1)
 
 
 def metadata_version(location: str) -> int:

@@ -66,14 +66,18 @@ def make_lake(config: LakeConfig) -> Lake:
     file = sqlite_file_of(config)
     with CHANGE_LOCK:
         if file is not None:
-            _make_sqlite_file(file)
+            make_sqlite_file(file)
         lake = connect(config)
         with lake_errors(config.location, "make the lake"):
             _make(lake)
     return open_lake(config)
 
 
-def _make_sqlite_file(file: Path) -> None:
+def make_sqlite_file(file: Path) -> None:
+    """Make an empty catalog file, durably, with its directory, where there is none.
+
+    :raises LakeUnavailableError: it can't be made.
+    """
     with lake_errors(str(file), "make the catalog"):
         make_dirs(file.parent)
         new_sqlite_file(file)
@@ -85,7 +89,7 @@ def _make(lake: Lake) -> None:
     catalog, namespace = lake.catalog, lake.config.namespace
     locations = _locations(lake)
     for location in locations.values():
-        _check_empty(lake, location)
+        check_empty(lake.config, location, lake.catalog_id)
     with _claimed(lake, locations.values()):
         if isinstance(catalog, SqlCatalog):
             try:
@@ -140,14 +144,15 @@ def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[Tab
         yield table
 
 
-def _check_empty(lake: Lake, location: str) -> None:
+def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
     """Make sure that no lake lies at a location. What an attempt left that was killed is no lake.
 
+    :param catalog_id: identity of the catalog that may have left it; None: no mark is one's own.
     :raises LakeIdentityError: one does.
     """
-    file_io = load_file_io(lake.config.file_io_properties, location)
+    file_io = load_file_io(config.file_io_properties, location)
     for file in list_files(file_io, location):
-        if fault := _fault(file_io, lake, location, file):
+        if fault := _fault(file_io, catalog_id, location, file):
             raise LakeIdentityError(
                 f"{location}: expected an empty place for a new lake, found {fault}. Nothing was created. If "
                 "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
@@ -163,19 +168,19 @@ def _check_only(lake: Lake, table: Table) -> None:
     if table.current_snapshot() is not None:
         return
     try:
-        _check_empty(lake, table.location())
+        check_empty(lake.config, table.location(), lake.catalog_id)
     except LakeIdentityError:
         lake.catalog.drop_table(table.name())
         raise
 
 
-def _fault(file_io: FileIO, lake: Lake, location: str, file: ListedFile) -> str:
+def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedFile) -> str:
     name = file.inside.rpartition("/")[2]
     whole = f"{location}/{file.inside}"
     if name == MARK_NAME:
         data = read_small_file(file_io, whole)
         # Our own, from an attempt that was killed, is no other lake's.
-        if data is None or parse_mark(data, whole).catalog == lake.catalog_id:
+        if data is None or parse_mark(data, whole).catalog == catalog_id:
             return ""
         return f"the mark {file.path}"
     if file.inside.startswith("data/") and not file.is_ours:
@@ -212,7 +217,7 @@ def _claimed(lake: Lake, locations: Iterable[str]) -> Iterator[None]:
                         "another warehouse or namespace; if that attempt was killed, remove the file and "
                         "run again."
                     )
-            _check_empty(lake, location)
+            check_empty(lake.config, location, lake.catalog_id)
         yield
     finally:
         for file_io, claim in claims:

@@ -61,5 +61,6 @@ def make_advice(config: LakeConfig) -> str:
     arguments = f"--lake {file.parent}" if local and file else "--conn-id ID, of the store's connection"
     return (
         "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
-        f"init-lake {arguments}."
+        f"init-lake {arguments}. Where the warehouse is there and the catalog is lost, run storage-engine "
+        "lake rebuild."
     )

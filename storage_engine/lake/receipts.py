@@ -189,10 +189,11 @@ def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
     """Rows in the order of the chain."""
     with metadata_errors(table.location(), "read receipts"):
         rows = table.scan(row_filter=where).to_arrow().to_pylist()
-    return tuple(sorted(map(_receipt, rows), key=lambda r: r.sequence))
+    return tuple(sorted(map(receipt_of_row, rows), key=lambda r: r.sequence))
 
 
-def _receipt(row: dict[str, Any]) -> Receipt:
+def receipt_of_row(row: dict[str, Any]) -> Receipt:
+    """Return a row of the table as a receipt."""
     # A table that an older version made may lack columns that have no value in its rows.
     fields: dict[str, Any] = {name: row.get(name) for name in Receipt.__dataclass_fields__}
     return Receipt(**fields)

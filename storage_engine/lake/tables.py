@@ -177,11 +177,19 @@ def check_version(table: Table) -> None:
     """
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """
-    found = table.properties.get(SCHEMA_VERSION_PROPERTY, "")
+    check_version_of(table.location(), table.properties)
+
+
+def check_version_of(location: str, properties: Mapping[str, str]) -> None:
+    """The same of a table that isn't loaded.
+
+    :raises BadInputError: the table's schema has a major version that this code doesn't know.
+    """
+    found = properties.get(SCHEMA_VERSION_PROPERTY, "")
     if found.partition(".")[0] not in READABLE_MAJORS:
         known = ".x or ".join(READABLE_MAJORS)
         raise BadInputError(
-            f"lake table {table.location()}: expected schema version {known}.x, found {found or 'none'}. "
+            f"lake table {location}: expected schema version {known}.x, found {found or 'none'}. "
             "Nothing was changed. Use the release of storage-engine that made it, or a later one, on every "
             "host that opens this lake; or another lake."
         )

@@ -112,6 +112,14 @@ def _take_over(lake: Lake) -> None:
             )
     for table in (messages, segments):
         _check_only_catalog(table)
+    give_identity(lake)
+
+
+def give_identity(lake: Lake) -> None:
+    """Give a lake of version 1 its UUID, marks and columns. To be called while nobody else commits.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
     for _ in range(_ATTEMPTS):
         lake_id = _chosen_id(lake)
         for table, schema in _schemas(lake):

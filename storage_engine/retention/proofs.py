@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import copy_of
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.plan import Decision
@@ -127,12 +128,14 @@ def read_proofs(
         written, and its marks are brought up to date.
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param looked: called after each receipt whose files were read, which may take long.
+    :return: a lake that is a copy counts as one that can't be asked.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
             lake = open_lake(config)
+            _refuse_copy(lake)
             if to_delete:
                 ready_to_write(lake)
                 mark_commits(lake)
@@ -192,6 +195,20 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. {listed}"
     )
+
+
+def _refuse_copy(lake: Lake) -> None:
+    """A copy is made to outlive its lake: it is no second place for what the lake has, and takes nothing.
+
+    :raises LakeIdentityError: it is one.
+    """
+    original = copy_of(lake.segments())
+    if original is not None:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, which "
+            "proves nothing for a release. Nothing was changed. Name that lake, or a second lake of its own; "
+            "if that lake is gone for good, run storage-engine lake promote on the copy."
+        )
 
 
 def _read(

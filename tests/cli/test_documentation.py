@@ -12,17 +12,37 @@ from storage_engine.cli import COMMANDS, cli
 from storage_engine.cli.live_options import LIVE_OPTIONS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
-SECTIONS = dict(re.findall(r"^## `([a-z-]+)[^\n]*\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.M | re.S))
+SECTIONS = {
+    name.strip(): text
+    for name, text in re.findall(
+        r"^## `([a-z -]+)[^\n]*\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.M | re.S
+    )
+}
+
+
+def _every_command() -> dict[str, click.Command]:
+    """Commands by what is typed for them; one that groups others stands for these."""
+    found: dict[str, click.Command] = {}
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= {f"{name} {inner}": below for inner, below in command.commands.items()}
+        else:
+            found[name] = command
+    return found
+
+
+EVERY = _every_command()
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:
-    assert set(SECTIONS) == set(COMMANDS)
+    assert set(SECTIONS) == set(EVERY)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = EVERY[name]
     named = [p for p in command.params if isinstance(p, click.Option) and p not in LIVE_OPTIONS]
     options = {option for p in named for option in p.opts}
     assert set(re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M)) == options
@@ -35,18 +55,16 @@ def test_options_that_every_store_takes_are_named_once() -> None:
     assert set(re.findall(r"^\| `(--[a-z-]+)", section[1], re.M)) == options
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_command_takes_a_running_broker_where_it_takes_a_store(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = EVERY[name]
     takes_store = any(p.name == "store" for p in command.params if isinstance(p, click.Argument))
     assert {p in command.params for p in LIVE_OPTIONS} == {takes_store}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_heading_names_every_argument_of_its_command(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = EVERY[name]
     heading = re.search(rf"^## `{name}([^`]*)`", DOCUMENT.read_text(), re.M)
     assert heading is not None
     arguments = [p.human_readable_name for p in command.params if isinstance(p, click.Argument)]

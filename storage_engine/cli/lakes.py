@@ -1,0 +1,174 @@
+"""lake: what a lake is, and what to do when it was moved, copied, or has lost its catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from storage_engine.cli.lake_output import print_info, print_rebuilt
+from storage_engine.cli.options import journal_of, json_option, lake_option, person
+from storage_engine.cli.output import print_json, progress
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.copying import copy_lake
+from storage_engine.lake.describing import describe
+from storage_engine.lake.promoting import promote as make_writable
+from storage_engine.lake.rebuilding import rebuild as rebuild_lake
+from storage_engine.lake.relocating import relocate as relocate_lake
+from storage_engine.retention.rebuild_heads import rebuild_heads
+from storage_engine.wording import bytes_text
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_directory_option = click.option(
+    "--lake",
+    "lake_dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    required=True,
+    help="Directory of the lake; its catalog need not be there.",
+)
+
+_take_over_option = click.option(
+    "--take-over",
+    is_flag=True,
+    help="Another catalog that names the same files is not to be used any more; it is refused from then on.",
+)
+
+
+@click.group()
+def lake() -> None:
+    """What a lake is; to move, copy and rebuild one."""
+
+
+@lake.command()
+@_directory_option
+@json_option
+def info(lake_dir: Path, as_json: bool) -> int:
+    """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
+    then why. Nothing is changed.
+    """
+    found = describe(LakeConfig.local(lake_dir))
+    if as_json:
+        print_json(found)
+    else:
+        print_info(found)
+    return 1 if found.refused else 0
+
+
+@lake.command()
+@lake_option()
+@_take_over_option
+@json_option
+def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
+    """Bring a lake's metadata to where its files are, after a plain copy or a move of its directory, after
+    its catalog was moved, or when a mark is lost.
+
+    Every file is looked at first. Where the original is still there, this one is a copy from then on, and
+    read-only. Nothing at the other place is changed.
+    """
+    with progress("Checking", None) as advance:
+        done = relocate_lake(LakeConfig.local(lake_dir), advance, take_over=take_over)
+    if as_json:
+        print_json(done)
+        return 0
+    if not done.changed:
+        click.echo(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
+        return 0
+    if done.former is not None:
+        click.echo(f"Relocated: {done.file_count} files, {bytes_text(done.file_bytes)}, each looked at.")
+        click.echo(f"Before: {done.former}")
+    if done.dropped_snapshots:
+        click.echo(
+            f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost)."
+        )
+    if done.other_catalog is not None:
+        click.echo(f"This catalog is the lake's now; {done.other_catalog} is refused from now on.")
+    if done.copy_of is not None:
+        click.echo(
+            f"Lake {done.lake_id} is a copy of {done.copy_of}, which is still there: it may be read, not "
+            "written. storage-engine lake promote makes it writable."
+        )
+    else:
+        click.echo(f"Lake {done.lake_id or 'without UUID'} is at {done.location}.")
+    return 0
+
+
+@lake.command("copy")
+@lake_option()
+@click.option(
+    "--to",
+    "target_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
+)
+@json_option
+def copy_command(lake_dir: Path, target_dir: Path, as_json: bool) -> int:
+    """Copy a lake: a backup that verifies on its own, has its own UUID, and is read-only.
+
+    Each data file is compared with its receipt on the way. Run again later, it copies what is new.
+    """
+    if not target_dir.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"expected a directory {target_dir.absolute().parent} to make the copy {target_dir.name!r} in, "
+            "found none. Make it, or mount its disk.",
+            param_hint="--to",
+        )
+    source = open_lake(LakeConfig.local(lake_dir))
+    done = copy_lake(source, LakeConfig.local(target_dir), partial(progress, "Copying"))
+    if as_json:
+        print_json(done)
+        return 0
+    click.echo(
+        f"Copied {done.file_count} files, {bytes_text(done.file_bytes)}; lake {done.lake_id} at "
+        f"{done.location} has {done.receipt_count} receipts of lake {done.copy_of}."
+    )
+    if done.waiting:
+        click.echo(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
+    click.echo(f"Next: storage-engine verify --lake {target_dir}")
+    return 0
+
+
+@lake.command()
+@lake_option()
+@click.option(
+    "--reason", required=True, help="Why the copy is to be written, such as that the original is gone."
+)
+@json_option
+def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
+    """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
+    done = make_writable(open_lake(LakeConfig.local(lake_dir)), person(), reason)
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(
+            f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
+            f"({done.person})"
+        )
+    return 0
+
+
+@lake.command()
+@_directory_option
+@_take_over_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+def rebuild(lake_dir: Path, take_over: bool, dry_run: bool, as_json: bool) -> int:
+    """Make or mend the catalog of a lake whose warehouse is there: the catalog is lost, older than the
+    warehouse, or one of two that both went on.
+
+    Segments that only another state of the lake had are proven again and get new receipts. No file is
+    removed.
+    """
+    config = LakeConfig.local(lake_dir)
+    heads = rebuild_heads(journal_of(lake_dir), config.location)
+    done = rebuild_lake(config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over)
+    if as_json:
+        print_json(done)
+    else:
+        print_rebuilt(done)
+    return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0

@@ -1,0 +1,204 @@
+"""What a lake is, also one that no command opens: then why not, and what helps. Nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pyiceberg.io import load_file_io
+
+from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
+from storage_engine.lake.catalog import Lake, connect, open_lake
+from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import (
+    COPIED_HEADS_PROPERTY,
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    PROMOTED_PROPERTY,
+    Mark,
+)
+from storage_engine.lake.moving import all_receipts, mark_at, own_location
+from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, read_placed
+from storage_engine.lake.pointers import TABLES, read_pointers, sql_catalog
+from storage_engine.lake.receipts import current
+from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """:param location: where its files lie.
+    :param metadata: name of the metadata file that the catalog names.
+    :param named_location: where the metadata says that they lie.
+    :param former_locations: where it lay before.
+    :param metadata_count: metadata files that its log names.
+    :param mark: what the hidden file below its location says; None: there is none that can be read.
+    :param fault: why the rest isn't known; "" when it is.
+    """
+
+    name: str
+    location: str
+    metadata: str
+    named_location: str | None = None
+    former_locations: tuple[str, ...] = ()
+    table_uuid: str | None = None
+    schema_version: str | None = None
+    snapshot_count: int = 0
+    metadata_count: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+    row_count: int = 0
+    mark: Mark | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    :param head_sequence: number of the last receipt of the chain.
+    """
+
+    store_id: str
+    name: str | None
+    segment_count: int
+    size_bytes: int
+    ranges: tuple[tuple[str, int, int, int], ...]
+    head_sequence: int
+    head_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeInfo:
+    """:param lake_id: None: a lake of version 1, or one whose tables can't be read.
+    :param refused: why no other command opens it, and what to do; "" when they do.
+    :param copy_of: UUID of the lake that it is a read-only copy of.
+    :param copied_heads: by store, number and hash of the last receipt when it was copied.
+    :param promoted: who made a copy writable, when and why.
+    """
+
+    location: str
+    catalog: str | None
+    namespace: str
+    lake_id: str | None
+    refused: str
+    copy_of: str | None
+    copied_heads: dict[str, tuple[int, str]]
+    promoted: dict[str, object] | None
+    tables: tuple[TableInfo, ...]
+    stores: tuple[StoreInfo, ...]
+
+
+def describe(config: LakeConfig) -> LakeInfo:
+    """Say what a lake is.
+
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    refused = ""
+    try:
+        open_lake(config)
+    except LakeUnavailableError as error:
+        refused = str(error)
+    try:
+        lake = connect(config)
+        placed, infos = _tables(lake)
+        catalog: str | None = lake.catalog_id
+    except LakeUnavailableError:
+        catalog, placed, infos = None, {}, ()
+    stores: tuple[StoreInfo, ...] = ()
+    properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
+    if SEGMENTS in placed:
+        try:
+            stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
+        except StorageEngineError as error:
+            refused = refused or str(error)
+    heads = json.loads(properties.get(COPIED_HEADS_PROPERTY, "{}"))
+    return LakeInfo(
+        location=config.location,
+        catalog=catalog,
+        namespace=config.namespace,
+        lake_id=properties.get(LAKE_ID_PROPERTY),
+        refused=refused,
+        copy_of=properties.get(COPY_OF_PROPERTY),
+        copied_heads={store: (sequence, row_hash) for store, (sequence, row_hash) in heads.items()},
+        promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
+        tables=infos,
+        stores=stores,
+    )
+
+
+def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
+    placed: dict[str, PlacedTable] = {}
+    infos = []
+    for name, pointer, location in _places(lake):
+        file = pointer.rpartition("/")[2]
+        try:
+            table = read_placed(load_file_io(lake.config.file_io_properties, location), name, location, file)
+            infos.append(_table(table))
+            placed[name] = table
+        except StorageEngineError as error:
+            infos.append(TableInfo(name, location, file, fault=str(error)))
+    return placed, tuple(infos)
+
+
+def _places(lake: Lake) -> list[tuple[str, str, str]]:
+    """Return each table's name, the metadata file that the catalog names, and where its files lie."""
+    if lake.config.properties.get("type") == "sql":
+        sql_catalog(lake)
+        pointers = read_pointers(lake)
+        return [(n, pointers[n], own_location(lake.config, n, pointers[n])) for n in TABLES if n in pointers]
+    tables = ((SEGMENTS, lake.segments()), (TABLES[1], lake.messages()))
+    return [(name, table.metadata_location, table.location().rstrip("/")) for name, table in tables]
+
+
+def _table(table: PlacedTable) -> TableInfo:
+    files = live_files(table)
+    metadata = table.metadata
+    return TableInfo(
+        name=table.name,
+        location=table.location,
+        metadata=table.file_name,
+        named_location=table.named_location,
+        former_locations=table.former_locations,
+        table_uuid=str(metadata.table_uuid),
+        schema_version=metadata.properties.get(SCHEMA_VERSION_PROPERTY),
+        snapshot_count=len(metadata.snapshots),
+        metadata_count=len(metadata.metadata_log) + 1,
+        file_count=len(files),
+        file_bytes=sum(file.file_size_in_bytes for file in files.values()),
+        row_count=sum(file.record_count for file in files.values()),
+        mark=mark_at(table, table.location),
+    )
+
+
+def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
+    stores = []
+    for store, of_store in by_store(list(rows)).items():
+        counting = current(of_store)
+        head = ChainHead.of(of_store)
+        stores.append(
+            StoreInfo(
+                store_id=store,
+                name=of_store[-1].store_name,
+                segment_count=len(counting),
+                size_bytes=sum(row.size_bytes for row in counting),
+                ranges=tuple(_ranges(counting)),
+                head_sequence=head.sequence,
+                head_hash=head.row_hash,
+            )
+        )
+    return stores
+
+
+def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
+    """:param rows: by log, lineage and offset."""
+    ranges: list[tuple[str, int, int, int]] = []
+    for (log, lineage), of_log in groupby(rows, key=lambda row: (row.log, row.lineage)):
+        for row in of_log:
+            if ranges and ranges[-1][:2] == (log, lineage) and ranges[-1][3] == row.base_offset:
+                ranges[-1] = (log, lineage, ranges[-1][2], row.end)
+            else:
+                ranges.append((log, lineage, row.base_offset, row.end))
+    return ranges

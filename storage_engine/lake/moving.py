@@ -1,0 +1,224 @@
+"""A lake's two tables where their files lie, whatever the metadata says, and their move to that place.
+
+What is at the place that the metadata names tells a copy from a lake that has moved: where the original is
+still there, the files here are a copy and get a UUID of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+
+from pyiceberg.io import load_file_io
+
+from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.identity import (
+    COPIED_HEADS_PROPERTY,
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    Mark,
+    is_below,
+    mark_location,
+    parse_mark,
+    put_mark,
+)
+from storage_engine.lake.intents import Intent, begin, end, read_intent, sweep_attempts
+from storage_engine.lake.placed_table import (
+    PlacedTable,
+    by_store,
+    live_files,
+    read_placed,
+    receipts_of_files,
+)
+from storage_engine.lake.pointers import TABLES, read_pointers, repoint
+from storage_engine.lake.small_files import list_files, read_small_file
+from storage_engine.lake.table_writer import Target, write_table
+from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.model.receipt import Receipt
+
+Tables = Mapping[str, PlacedTable]
+"""Both tables, by name."""
+
+
+def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
+    """Return both tables as the catalog names them, at the place where this lake's files lie.
+
+    :raises LakeMissingError: the catalog lacks a table.
+    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    """
+    pointers = read_pointers(lake)
+    if missing := [name for name in TABLES if name not in pointers]:
+        raise LakeMissingError(
+            f"lake {lake.location}: expected the tables {' and '.join(TABLES)} in the catalog, found no "
+            f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
+            "lost, run storage-engine lake rebuild."
+        )
+    return {name: _placed(lake.config, name, pointers[name]) for name in TABLES}
+
+
+def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
+    """Return where a table of this lake lies.
+
+    :param pointer: location of a metadata file of it, here or at another place; None: nothing names one.
+    """
+    warehouse = config.properties.get("warehouse", "").rstrip("/")
+    if pointer is None:
+        return f"{warehouse}/{config.namespace}/{name}"
+    root = pointer.rpartition("/metadata/")[0]
+    if is_below(root, warehouse):
+        return root
+    return "/".join((warehouse, *root.split("/")[-2:]))
+
+
+def _placed(config: LakeConfig, name: str, pointer: str) -> PlacedTable:
+    location = own_location(config, name, pointer)
+    file_io = load_file_io(config.file_io_properties, location)
+    return read_placed(file_io, name, location, pointer.rpartition("/")[2])
+
+
+def own_mark(table: PlacedTable) -> Mark | None:
+    """Return the mark where a table's files lie; None: there is none, or it is none of a known form."""
+    return mark_at(table, table.location)
+
+
+def mark_at(table: PlacedTable, location: str) -> Mark | None:
+    """
+    :raises LakeUnavailableError: it can't be read.
+    """
+    path = mark_location(location)
+    data = read_small_file(table.io, path)
+    if data is None:
+        return None
+    try:
+        return parse_mark(data, path)
+    except LakeUnavailableError:
+        return None
+
+
+def lake_id_of_tables(tables: Tables) -> str | None:
+    """Return the UUID that the tables' properties have; None: a lake of version 1."""
+    return tables[SEGMENTS].metadata.properties.get(LAKE_ID_PROPERTY)
+
+
+def all_receipts(segments: PlacedTable) -> list[Receipt]:
+    """Read every receipt of a lake, from where its files lie.
+
+    :raises LakeUnavailableError: a file is missing or can't be read.
+    """
+    return receipts_of_files(segments.io, list(live_files(segments)))
+
+
+def heads_text(rows: Sequence[Receipt]) -> str:
+    """Return the last receipt of each store, as :data:`COPIED_HEADS_PROPERTY` keeps them."""
+    heads = {store: ChainHead.of(of_store) for store, of_store in by_store(list(rows)).items()}
+    return json.dumps({store: [head.sequence, head.row_hash] for store, head in heads.items()})
+
+
+def has_landed(intent: Intent, tables: Tables) -> bool:
+    """Whether the catalog names what one of a command's attempts wrote for this place."""
+    if any(table.is_elsewhere for table in tables.values()):
+        return False
+    return any(attempt in tables[SEGMENTS].file_name for attempt in intent.attempts)
+
+
+def move_tables(
+    lake: Lake,
+    tables: Tables,
+    pointers: Mapping[str, str | None],
+    rows: Sequence[Receipt],
+    command: str,
+) -> Intent:
+    """Write both tables' metadata for the place where their files lie, and make the catalog name it.
+
+    :param pointers: what the catalog's rows say now, by table.
+    :param rows: every receipt.
+    :param command: that does this, for its record.
+    :return: what was done, with the lake's UUID, and whether it is a copy.
+    :raises LakeUnavailableError: something can't be read or written.
+    """
+    segments = tables[SEGMENTS]
+    earlier = read_intent(segments.io, segments.location)
+    lake_id = lake_id_of_tables(tables)
+    meant = Intent(command, lake_id, None)
+    if earlier is not None and earlier.copy_of is not None:
+        meant = earlier
+    elif any(original_is_there(table, lake_id) for table in tables.values() if table.is_elsewhere):
+        original = lake_id or f"table {segments.metadata.table_uuid}"
+        meant = Intent(command, str(uuid.uuid4()), original, () if earlier is None else earlier.attempts)
+    elif earlier is not None:
+        meant = earlier
+    intent = begin(segments.io, segments.location, meant)
+    properties: dict[str, str | None] = {}
+    if intent.copy_of is not None:
+        properties = {
+            LAKE_ID_PROPERTY: intent.lake_id,
+            COPY_OF_PROPERTY: intent.copy_of,
+            COPIED_HEADS_PROPERTY: heads_text(rows),
+            SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
+        }
+    changes = {}
+    for name, table in tables.items():
+        known = [entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log]
+        target = Target(table.location, table.io, intent.attempt, (*known, table.file_name))
+        changes[name] = (pointers.get(name), write_table(table, target, properties).metadata_location)
+    repoint(lake, changes)
+    finish(lake, placed_tables(lake), intent)
+    return intent
+
+
+def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
+    """Make marks say what the catalog names, and forget what a command meant to do.
+
+    :raises LakeUnavailableError: something can't be written.
+    """
+    segments = tables[SEGMENTS]
+    if intent is not None:
+        locations = [table.location for table in tables.values()]
+        sweep_attempts(segments.io, locations, intent, [table.file_name for table in tables.values()])
+    for table in tables.values():
+        # A lake of version 1 has no mark until it is taken over.
+        if (lake_id := table.metadata.properties.get(LAKE_ID_PROPERTY)) is not None:
+            uuid_of_table = str(table.metadata.table_uuid)
+            put_mark(table.io, table.location, Mark(lake_id, uuid_of_table, lake.catalog_id, table.file_name))
+            _name_in_catalog(lake, lake_id)
+    if intent is not None:
+        end(segments.io, segments.location, intent)
+
+
+def _name_in_catalog(lake: Lake, lake_id: str) -> None:
+    namespace = lake.config.namespace
+    with lake_errors(lake.location, "name the lake in its catalog"):
+        if lake.catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY) != lake_id:
+            lake.catalog.update_namespace_properties(namespace, updates={LAKE_ID_PROPERTY: lake_id})
+
+
+def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
+    """Whether the lake is still at the place that a table's metadata names.
+
+    :param lake_id: the lake's UUID; None: a lake of version 1.
+    :raises LakeUnavailableError: that place can't be looked at.
+    """
+    mark = mark_at(table, table.named_location)
+    if mark is not None:
+        # Another lake that lies there by now isn't the one that these files come from.
+        return mark.lake_id == lake_id or mark.table_uuid == str(table.metadata.table_uuid)
+    with lake_errors(table.named_location, "look whether the lake is still there"):
+        return bool(list_files(table.io, f"{table.named_location}/metadata"))
+
+
+def check_same_lake(tables: Tables) -> None:
+    """
+    :raises LakeIdentityError: the tables are of two lakes.
+    """
+    ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
+    if len(ids - {None}) > 1:
+        raise LakeIdentityError(
+            f"{tables[SEGMENTS].location}: expected both tables of one lake, found those of the lakes "
+            f"{' and '.join(sorted(map(str, ids)))}. Nothing was changed. Bring the catalog back from a "
+            "backup of one lake."
+        )

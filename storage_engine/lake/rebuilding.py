@@ -1,0 +1,396 @@
+"""Making or mending the catalog over a warehouse that has a lake in it.
+
+For a catalog that is lost, older than the warehouse, or one of two that both went on. The state that the lake
+is in is told by the marks, and by the receipts that somebody knows of. What other states had beyond it is
+proven again from its data files and gets new receipts at the end of the chain. No file is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pyiceberg.io import load_file_io
+
+from storage_engine.exceptions import (
+    LakeConflictError,
+    LakeIdentityError,
+    LakeMissingError,
+    LakeUnavailableError,
+    ProofError,
+)
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.commit import commit_segments
+from storage_engine.lake.commit_lock import nobody_commits_at
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
+from storage_engine.lake.intents import read_intent
+from storage_engine.lake.jobs import ProvenSegment
+from storage_engine.lake.leaves import choose, find_metadata, leaves, of_one_table
+from storage_engine.lake.making import make_sqlite_file
+from storage_engine.lake.moving import (
+    all_receipts,
+    check_same_lake,
+    finish,
+    lake_id_of_tables,
+    mark_at,
+    move_tables,
+    own_location,
+    placed_tables,
+)
+from storage_engine.lake.orphans import Orphan, Orphans, find_orphans, prove_orphan
+from storage_engine.lake.other_catalog import check_other_catalog
+from storage_engine.lake.place import sqlite_file_of
+from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files
+from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.small_files import list_files
+from storage_engine.lake.tables import MESSAGES, SEGMENTS, check_version_of
+from storage_engine.lake.writing import give_identity
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+
+_TOGETHER = 16
+"""So many segments are committed at a time: what a kill costs is proving these once more."""
+
+Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Shows progress: given the total of bytes to read, gives what takes those done since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The state that a table is in.
+
+    :param before: location of the metadata file that the catalog named; None: it named none.
+    :param now: location of the one that it names now, or would name.
+    :param others: names of the metadata files that other states end with.
+    :param damaged: names of metadata files that can't be read.
+    """
+
+    table: str
+    before: str | None
+    now: str
+    others: tuple[str, ...]
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild came to, or would come to.
+
+    :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
+    :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
+    :param brought: segments that were proven again, or would be tried; each as its data file.
+    :param refused: data files that don't prove what their name says, with the reason.
+    :param conflicting: data files of other bytes than a receipt proves under the same offset.
+    :param foreign: data files that another program wrote, and that the table doesn't have.
+    :param missing: data files that the table has and that aren't there; ``verify`` names their segments.
+    :param unknown_heads: stores of which somebody knows a receipt that no state of the lake has.
+    """
+
+    location: str
+    dry_run: bool
+    lake_id: str | None
+    copy_of: str | None
+    other_catalog: str | None
+    tables: tuple[Chosen, ...]
+    brought: tuple[str, ...]
+    refused: tuple[str, ...]
+    conflicting: tuple[str, ...]
+    foreign: tuple[str, ...]
+    missing: tuple[str, ...]
+    unknown_heads: tuple[str, ...]
+
+
+def rebuild(
+    config: LakeConfig,
+    shown: Shown,
+    known_heads: Mapping[str, ChainHead],
+    *,
+    dry_run: bool = False,
+    take_over: bool = False,
+) -> Rebuilt:
+    """Make a lake's catalog name the state that the lake is in, and bring in what other states had.
+
+    Killed at any instant and run again, it goes on.
+
+    :param known_heads: by store, a receipt that its chain is known to have had.
+    :param dry_run: only say what would be done.
+    :param take_over: another catalog that names the same files is not to be used any more.
+    :raises LakeMissingError: there is no lake in the warehouse.
+    :raises LakeIdentityError: another catalog is in use, or the files are of several lakes.
+    :raises LakeUnavailableError: something can't be read or written.
+    """
+    work = _Rebuild(config, known_heads)
+    work.look(take_over=take_over)
+    if dry_run:
+        return work.result(dry_run=True, brought=[orphan.location for orphan in work.orphans.found])
+    with CHANGE_LOCK, nobody_commits_at(work.tables[MESSAGES].location):
+        work.look(take_over=take_over)
+        lake = work.register()
+    if work.copy_of is not None:
+        return work.result(dry_run=False)
+    brought, refused = _bring_in(lake, work, shown)
+    return work.result(dry_run=False, brought=brought, refused=refused)
+
+
+class _Rebuild:
+    """What lies in a warehouse, and what is made of it."""
+
+    def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
+        self._config = config
+        self._known_heads = known_heads
+        self._pointers: dict[str, str] = {}
+        self._chosen: tuple[Chosen, ...] = ()
+        self._other: str | None = None
+        self._landed = False
+        self._receipts_by_state: dict[str, list[Receipt] | None] = {}
+        self.tables: dict[str, PlacedTable] = {}
+        self.rows: list[Receipt] = []
+        self.orphans = Orphans((), (), ())
+
+    @property
+    def copy_of(self) -> str | None:
+        return self.tables[SEGMENTS].metadata.properties.get(COPY_OF_PROPERTY)
+
+    def look(self, *, take_over: bool) -> None:
+        """Find out which state the lake is in. Nothing is written."""
+        self._pointers = _pointers(self._config)
+        found, marks = {}, {}
+        skip = self._unfinished()
+        for name in TABLES:
+            location = own_location(self._config, name, self._pointers.get(name))
+            file_io = load_file_io(self._config.file_io_properties, location)
+            found[name] = find_metadata(file_io, name, location, skip)
+            if not found[name].readable:
+                raise LakeMissingError(
+                    f"{location}: expected the metadata of a lake's table {name}, found none that can be "
+                    "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
+                    "from a copy; a new lake is made by storage-engine init-lake."
+                )
+            marks[name] = mark_at(next(iter(found[name].readable.values())), location)
+        self.tables = {}
+        for name, worth in ((SEGMENTS, self._worth_of_receipts), (MESSAGES, self._worth_of_data)):
+            pointer = _file_name(self._pointers.get(name))
+            tables = of_one_table(found[name], marks[name], pointer)
+            self.tables[name] = choose(tables, worth, marks[name], pointer)
+            if name == SEGMENTS:
+                self.rows = self._receipts(self.tables[name]) or []
+        check_same_lake(self.tables)
+        for table in self.tables.values():
+            check_version_of(table.location, table.metadata.properties)
+        self._other = self._check_catalogs([mark for mark in marks.values() if mark is not None], take_over)
+        self._chosen = tuple(
+            Chosen(
+                name,
+                self._pointers.get(name),
+                table.metadata_location,
+                tuple(
+                    sorted(end.file_name for end in leaves(found[name].readable.values()) if end is not table)
+                ),
+                found[name].damaged,
+            )
+            for name, table in self.tables.items()
+        )
+        self.orphans = find_orphans(self.tables[MESSAGES], self.rows)
+
+    def register(self) -> Lake:
+        """Make the catalog name the chosen state, and marks that say so."""
+        file = sqlite_file_of(self._config)
+        if file is not None:
+            make_sqlite_file(file)
+        lake = connect(self._config)
+        make_catalog_tables(lake, lake_id_of_tables(self.tables))
+        segments = self.tables[SEGMENTS]
+        intent = read_intent(segments.io, segments.location)
+        if any(table.is_elsewhere for table in self.tables.values()):
+            move_tables(lake, self.tables, self._pointers, self.rows, "rebuild")
+        else:
+            changes = {
+                name: (self._pointers.get(name), table.metadata_location)
+                for name, table in self.tables.items()
+                if self._pointers.get(name) != table.metadata_location
+            }
+            if changes:
+                repoint(lake, changes)
+            if lake_id_of_tables(self.tables) is None:
+                give_identity(lake)
+            finish(lake, placed_tables(lake), intent)
+        self.tables = placed_tables(lake)
+        return open_lake(self._config)
+
+    def earlier_receipts(self) -> dict[SegmentIdentity, Receipt]:
+        """Return receipts of every state, those that count last."""
+        segments = self.tables[SEGMENTS]
+        live = set(live_files(segments))
+        found: list[Receipt] = []
+        for file in list_files(segments.io, f"{segments.location}/data"):
+            location = f"{segments.location}/data/{file.inside}"
+            if file.inside.endswith(".parquet") and location not in live:
+                try:
+                    found += receipts_of_files(segments.io, [location])
+                except LakeUnavailableError:
+                    # Torn by a kill or a fault: it only says less of where a segment came from.
+                    continue
+        return {row.identity: row for row in (*found, *self.rows)}
+
+    def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
+        messages = self.tables[MESSAGES]
+        there = {f"{messages.location}/{file.inside}" for file in list_files(messages.io, messages.location)}
+        known = {(row.store_id, row.sequence, row.row_hash) for row in self.rows}
+        return Rebuilt(
+            self._config.location,
+            dry_run,
+            lake_id_of_tables(self.tables),
+            self.copy_of,
+            self._other,
+            self._chosen,
+            tuple(brought),
+            tuple(refused),
+            self.orphans.conflicting,
+            self.orphans.foreign,
+            tuple(sorted(set(live_files(messages)) - there)),
+            tuple(
+                sorted(
+                    store
+                    for store, head in self._known_heads.items()
+                    if head.sequence >= 0 and (store, head.sequence, head.row_hash) not in known
+                )
+            ),
+        )
+
+    def _unfinished(self) -> tuple[str, ...]:
+        """UUIDs of attempts of a command that was killed, where the catalog names none of them.
+
+        :raises LakeIdentityError: it is a copy that never was whole.
+        """
+        location = own_location(self._config, SEGMENTS, self._pointers.get(SEGMENTS))
+        intent = read_intent(load_file_io(self._config.file_io_properties, location), location)
+        pointer = self._pointers.get(SEGMENTS) or ""
+        self._landed = (
+            intent is not None
+            and pointer.startswith(f"{location}/")
+            and any(attempt in pointer for attempt in intent.attempts)
+        )
+        if intent is None or self._landed:
+            return ()
+        if intent.command == "copy":
+            raise LakeIdentityError(
+                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not finished. "
+                "Nothing was changed. Run storage-engine lake copy to this directory again."
+            )
+        return intent.attempts
+
+    def _check_catalogs(self, marks: Sequence[Mark], take_over: bool) -> str | None:
+        for name, pointer in self._pointers.items():
+            table = self.tables[name]
+            inside = own_location(self._config, name, pointer) == pointer.rpartition("/metadata/")[0]
+            if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
+                raise LakeIdentityError(
+                    f"lake {self._config.location}: expected a catalog of the lake at {table.location}, "
+                    f"found one that names {pointer} for {name}: catalog and warehouse are of two lakes. "
+                    "Nothing was changed. Bring together the catalog and the warehouse of one lake."
+                )
+        if self._landed or any(table.is_elsewhere for table in self.tables.values()):
+            # Files of another place came with that place's marks: they say nothing of a second catalog here.
+            return None
+        file = sqlite_file_of(self._config)
+        if file is not None:
+            catalog_id = sqlite_identity(self._config, str(file))
+        else:
+            catalog_id = connect(self._config).catalog_id
+        return check_other_catalog(self._config.location, catalog_id, marks, take_over=take_over)
+
+    def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
+        """The receipts of a state; None: they can't be read."""
+        if segments.file_name not in self._receipts_by_state:
+            try:
+                with metadata_errors(segments.metadata_location, "read receipts"):
+                    self._receipts_by_state[segments.file_name] = all_receipts(segments)
+            except LakeUnavailableError:
+                self._receipts_by_state[segments.file_name] = None
+        return self._receipts_by_state[segments.file_name]
+
+    def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
+        """How many of the receipts that somebody knows of a state has."""
+        rows = self._receipts(segments)
+        if rows is None:
+            return None
+        known = {(row.store_id, row.sequence, row.row_hash) for row in rows}
+        heads = self._known_heads.items()
+        return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
+
+    def _worth_of_data(self, messages: PlacedTable) -> int | None:
+        """How many of the files that the receipts rest on a state has."""
+        try:
+            live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
+        except LakeUnavailableError:
+            return None
+        named = {file.location for row in self.rows for file in row.proven_files}
+        return sum((messages.inside(name) or name) in live for name in named)
+
+
+def _bring_in(lake: Lake, work: _Rebuild, shown: Shown) -> tuple[list[str], list[str]]:
+    """Prove orphans and commit them with new receipts.
+
+    :return: the data files that were brought in, and why others weren't.
+    """
+    earlier = work.earlier_receipts()
+    known = {(row.store_id, row.sha256[:16]) for row in earlier.values()}
+    # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
+    found = sorted(
+        work.orphans.found, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known)
+    )
+    brought: list[str] = []
+    refused: list[str] = []
+    done: set[tuple[str, str, str]] = set()
+    waiting: list[ProvenSegment] = []
+    messages = work.tables[MESSAGES]
+
+    def commit() -> None:
+        try:
+            commit_segments(lake, waiting)
+            brought.extend(segment.data_file for segment in waiting)
+        except LakeConflictError:
+            for segment in waiting:
+                try:
+                    commit_segments(lake, [segment])
+                    brought.append(segment.data_file)
+                except LakeConflictError as error:
+                    refused.append(str(error))
+        waiting.clear()
+
+    sizes = _sizes(messages, found)
+    with shown(sum(sizes.values())) as advance:
+        for orphan in found:
+            key = (orphan.store_id, orphan.slot, orphan.digest)
+            if key not in done:
+                try:
+                    waiting.append(prove_orphan(messages, orphan, earlier))
+                    done.add(key)
+                except ProofError as error:
+                    refused.append(str(error))
+            advance(sizes[orphan.location])
+            if len(waiting) == _TOGETHER:
+                commit()
+        commit()
+    return brought, refused
+
+
+def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
+    listed = list_files(messages.io, messages.location)
+    sizes = {f"{messages.location}/{file.inside}": file.size_bytes for file in listed}
+    return {orphan.location: sizes.get(orphan.location, 0) for orphan in found}
+
+
+def _pointers(config: LakeConfig) -> dict[str, str]:
+    """Return what the catalog names; nothing where it is lost."""
+    file = sqlite_file_of(config)
+    if file is not None and not file.exists():
+        return {}
+    return read_pointers(connect(config))
+
+
+def _file_name(location: str | None) -> str | None:
+    return None if location is None else location.rpartition("/")[2]

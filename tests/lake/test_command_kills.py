@@ -1,0 +1,32 @@
+"""relocate, copy, promote and rebuild, killed anywhere and run again, end as if nobody had killed them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNNER = Path(__file__).with_name("command_kill_runner.py")
+KILLS = int(os.environ.get("STORAGE_ENGINE_COMMAND_KILLS", "3"))
+"""At most so many a command; more than it has operations means every one of them."""
+
+
+@pytest.mark.timeout(600 if KILLS < 10 else 7200)
+def test_a_killed_command_that_is_run_again_ends_as_an_undisturbed_one(
+    segments: list[Path], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), str(segments[0].parent), str(tmp_path / "work"), str(KILLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert all(count >= min(KILLS, 3) for count in seen["kills"].values())

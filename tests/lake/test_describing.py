@@ -1,0 +1,53 @@
+"""What is said of a lake, also of one that no command opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.describing import describe
+from storage_engine.lake.identity import lake_id_of
+from storage_engine.lake.receipts import receipt_history
+from tests.lake.lake_acts import archive, at, tree
+
+
+def test_a_lake_is_described_and_not_changed(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    archive(make_jobs, lake, segments[2])
+    before = tree(tmp_path / "lake")
+    found = describe(at(tmp_path / "lake"))
+    assert (found.lake_id, found.refused, found.copy_of) == (lake_id_of(lake.segments()), "", None)
+    receipts_table, _ = found.tables
+    assert (receipts_table.name, receipts_table.file_count, receipts_table.row_count) == ("segments", 2, 2)
+    assert {table.mark.metadata for table in found.tables if table.mark} == {
+        table.metadata for table in found.tables
+    }
+    (store,) = found.stores
+    assert store.ranges == (("commitlog", 0, 0, 1 << 20), ("commitlog", 0, 2 << 20, 3 << 20))
+    head = ChainHead.of(receipt_history(lake, "store-1"))
+    assert (store.head_sequence, store.head_hash) == (head.sequence, head.row_hash)
+    assert tree(tmp_path / "lake") == before
+
+
+def test_a_moved_lake_says_why_it_is_refused_and_what_it_has(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    found = describe(at(tmp_path / "moved"))
+    assert "storage-engine lake relocate" in found.refused
+    assert found.stores[0].segment_count == 1
+    assert found.tables[0].named_location == f"file://{tmp_path}/lake/warehouse/storage_engine/segments"
+
+
+def test_a_lake_without_catalog_says_that(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    (tmp_path / "lake" / "catalog.db").unlink()
+    found = describe(at(tmp_path / "lake"))
+    assert (found.catalog, found.tables, "expected the catalog" in found.refused) == (None, (), True)
+    assert not (tmp_path / "lake" / "catalog.db").exists()

@@ -1,0 +1,277 @@
+"""A lake whose directory, catalog or mark isn't where it was, and what brings it back into use."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.archive import archive_all
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.identity import MARK_NAME, copy_of, lake_id_of
+from storage_engine.lake.intents import INTENT_NAME
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.relocating import relocate
+from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
+from tests.lake.lake_acts import archive, at, check, copy_tree, tree
+from tests.lake.test_delete_files import _delete_position
+
+
+def silent(_bytes: int) -> None:
+    pass
+
+
+def refused(directory: Path) -> str:
+    """Why a lake is not opened."""
+    with pytest.raises(LakeIdentityError) as caught:
+        open_lake(at(directory))
+    return str(caught.value)
+
+
+def identity(directory: Path) -> tuple[str | None, str | None]:
+    segments = open_lake(at(directory)).segments()
+    return lake_id_of(segments), copy_of(segments)
+
+
+def test_a_lake_that_was_moved_is_itself_at_its_new_place(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, *segments[:2])
+    before = identity(tmp_path / "lake")
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    assert "storage-engine lake relocate" in refused(moved)
+    done = relocate(at(moved), silent)
+    assert (done.changed, done.copy_of, done.file_count) == (True, None, 3)
+    assert identity(moved) == before
+    check(moved, segments[:2], tmp_path)
+    archive(make_jobs, open_lake(at(moved)), segments[2])
+    check(moved, segments, tmp_path)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_it_is_moved_back_and_forth(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
+    archive(make_jobs, lake, segments[0])
+    for place, before in (("moved", "lake"), ("lake", "moved"), ("third", "lake")):
+        (tmp_path / before).rename(tmp_path / place)
+        relocate(at(tmp_path / place), silent)
+    check(tmp_path / "third", segments[:1], tmp_path)
+
+
+@pytest.mark.parametrize("goes_on", [0, 1], ids=["as it was", "after the original went on"])
+def test_a_plain_copy_becomes_a_copy_and_the_original_is_not_touched(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, goes_on: int
+) -> None:
+    archive(make_jobs, lake, *segments[:2])
+    copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
+    archive(make_jobs, lake, *segments[: 2 + goes_on])
+    original = tree(tmp_path / "lake")
+    assert "storage-engine lake relocate" in refused(copy)
+    done = relocate(at(copy), silent)
+    assert done.copy_of == lake_id_of(lake.segments())
+    assert done.lake_id not in (None, done.copy_of)
+    assert tree(tmp_path / "lake") == original
+    with pytest.raises(LakeIdentityError, match="found a copy of"):
+        archive(make_jobs, open_lake(at(copy)), segments[2])
+    shutil.rmtree(tmp_path / "lake")
+    check(copy, segments[:2], tmp_path)
+
+
+def test_no_commit_in_a_relocated_lake_reaches_the_old_place(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    for segment in segments:
+        archive(make_jobs, lake, segment)
+    shutil.copytree(tmp_path / "lake", tmp_path / "kept")
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    relocate(at(moved), silent)
+    # Another disk is mounted where the lake was: its old metadata is the first that would be removed.
+    (tmp_path / "kept").rename(tmp_path / "lake")
+    there = tree(tmp_path / "lake")
+    table = open_lake(at(moved)).segments()
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "1"})
+    with table.transaction() as change:
+        change.set_properties({"some": "value"})
+    assert tree(tmp_path / "lake") == there
+
+
+def test_two_branches_of_one_lake_are_each_told_apart(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
+    archive(make_jobs, lake, segments[1])
+    relocate(at(copy), silent)
+    check(copy, segments[:1], tmp_path)
+    check(tmp_path / "lake", segments[:2], tmp_path)
+
+
+def test_receipts_with_whole_locations_are_read_where_their_files_are_now(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.lake.commit.relative_name", lambda _table, location: location)
+    archive(make_jobs, lake, segments[0])
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    relocate(at(moved), silent)
+    check(moved, segments[:1], tmp_path)
+
+
+def test_a_moved_lake_of_version_1_stays_one_until_it_is_written_to(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    for table in lake.tables():
+        with table.transaction() as change:
+            change.remove_properties("storage-engine.lake-id")
+            change.set_properties({SCHEMA_VERSION_PROPERTY: "1.0"})
+        Path(table.location().removeprefix("file://"), MARK_NAME).unlink()
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    assert relocate(at(moved), silent).lake_id is None
+    check(moved, segments[:1], tmp_path)
+    archive(make_jobs, open_lake(at(moved)), segments[1])
+    assert identity(moved)[0] is not None
+    check(moved, segments[:2], tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["missing", "shorter", "changed"])
+def test_a_file_that_is_not_as_it_was_archived_refuses_all(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, fault: str
+) -> None:
+    archive(make_jobs, lake, *segments)
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    victim = sorted((moved / "warehouse").glob("*/messages/data/*/*.parquet"))[1]
+    if fault == "missing":
+        victim.unlink()
+    elif fault == "shorter":
+        victim.write_bytes(victim.read_bytes()[:-1])
+    else:
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    before = tree(moved)
+    with pytest.raises(LakeUnavailableError, match=victim.name):
+        relocate(at(moved), silent)
+    assert tree(moved) == before
+
+
+def test_a_lost_mark_is_written_again(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
+    archive(make_jobs, lake, segments[0])
+    for mark in (tmp_path / "lake").rglob(MARK_NAME):
+        mark.unlink()
+    assert "storage-engine lake relocate" in refused(tmp_path / "lake")
+    assert relocate(at(tmp_path / "lake"), silent).changed
+    check(tmp_path / "lake", segments[:1], tmp_path)
+    assert not relocate(at(tmp_path / "lake"), silent).changed
+
+
+class TestAnotherCatalog:
+    """One warehouse, two catalogs."""
+
+    @pytest.fixture
+    def second(self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Path:
+        """A directory whose catalog is a copy of the lake's, over the same warehouse."""
+        archive(make_jobs, lake, segments[0])
+        directory = tmp_path / "second"
+        directory.mkdir()
+        shutil.copy2(tmp_path / "lake" / "catalog.db", directory / "catalog.db")
+        (directory / "lake.json").write_text(
+            f'{{"type": "sql", "uri": "sqlite:///{directory}/catalog.db", '
+            f'"warehouse": "file://{tmp_path}/lake/warehouse"}}'
+        )
+        return directory
+
+    def test_it_is_refused_while_the_first_is_there(self, second: Path, tmp_path: Path) -> None:
+        assert "storage-engine lake relocate" in refused(second)
+        before = tree(tmp_path / "lake")
+        with pytest.raises(LakeIdentityError, match="--take-over"):
+            relocate(at(second), silent)
+        assert tree(tmp_path / "lake") == before
+
+    def test_a_person_may_take_the_first_ones_place(
+        self, second: Path, segments: list[Path], tmp_path: Path
+    ) -> None:
+        done = relocate(at(second), silent, take_over=True)
+        assert done.other_catalog is not None
+        check(second, segments[:1], tmp_path)
+        assert "catalog" in refused(tmp_path / "lake")
+
+    def test_it_takes_the_place_of_one_that_is_gone(
+        self, second: Path, segments: list[Path], tmp_path: Path
+    ) -> None:
+        (tmp_path / "lake" / "catalog.db").unlink()
+        relocate(at(second), silent)
+        check(second, segments[:1], tmp_path)
+
+    def test_an_older_one_is_sent_to_rebuild(
+        self, lake: Lake, second: Path, segments: list[Path], make_jobs, tmp_path: Path
+    ) -> None:
+        archive(make_jobs, lake, segments[1])
+        before = tree(tmp_path)
+        with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
+            relocate(at(second), silent, take_over=True)
+        assert tree(tmp_path) == before
+
+
+def test_the_warehouse_of_another_lake_is_refused(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    other = make_lake(at(tmp_path / "other"))
+    archive(make_jobs, other, segments[1])
+    mixed = copy_tree(tmp_path / "other", tmp_path / "mixed")
+    shutil.copy2(tmp_path / "lake" / "catalog.db", mixed / "catalog.db")
+    before = tree(mixed)
+    with pytest.raises(LakeUnavailableError, match="catalog and warehouse"):
+        relocate(at(mixed), silent)
+    assert tree(mixed) == before
+
+
+def test_a_catalog_without_tables_is_no_lake(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    sqlite3.connect(tmp_path / "lake" / "catalog.db").execute("CREATE TABLE t (x)").connection.close()
+    with pytest.raises(LakeMissingError, match="storage-engine lake rebuild"):
+        relocate(at(tmp_path / "lake"), silent)
+
+
+def test_rows_that_count_as_deleted_by_position_are_refused(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    (receipt,) = archive_all(lake, make_jobs(lake, segments[0]))
+    _delete_position(lake, receipt, 0)
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    before = tree(moved)
+    with pytest.raises(LakeUnavailableError, match="rewrite_data_files"):
+        relocate(at(moved), silent)
+    assert tree(moved) == before
+
+
+def test_what_an_earlier_move_left_does_not_count_for_the_next(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    (tmp_path / "lake").rename(tmp_path / "second")
+    with monkeypatch.context() as patch:
+        patch.setattr("storage_engine.lake.moving.end", lambda *_: None)
+        relocate(at(tmp_path / "second"), silent)
+    (tmp_path / "second").rename(tmp_path / "third")
+    assert relocate(at(tmp_path / "third"), silent).former is not None
+    check(tmp_path / "third", segments[:1], tmp_path)
+
+
+def test_nothing_is_left_of_what_was_meant(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive_all(lake, make_jobs(lake, *segments))
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    relocate(at(moved), silent)
+    assert not list(moved.rglob(INTENT_NAME))
