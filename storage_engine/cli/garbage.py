@@ -119,7 +119,9 @@ def _print(found: Collection, lake_dir: Path, grace_hours: float, trash_days: fl
         _print_garbage("in the trash for long enough", found.due)
     _print_orphans(found)
     for path in found.unknown:
-        click.echo(f"Note: {path} is no file of ours or of Iceberg's, or a link; it is left alone.")
+        click.echo(
+            f"Note: {path} is a link, or no file that storage-engine or Iceberg names so; it is left alone."
+        )
     if found.young_count:
         click.echo(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
     if found.waiting_count:

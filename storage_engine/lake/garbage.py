@@ -2,7 +2,7 @@
 
 What may go says :mod:`storage_engine.lake.garbage_rule`. Here the tables are read and the files listed, and
 what was decided is done. It is decided twice: once before the lock, for live files are read back and that
-takes its time; and under it, by tables that are loaded again, when no commit of ours can happen.
+takes its time; and under it, by tables that are loaded again, while our commits wait.
 
 Must never do: take a file after a look at the tables that is older than the last commit; remove one that was
 not in the trash before; touch our own small files, or what neither we nor Iceberg name so.
