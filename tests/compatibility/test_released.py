@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,21 @@ Range = tuple[int, int, str]
 
 MOMENTS = {
     "archived, not committed": Kill("archive_planned", "link", 1),
-    "messages committed, no receipt": Kill("archive_planned", "commit", 2),
+    "messages committed, no receipt": Kill("archive_planned", "mkdir", path="/segments/data"),
     "receipts committed, the journal not told": Kill("archive_planned", "commit", 3),
     "about to delete": Kill("release", "unlink"),
-    "one deleted, the directory not flushed": Kill("release", "fsync", 5),
+    "one deleted, the directory not flushed": Kill("release", "fsync", 1, path="/commitlog"),
     "one deleted, one to go": Kill("release", "unlink", 1),
     "queues half cleaned": Kill("clean_dependents", "unlink", 1),
     "done, not reported": Kill("finish", "commit"),
 }
 """Of a run that deletes two segments."""
+
+IN_A_COMMIT = {
+    "of messages": Kill("archive_planned", "commit", 1),
+    "of receipts": Kill("archive_planned", "commit", 2),
+}
+"""A table's new metadata is written, and its catalog still names the old."""
 
 
 def done(*words: object) -> Outcome:
@@ -108,6 +115,61 @@ class TestReadingNeedsNoTakeover:
         assert done(*words).json["delete_offsets"] == [n * MIB for n in (3, 4, 5, 6)]
 
 
+class TestTakeover:
+    def test_the_released_package_refuses_what_was_taken_over(self, released: Released, state: State) -> None:
+        words = ("archive", state.store, "--lake", state.lake)
+        released.cli(*words, "--budget", 1)
+        done(*words)
+        before = state.files()
+        for command in (words, ("verify", "--lake", state.lake), ("gc", "--lake", state.lake, "--delete")):
+            refused = released.cli(*command, exit_code=2)
+            assert "Use the release of storage-engine that made it, or a later one" in refused.err
+        assert state.files() == before
+
+    def test_a_store_whose_journal_is_lost_is_known_by_its_lake(
+        self, released: Released, state: State
+    ) -> None:
+        old.archive(released, state)
+        for file in state.lake.glob("journal.db*"):
+            file.unlink()
+        assert done("archive", state.store, "--lake", state.lake, "--json").json["archived"] == []
+        assert verified(state.lake, state.store, level="store")[0] == (0, 2 * MIB, "BOTH")
+
+    def test_a_lake_may_lie_where_its_description_says(
+        self, released: Released, state: State, tmp_path: Path
+    ) -> None:
+        state.lake.mkdir()
+        described = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+        (state.lake / "lake.json").write_text(json.dumps(described))
+        words = ("archive", state.store, "--lake", state.lake)
+        released.cli(*words, "--budget", 1)
+        done(*words)
+        assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
+        assert restored(state.lake, tmp_path / "restored") == state.sealed
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            "messages",
+            pytest.param(
+                "segments",
+                marks=pytest.mark.xfail(
+                    strict=True, reason="making the second table leaves metadata of another first one"
+                ),
+            ),
+        ],
+    )
+    def test_a_lake_that_was_half_made_is_made_whole(
+        self, released: Released, state: State, table: str
+    ) -> None:
+        """Killed before the first or the second of its two tables."""
+        moment = Kill("make_plan", "mkdir", path=f"/warehouse/storage_engine/{table}")
+        released.killed_cli(moment, *old.clean_words(state))
+        done("init-lake", "--lake", state.lake)
+        done("archive", state.store, "--lake", state.lake)
+        assert verified(state.lake, state.store, level="store")[0] == (0, 2 * MIB, "BOTH")
+
+
 class TestRuns:
     def test_cleaning_goes_on_where_the_released_package_stopped(
         self, released: Released, store_copy: StoreCopy, tmp_path: Path
@@ -157,6 +219,20 @@ class TestRuns:
         assert restored(state.lake, tmp_path / "restored") == state.sealed
         ranges = verified(state.lake, state.store, level="store")
         assert ranges[0] == (0, 2 * MIB, "ARCHIVED")
+
+    @pytest.mark.parametrize("table", IN_A_COMMIT)
+    def test_a_run_killed_in_a_commit_loses_nothing(
+        self, released: Released, state: State, tmp_path: Path, table: str
+    ) -> None:
+        old.kill(released, state, IN_A_COMMIT[table])
+        run_command(*old.clean_words(state))
+        assert state.lost(tmp_path / "restored") == []
+
+    @pytest.mark.xfail(strict=True, reason="a commit that was killed looks like a catalog that is older")
+    @pytest.mark.parametrize("table", IN_A_COMMIT)
+    def test_a_run_killed_in_a_commit_is_finished(self, released: Released, state: State, table: str) -> None:
+        old.kill(released, state, IN_A_COMMIT[table])
+        done(*old.clean_words(state))
 
     def test_archiving_that_was_killed_is_done_again(
         self, released: Released, state: State, tmp_path: Path

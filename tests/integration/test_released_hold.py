@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 SETTINGS = {"fileReservedTime": 48, "cleanResourceInterval": 200, "cleanFileForciblyEnable": True}
 WITHOUT_TLS = ("-Dtls.server.mode=disabled",)
+MARKER = ".storage-engine-hold"
 CLEAN = ("clean", "--manual", "--max-segments", 2, "--run-key", RUN)
 
 HALF_HELD = Kill("hold", "commit", 14)
@@ -54,7 +55,7 @@ class Live:
         return (
             there == {name: self.mtimes_ns[name] for name in there}
             and self.broker.client.config()["cleanFileForciblyEnable"] == "true"
-            and not list(self.state.store.glob(".storage-engine*"))
+            and not (self.state.store / MARKER).exists()
         )
 
 

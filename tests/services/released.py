@@ -34,11 +34,13 @@ class Kill:
         released_driver.STEPS.
     :param operation: fsync, unlink, rename, replace, link, mkdir, commit (of a database).
     :param nth: which one of these in the step, counted from 0.
+    :param path: only those on a path that contains this; a commit has none.
     """
 
     step: str
     operation: str
     nth: int = 0
+    path: str = ""
 
 
 @dataclass(frozen=True)

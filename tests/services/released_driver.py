@@ -57,7 +57,7 @@ FINISH = "finish"
 def cli(words: list[str], kill: Mapping[str, Any] | None) -> dict[str, Any]:
     """Run the command line; with ``kill``, die before an operation of one of its steps."""
     if kill is not None:
-        kill_at(kill["step"], kill["operation"], kill["nth"])
+        kill_at(**kill)
     out, err = io.StringIO(), io.StringIO()
     code: Any = None
     with redirect_stdout(out), redirect_stderr(err):
@@ -86,13 +86,13 @@ def record_gap(store: str, lake: str, start_offset: int, end_offset: int) -> Non
 FUNCTIONS: dict[str, Callable[..., Any]] = {"cli": cli, "make_plan": make_plan, "record_gap": record_gap}
 
 
-def kill_at(step: str, operation: str, nth: int) -> None:
-    """Patch this process so that it kills itself before operation ``nth``, counted from 0, of a step."""
+def kill_at(step: str, operation: str, nth: int, path: str) -> None:
+    """Patch this process so that it kills itself before operation ``nth`` on such a path, in a step."""
     now, left = "", nth
 
-    def count(what: str) -> None:
+    def count(what: str, on: str) -> None:
         nonlocal left
-        if (now, what) == (step, operation):
+        if (now, what) == (step, operation) and path in on:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             left -= 1
@@ -101,7 +101,8 @@ def kill_at(step: str, operation: str, nth: int) -> None:
         real = getattr(os, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            count(name)
+            on = args[0]
+            count(name, str(Path(f"/proc/self/fd/{on}").readlink() if isinstance(on, int) else on))
             return real(*args, **kwargs)
 
         setattr(os, name, call)
@@ -124,7 +125,7 @@ def kill_at(step: str, operation: str, nth: int) -> None:
 
     def commit(connection: Connection) -> None:
         if not connection.get_execution_options().get("storage_engine_read_only"):
-            count("commit")
+            count("commit", "")
 
     event.listen(Engine, "commit", commit)
 
