@@ -131,14 +131,16 @@ def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[Tab
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
         (MESSAGES, first_messages_schema(codec_for(BROKER).schema), messages_properties()),
     ):
-        with suppress(TableAlreadyExistsError):
-            catalog.create_table(
-                (namespace, name),
-                schema=schema,
-                location=locations.get(name),
-                partition_spec=partition_by_store(schema),
-                properties={**properties, LAKE_ID_PROPERTY: lake_id},
-            )
+        # Asked first: creating writes metadata before the catalog refuses a table that is there.
+        if not catalog.table_exists((namespace, name)):
+            with suppress(TableAlreadyExistsError):
+                catalog.create_table(
+                    (namespace, name),
+                    schema=schema,
+                    location=locations.get(name),
+                    partition_spec=partition_by_store(schema),
+                    properties={**properties, LAKE_ID_PROPERTY: lake_id},
+                )
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
         yield table

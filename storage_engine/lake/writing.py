@@ -168,6 +168,9 @@ def _check_only_catalog(table: Table) -> None:
             continue
         location = f"{table.location()}/{inside}"
         found = _metadata(table, location)
+        if not found.snapshots:
+            # Of an attempt to make a lake that came to nothing.
+            continue
         if found.table_uuid != table.metadata.table_uuid:
             raise LakeIdentityError(
                 f"{location}: expected metadata of table {table.metadata.table_uuid}, found that of "
