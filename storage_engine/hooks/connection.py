@@ -132,5 +132,5 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
         return url
     try:
         return make_url(url).set(password=password).render_as_string(hide_password=False)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None

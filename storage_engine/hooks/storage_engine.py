@@ -14,9 +14,8 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
+from storage_engine.credentials import url_secrets
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
 from storage_engine.hooks.lake_credentials import with_credentials
@@ -135,14 +134,8 @@ def _defaults() -> Defaults:
 
 def _mask_secrets(store: ManagedStore) -> None:
     """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
-    for lake in store.lakes:
-        for secret in sorted(lake.secrets):
-            mask_secret(secret)
+    secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live is not None and store.live.secret_key:
-        mask_secret(store.live.secret_key)
-    try:
-        password = make_url(store.journal_url).password
-    except ArgumentError:
-        return
-    if password:
-        mask_secret(str(password))
+        secrets.add(store.live.secret_key)
+    for secret in sorted(secrets):
+        mask_secret(secret)
