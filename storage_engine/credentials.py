@@ -7,13 +7,15 @@ counts as one.
 from __future__ import annotations
 
 import re
+import secrets as random
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
 HIDDEN = "***"
 
 _SECRET_NAME = re.compile(
-    r"(secret|tokens?|credentials?|credentials-info|passw(or)?d|passphrase|pwd|authorization|cookie|signature"
+    r"(secret([-_.]?key)?|tokens?|credentials?|credentials-info|passw(or)?d|passphrase|pwd|authorization|cookie|signature"
     r"|(access|account|api|auth|private|shared)[-_.]?key|basic[-_.]?auth|connection[-_.]?string|^auth)$"
     r"|sas[-_.]?token",
     re.IGNORECASE,
@@ -23,6 +25,8 @@ _OPEN_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
 )
 """Headers of a REST catalog's requests that open nothing; any other one may."""
+
+_MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
 
 _AUTHORITY = re.compile(r"[\w+.-]+://[^:/@]*:(.*)@", re.DOTALL)
 _QUERY_PARAMETER = re.compile(r"[?&]([^=&?#]+)=([^&#]*)")
@@ -100,6 +104,41 @@ def shown_url(url: str) -> str:
     hidden = {name: HIDDEN for name in parsed.query if is_secret_name(name)}
     rendered = parsed.update_query_dict(hidden).render_as_string(hide_password=True)
     return rendered.replace("=%2A%2A%2A", f"={HIDDEN}")
+
+
+def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
+    """Return JSON values without their credentials, and each credential by the mark that is in its place.
+
+    :func:`put_back` is its inverse. Marks are random, so no setting can pretend to be one.
+    """
+    prefix = f"storage-engine-credential:{random.token_hex(8)}:"
+    marks: dict[str, str] = {}
+
+    def walk(name: str, item: Any) -> Any:
+        if isinstance(item, Mapping):
+            return {key: walk(key, inner) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [walk(name, inner) for inner in item]
+        if isinstance(item, str) and item and property_secrets({name: item}):
+            return marks.setdefault(item, f"{prefix}{len(marks)}")
+        return item
+
+    without = walk("", value)
+    return without, {mark: credential for credential, mark in marks.items()}
+
+
+def put_back(value: Any, credentials: Mapping[str, str]) -> Any:
+    """Return JSON values with the credentials that :func:`set_apart` took out of them.
+
+    :raises KeyError: one of them is missing.
+    """
+    if isinstance(value, Mapping):
+        return {key: put_back(item, credentials) for key, item in value.items()}
+    if isinstance(value, list):
+        return [put_back(item, credentials) for item in value]
+    if isinstance(value, str) and _MARK.fullmatch(value):
+        return credentials[value]
+    return value
 
 
 def _http_secrets(text: str) -> Iterator[str]:
