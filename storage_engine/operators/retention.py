@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
@@ -222,6 +223,7 @@ class StorageEngineArchiveLagOperator(StoreOperator):
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever became of the run, and fails if the run did.
 
+    A run that did nothing, for the reasons that the last report gives, writes none and names that one.
     It is the last task of a store, and a DAG run takes its last tasks' states: without this a failure
     in the middle would end in a green run.
     """
@@ -231,9 +233,14 @@ class StorageEngineReportOperator(StoreOperator):
     def execute(self, context: Context) -> Result:
         from storage_engine.quality.validate import write_page
         from storage_engine.retention.finishing import finish
+        from storage_engine.retention.report_files import PAGE
 
         result = finish(self.store, run_key(context))
-        page = write_page(self.store, run_key(context))
+        if result.unchanged_since is None:
+            page = write_page(self.store, run_key(context))
+        else:
+            page = Path(result.report_json).with_name(PAGE)
+            self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
         self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
         failed = self._failed_before(context)
         if failed:

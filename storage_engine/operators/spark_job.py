@@ -139,7 +139,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         self.spark_above_positions = spark_above_positions
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        from storage_engine.retention.report_files import run_directory
+        from storage_engine.retention.report_files import LAG_TABLE, run_directory
         from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
@@ -155,7 +155,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             return known
         request = ConsumerLagRequest(
             store_root=store.root,
-            table_path=str(run_directory(store, key) / "consumer_lag"),
+            table_path=str(run_directory(store, key) / LAG_TABLE),
             broker_conf=store.broker_conf,
             overrides=store.overrides,
             time_zone=store.time_zone,
