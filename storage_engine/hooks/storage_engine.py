@@ -17,9 +17,16 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine.credentials import url_secrets
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
+from storage_engine.hooks.connection import (
+    Defaults,
+    lake_names,
+    managed_store,
+    spark_connection,
+    store_queue,
+)
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
+from storage_engine.lake.config import LakeConfig
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_CONNECTION = "storage_engine_default"
@@ -112,6 +119,22 @@ def stores_by_queue() -> dict[str | None, tuple[str, ...]]:
         queue = queue_of(store)
         found[queue] = (*found.get(queue, ()), store)
     return found
+
+
+def stores_by_lake() -> dict[str, tuple[str, ...]]:
+    """The configured stores, by a name of the lake that they archive into, for DAG files.
+
+    A store whose connection isn't there, or can't be used, is in no lake; its own tasks say why.
+    """
+    found: dict[LakeConfig, tuple[str, ...]] = {}
+    for store in configured_stores():
+        try:
+            connection = StorageEngineHook(store).connection
+            lake = managed_store(store, connection.extra_dejson, None, _defaults()).lake
+        except (AirflowNotFoundException, StorageEngineError):
+            continue
+        found[lake] = (*found.get(lake, ()), store)
+    return dict(zip(lake_names(list(found)), found.values(), strict=True))
 
 
 def airflow_home() -> Path:

@@ -220,6 +220,27 @@ class StorageEngineArchiveLagOperator(StoreOperator):
         return result
 
 
+class StorageEngineMaintainOperator(StoreOperator):
+    """Removes what has expired of the store's reports, journal and dead jobs' files.
+
+    It may be killed at any instant and run again.
+    """
+
+    ui_color = "#e8e8e8"
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.maintaining import maintain_store
+
+        done = maintain_store(self.store)
+        for path in (*done.report_directories, *done.job_directories):
+            self.log.info("removed %s", path)
+        for notice in done.notices:
+            self.log.warning("%s", notice)
+        self.log.info("removed of the journal: %s", done.rows)
+        result: Result = to_jsonable(done)
+        return result
+
+
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever became of the run, and fails if the run did.
 

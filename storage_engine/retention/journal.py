@@ -154,7 +154,7 @@ class Journal:
             connection.execute(
                 update(stores).where(where, stores.c.lineage < lineage).values(lineage=lineage)
             )
-            record = _store(connection, where)
+            record = find_store_row(connection, where)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             return record
