@@ -26,6 +26,7 @@ COMMANDS = {
     "lake": ("lakes", "What a lake is; move, copy, rebuild one."),
     "restore": ("restore", "Bring archived segments back as identical files."),
     "gc": ("garbage", "Take from the lake what it holds twice."),
+    "maintain": ("maintain", "Remove reports and history that have expired."),
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "hold": ("hold", "Keep a running broker from deleting."),

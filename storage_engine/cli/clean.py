@@ -27,11 +27,14 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.finishing import finish
+from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.lag_table import lag_part, merge
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
-from storage_engine.retention.report_files import run_directory
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_files import PAGE
+from storage_engine.retention.report_text import report_text
+from storage_engine.retention.unchanged import validated_since
 from storage_engine.wording import bytes_text, count_text
 
 
@@ -111,13 +114,15 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
         say(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
     finished = finish(managed, run_key)
-    page = run_directory(managed, run_key) / "report.html"
+    report = build_report(managed, run_key)
     if as_json:
-        click.echo(Path(finished.report_json).read_text())
+        print_json(report_json(report))
     else:
-        click.echo(Path(finished.report_text).read_text())
+        click.echo(report_text(report))
+        if finished.unchanged_since is not None:
+            click.echo(f"Unchanged since {finished.unchanged_since}; its report is at:")
         click.echo(f"Report   {finished.report_json}")
-        click.echo(f"Page     {page}")
+        click.echo(f"Page     {Path(finished.report_json).with_name(PAGE)}")
     return 0 if finished.ok else 1
 
 
@@ -141,6 +146,11 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
     )
     flushed = steps.flush_checkpoint(managed, run_key)
     say(f"flush: {flushed.flushed} files and directories")
+    if not (released.deleted or any(dependents.deleted.values())):
+        since = validated_since(managed, run_key)
+        if since is not None:
+            say(f"validate: nothing was deleted, and nothing changed since {since} was validated")
+            return
     say("validate: Great Expectations …")
     say(f"validate: {validate_store(managed, run_key).overall.value}")
 

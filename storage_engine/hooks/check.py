@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
+from storage_engine.credentials import shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
@@ -64,18 +64,18 @@ def _level(disk: DiskUsage) -> str:
 def _check_journal(url: str) -> str:
     """:raises BadInputError: the database can't be reached; never names its password."""
     try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise BadInputError("journal URL: expected a SQLAlchemy URL, found something else.") from error
+        shown = shown_url(url)
+    except ValueError as error:
+        raise BadInputError(f"journal URL: expected a SQLAlchemy URL, found {error}.") from None
     if missing_sqlite_file(url):
         return "Journal: none yet, the first run creates it."
-    engine = create_engine(parsed)
+    engine = create_engine(url)
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except SQLAlchemyError as error:
-        shown = parsed.render_as_string(hide_password=True)
-        raise BadInputError(f"journal {shown}: expected a database that answers: {error}") from error
+        told = without_secrets(str(error), url_secrets(url))
+        raise BadInputError(f"journal {shown}: expected a database that answers: {told}") from error
     finally:
         engine.dispose()
     return "Journal: reachable."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -91,6 +94,21 @@ def spark_connection(extra: Mapping[str, Any]) -> str:
     return str(extra.get("spark_conn_id") or DEFAULT_SPARK_CONNECTION)
 
 
+def lake_names(lakes: Sequence[LakeConfig]) -> tuple[str, ...]:
+    """Short names of lakes, by where their warehouses are: fit for DAG ids, and different from each other."""
+    places = [_place(lake) for lake in lakes]
+    return tuple(
+        f"{place}-{hashlib.sha256(repr(lake).encode()).hexdigest()[:6]}" if places.count(place) > 1 else place
+        for place, lake in zip(places, lakes, strict=True)
+    )
+
+
+def _place(lake: LakeConfig) -> str:
+    """The last part of a warehouse's address that says something."""
+    parts = [part for part in urlsplit(lake.location).path.split("/") if part not in ("", "warehouse")]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else urlsplit(lake.location).netloc) or "lake"
+
+
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
     properties = read.mapping("lake_properties")
     place = read.text("lake_directory")
@@ -132,5 +150,5 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
         return url
     try:
         return make_url(url).set(password=password).render_as_string(hide_password=False)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise read.error("journal_url", "a SQLAlchemy URL", "something else") from None

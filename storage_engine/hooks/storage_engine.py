@@ -14,13 +14,19 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
+from storage_engine.credentials import url_secrets
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.hooks.connection import Defaults, managed_store, spark_connection, store_queue
+from storage_engine.hooks.connection import (
+    Defaults,
+    lake_names,
+    managed_store,
+    spark_connection,
+    store_queue,
+)
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
+from storage_engine.lake.config import LakeConfig
 from storage_engine.retention.managed_store import ManagedStore
 
 DEFAULT_CONNECTION = "storage_engine_default"
@@ -115,6 +121,22 @@ def stores_by_queue() -> dict[str | None, tuple[str, ...]]:
     return found
 
 
+def stores_by_lake() -> dict[str, tuple[str, ...]]:
+    """The configured stores, by a name of the lake that they archive into, for DAG files.
+
+    A store whose connection isn't there, or can't be used, is in no lake; its own tasks say why.
+    """
+    found: dict[LakeConfig, tuple[str, ...]] = {}
+    for store in configured_stores():
+        try:
+            connection = StorageEngineHook(store).connection
+            lake = managed_store(store, connection.extra_dejson, None, _defaults()).lake
+        except (AirflowNotFoundException, StorageEngineError):
+            continue
+        found[lake] = (*found.get(lake, ()), store)
+    return dict(zip(lake_names(list(found)), found.values(), strict=True))
+
+
 def airflow_home() -> Path:
     """Where this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
@@ -135,14 +157,8 @@ def _defaults() -> Defaults:
 
 def _mask_secrets(store: ManagedStore) -> None:
     """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
-    for lake in store.lakes:
-        for secret in sorted(lake.secrets):
-            mask_secret(secret)
+    secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live is not None and store.live.secret_key:
-        mask_secret(store.live.secret_key)
-    try:
-        password = make_url(store.journal_url).password
-    except ArgumentError:
-        return
-    if password:
-        mask_secret(str(password))
+        secrets.add(store.live.secret_key)
+    for secret in sorted(secrets):
+        mask_secret(secret)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote
 
+from storage_engine.credentials import property_secrets, shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
@@ -31,13 +30,6 @@ S3_DEFAULTS = {
 
 _S3_DEFAULT_REGION = "us-east-1"
 
-_SECRET_PROPERTY = re.compile(
-    r"(secret|secret-access-key|token|credential|password|account-key|connection-string|authorization)$"
-    r"|sas-token",
-    re.IGNORECASE,
-)
-_URL_PASSWORD = re.compile(r"^[\w+.-]+://[^/@]*:([^/@]+)@")
-
 _SQLITE_BUSY_TIMEOUT_SECONDS = 60
 
 
@@ -53,6 +45,20 @@ class LakeConfig:
     name: str
     properties: Mapping[str, str] = field(hash=False)
     namespace: str = "storage_engine"
+
+    def __post_init__(self) -> None:
+        """
+        :raises BadInputError: the catalog's URL has a password that is read as a part of its host.
+        """
+        uri = self.properties.get("uri", "")
+        if "@" in uri and not uri.startswith("http"):
+            try:
+                shown_url(uri)
+            except ValueError as error:
+                raise BadInputError(
+                    f"lake property uri: expected a SQLAlchemy URL, found {error}. Nothing was changed. "
+                    "Write characters such as @ and / in a password as %40 and %2F."
+                ) from None
 
     @classmethod
     def local(cls, directory: str | os.PathLike[str]) -> LakeConfig:
@@ -95,19 +101,11 @@ class LakeConfig:
     @property
     def secrets(self) -> frozenset[str]:
         """Every value here that no log, report or file that others read may show."""
-        found = {value for key, value in self.properties.items() if _SECRET_PROPERTY.search(key)}
-        # A REST catalog's credential is "id:secret".
-        found |= {value.partition(":")[2] for key, value in self.properties.items() if key == "credential"}
-        for value in self.properties.values():
-            if match := _URL_PASSWORD.match(value):
-                found |= {match[1], unquote(match[1])}
-        return frozenset(found - {""})
+        return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:
         """The text of somebody else's error, with ``***`` in the place of every secret of ours."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        return without_secrets(text, self.secrets)
 
     def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:
         """The same lake, with these properties added or replaced."""
@@ -116,7 +114,8 @@ class LakeConfig:
     @property
     def location(self) -> str:
         """The warehouse or catalog address, for messages; never holds credentials."""
-        return self.properties.get("warehouse") or f"catalog {self.name}"
+        warehouse = self.properties.get("warehouse", "")
+        return without_secrets(warehouse, url_secrets(warehouse)) or f"catalog {self.name}"
 
     def to_json(self) -> str:
         return json.dumps(to_jsonable(self), sort_keys=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
@@ -219,9 +220,31 @@ class StorageEngineArchiveLagOperator(StoreOperator):
         return result
 
 
+class StorageEngineMaintainOperator(StoreOperator):
+    """Removes what has expired of the store's reports, journal and dead jobs' files.
+
+    It may be killed at any instant and run again.
+    """
+
+    ui_color = "#e8e8e8"
+
+    def execute(self, context: Context) -> Result:
+        from storage_engine.retention.maintaining import maintain_store
+
+        done = maintain_store(self.store)
+        for path in (*done.report_directories, *done.job_directories):
+            self.log.info("removed %s", path)
+        for notice in done.notices:
+            self.log.warning("%s", notice)
+        self.log.info("removed of the journal: %s", done.rows)
+        result: Result = to_jsonable(done)
+        return result
+
+
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever became of the run, and fails if the run did.
 
+    A run that did nothing, for the reasons that the last report gives, writes none and names that one.
     It is the last task of a store, and a DAG run takes its last tasks' states: without this a failure
     in the middle would end in a green run.
     """
@@ -231,9 +254,14 @@ class StorageEngineReportOperator(StoreOperator):
     def execute(self, context: Context) -> Result:
         from storage_engine.quality.validate import write_page
         from storage_engine.retention.finishing import finish
+        from storage_engine.retention.report_files import PAGE
 
         result = finish(self.store, run_key(context))
-        page = write_page(self.store, run_key(context))
+        if result.unchanged_since is None:
+            page = write_page(self.store, run_key(context))
+        else:
+            page = Path(result.report_json).with_name(PAGE)
+            self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
         self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
         failed = self._failed_before(context)
         if failed:

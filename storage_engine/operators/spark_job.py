@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sysconfig
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +13,6 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
-from storage_engine.durable import make_dirs
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
@@ -35,8 +31,9 @@ class StoreSparkOperator(SparkSubmitOperator):
     """Submits one of our jobs for a store: request in, result out, each a file.
 
     The Spark connection is the one that the store's connection names. The files lie below the store's
-    report directory, which a driver elsewhere has to see as well; the request may hold the lake's
-    credentials, so only this user can read it, and it is gone when the job has ended.
+    report directory and are gone when the job has ended, or swept at the next one's start if this process is
+    killed. Credentials are in none of them: the driver inherits them in its environment, so it has to run
+    where spark-submit does (deploy mode client).
 
     :param storage_engine_conn_id: connection of the store (templated).
     """
@@ -66,14 +63,18 @@ class StoreSparkOperator(SparkSubmitOperator):
         :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or that it left no result.
         """
+        from storage_engine.retention.job_files import job_directory
         from storage_engine.spark.job_io import read_result, write_request
+        from storage_engine.spark.session import environment
 
-        with _private_directory(Path(self.store.report_dir)) as directory:
+        with job_directory(Path(self.store.report_dir)) as directory:
             asked, answered = directory / "request.json", directory / "result.json"
-            write_request(asked, request)
+            credentials = write_request(asked, request)
             self._prepare(asked, answered)
             try:
-                super().execute(context)
+                # Not by env_vars: on Kubernetes and YARN those stand on a command line.
+                with environment(credentials):
+                    super().execute(context)
             except AirflowException:
                 # The job's own error says more than that spark-submit failed.
                 read_result(answered, asked, result_kind)
@@ -85,14 +86,14 @@ class StoreSparkOperator(SparkSubmitOperator):
 
         self._conn_id = self.store_hook.spark_conn_id
         master = _master(self._conn_id)
-        environment = spark_environment(master)
+        variables = spark_environment(master)
         # spark-submit comes with this interpreter, whatever PATH the worker was started with.
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
         self.application = str(_entry_point(self.entry_point))
         self.application_args = [str(request), str(result)]
         self.conf = {**spark_settings(master), **(self.conf or {})}
-        self.env_vars = {"PATH": path, **environment, **(self.env_vars or {})}
+        self.env_vars = {"PATH": path, **variables, **(self.env_vars or {})}
         self._check_disks(master)
 
     def _check_disks(self, master: str) -> None:
@@ -121,16 +122,6 @@ def _master(conn_id: str) -> str:
     return master
 
 
-@contextmanager
-def _private_directory(parent: Path) -> Iterator[Path]:
-    make_dirs(parent)
-    directory = Path(tempfile.mkdtemp(prefix=".spark-job-", dir=parent))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 class StorageEngineConsumerLagOperator(StoreSparkOperator):
     """Computes how far every consumer group is behind, and what the plan would cost it.
 
@@ -148,7 +139,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         self.spark_above_positions = spark_above_positions
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        from storage_engine.retention.report_files import run_directory
+        from storage_engine.retention.report_files import LAG_TABLE, run_directory
         from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
@@ -164,7 +155,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             return known
         request = ConsumerLagRequest(
             store_root=store.root,
-            table_path=str(run_directory(store, key) / "consumer_lag"),
+            table_path=str(run_directory(store, key) / LAG_TABLE),
             broker_conf=store.broker_conf,
             overrides=store.overrides,
             time_zone=store.time_zone,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from storage_engine.operators.retention import (
     StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
     StorageEngineFlushCheckpointOperator,
+    StorageEngineMaintainOperator,
     StorageEnginePlanOperator,
     StorageEngineReleaseOperator,
     StorageEngineReportOperator,
@@ -66,6 +68,18 @@ def requested_cleanup(
     store = _of_store(storage_engine_conn_id, queue)
     plan = StorageEnginePlanOperator(task_id="plan", request=request, plan_only=plan_only, **store)
     _after_plan(plan, store)
+
+
+def maintenance(stores: Sequence[str]) -> None:
+    """Maintain one lake's stores: each one's reports and journal, where they are.
+
+    :param stores: connections of stores that archive into the lake.
+    """
+    for storage_engine_conn_id in stores:
+        StorageEngineMaintainOperator(
+            task_id=storage_engine_conn_id,
+            **_of_store(storage_engine_conn_id, queue_of(storage_engine_conn_id)),
+        )
 
 
 def _of_store(storage_engine_conn_id: str, queue: str | None) -> dict[str, Any]:

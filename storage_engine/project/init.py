@@ -138,8 +138,8 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     )
     return (
         f"Created a project in {project.home}:\n"
-        "  dags/             storage_retention and storage_flush_checkpoint (scheduled),\n"
-        "                    storage_forced_cleanup (by hand)\n"
+        "  dags/             storage_retention, storage_flush_checkpoint and storage_maintenance\n"
+        "                    (scheduled), storage_forced_cleanup (by hand)\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"

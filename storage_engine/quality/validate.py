@@ -16,14 +16,18 @@ from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.resources import project_path
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from storage_engine.retention.report_files import claim, refuse_foreign, run_directory
+from storage_engine.retention.report_files import (
+    DATA_DOCS_DIRECTORY,
+    PAGE,
+    REPORT_JSON,
+    VALIDATION_JSON,
+    claim,
+    refuse_foreign,
+    run_directory,
+)
 from storage_engine.retention.steps import record_validation
 
-VALIDATION_JSON = "validation.json"
-REPORT_JSON = "report.json"
-PAGE = "report.html"
-GX_DIRECTORY = "great_expectations"
-DATA_DOCS = f"{GX_DIRECTORY}/{SITE_DIRECTORY}/index.html"
+DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{SITE_DIRECTORY}/index.html"
 
 
 def validate_store(
@@ -56,8 +60,8 @@ def validate_store(
     files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
     output_dir = output_dir or validation_directory(store, run_key)
     refuse_inside_store(store.broker, {"reports": output_dir})
-    if not _is_of_earlier_release(output_dir / GX_DIRECTORY):
-        refuse_foreign(output_dir, (GX_DIRECTORY, *files))
+    if not _is_of_earlier_release(output_dir / DATA_DOCS_DIRECTORY):
+        refuse_foreign(output_dir, (DATA_DOCS_DIRECTORY, *files))
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
     claim(output_dir)
     # Great Expectations takes seconds to import: only now that it is needed.
@@ -66,7 +70,7 @@ def validate_store(
     checks = run_suites(
         facts.tables,
         project_path("expectations"),
-        output_dir / GX_DIRECTORY,
+        output_dir / DATA_DOCS_DIRECTORY,
         run_name=output_dir.name,
     )
     result = ValidationResult(

@@ -10,9 +10,10 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, Report, report_of
-from storage_engine.retention.report_files import run_directory
+from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 
 _ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED})
 
@@ -21,6 +22,7 @@ _ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED})
 class FinishResult:
     """:param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
+    :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     """
 
     run_key: str
@@ -29,10 +31,13 @@ class FinishResult:
     finished: bool
     report_json: str
     report_text: str
+    unchanged_since: str | None = None
 
 
 def finish(store: ManagedStore, run_key: str) -> FinishResult:
     """Write the run's report as JSON and text, and close the run if it is at its end.
+
+    A run that did nothing, for the reasons that the last report gives, writes none.
 
     :raises RunStateError: there is no such run.
     """
@@ -40,16 +45,19 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
     run = context.run(run_key)
     with context.errors(run, Step.REPORT):
         report = report_of(context, run)
+        since = unchanged_since(context, run, report)
         if report.outcome in _ENDED and run.state is not RunState.FINISHED:
-            context.journal.finish_run(run, {"result": report.outcome.value})
+            result = {"result": report.outcome.value, WHY: reasons_digest(report)}
+            context.journal.finish_run(run, {**result, SINCE: since} if since else result)
             report = report_of(context, context.run(run_key))
-        directory = run_directory(store, run_key)
-        durable.make_dirs(directory)
-        json_path, text_path = directory / "report.json", directory / "report.txt"
-        durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
-        durable.write_file(text_path, report_text(report).encode())
+        directory = run_directory(store, since or run_key)
+        json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
+        if since is None:
+            durable.make_dirs(directory)
+            durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
+            durable.write_file(text_path, report_text(report).encode())
     ended = report.outcome in _ENDED
-    return FinishResult(run_key, report.outcome, report.ok, ended, str(json_path), str(text_path))
+    return FinishResult(run_key, report.outcome, report.ok, ended, str(json_path), str(text_path), since)
 
 
 def report_json(report: Report) -> dict[str, object]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, true, update
+from sqlalchemy import Connection, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from storage_engine.exceptions import RunStateError
@@ -25,107 +24,29 @@ from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
 from storage_engine.retention.hold_memory import JournalHoldMemory
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.retention.journal_records import (
+    Event,
+    Phase,
+    Run,
+    RunState,
+    Sample,
+    Step,
+    StoreRecord,
+    Waiver,
+)
+from storage_engine.retention.journal_rows import (
+    Subjects,
+    find_run_row,
+    find_store_row,
+    find_waiver_row,
+    insert_events,
+    to_event,
+)
 from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
 from storage_engine.retention.lease import Lease, give_up, renew, take
+from storage_engine.retention.plan_storage import store_plan
 
-Subjects = Sequence[tuple[str, Mapping[str, Any]]]
-
-
-class Step(StrEnum):
-    HOLD = "hold"
-    DISTURBED = "disturbed"
-    ACCEPT_LOSS = "accept-loss"
-    PLAN = "plan"
-    ARCHIVE = "archive"
-    SEALED = "archive-sealed"
-    ARCHIVE_LAG = "archive-lag"
-    LAG = "lag"
-    STAMP = "stamp"
-    RELEASE = "release"
-    DEPENDENTS = "dependents"
-    CHECKPOINT = "checkpoint"
-    VALIDATE = "validate"
-    REPORT = "report"
-
-
-class Phase(StrEnum):
-    INTENT = "intent"
-    RESULT = "result"
-    ERROR = "error"
-
-
-class RunState(StrEnum):
-    OPEN = "open"
-    PLANNED = "planned"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRecord:
-    """A store's identity: its UUID for ever, its lineage until its offsets are used anew.
-
-    :param host: the machine on which it was first seen; None: not known.
-    """
-
-    store_id: str
-    real_path: str
-    broker: str
-    lineage: int
-    created_at_ms: int
-    host: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    run_id: int
-    store_id: str
-    run_key: str
-    state: RunState
-    request: PlanRequest
-    plan: Plan | None
-    plan_digest: str | None
-    created_at_ms: int
-    finished_at_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a step meant to do, did, or failed at.
-
-    :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
-    """
-
-    run_key: str
-    step: str
-    phase: Phase
-    subject: str
-    payload: Mapping[str, Any]
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What was looked at and when.
-
-    :param archive_lag: None where the lakes were not asked.
-    :param progress: None where no running broker was asked.
-    """
-
-    store_id: str
-    at_ms: int
-    levels: tuple[DiskUsage, ...]
-    archive_lag: ArchiveLag | None
-    progress: BrokerProgress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiver:
-    """A person's decision to let the plan with this digest go without receipts."""
-
-    plan_digest: str
-    person: str
-    reason: str
-    at_ms: int
+__all__ = ["Event", "Journal", "Phase", "Run", "RunState", "Sample", "Step", "StoreRecord", "Waiver"]
 
 
 class Journal:
@@ -142,7 +63,9 @@ class Journal:
     # Stores
 
     def find_store(self, real_path: str) -> StoreRecord | None:
-        return self._database.read(lambda connection: _store(connection, stores.c.real_path == real_path))
+        return self._database.read(
+            lambda connection: find_store_row(connection, stores.c.real_path == real_path)
+        )
 
     def all_stores(self) -> tuple[StoreRecord, ...]:
         """Every store that has an identity, the oldest first."""
@@ -160,7 +83,7 @@ class Journal:
         new_id = store_id or str(uuid.uuid4())
 
         def add(connection: Connection) -> None:
-            if _store(connection, stores.c.real_path == real_path) is None:
+            if find_store_row(connection, stores.c.real_path == real_path) is None:
                 connection.execute(
                     insert(stores).values(
                         store_id=new_id,
@@ -184,7 +107,9 @@ class Journal:
 
     def knows_store(self, store_id: str) -> bool:
         """Whether there is a store with this id, wherever it lay last."""
-        found = self._database.read(lambda connection: _store(connection, stores.c.store_id == store_id))
+        found = self._database.read(
+            lambda connection: find_store_row(connection, stores.c.store_id == store_id)
+        )
         return found is not None
 
     def move_store(self, store_id: str, real_path: str) -> StoreRecord:
@@ -196,7 +121,7 @@ class Journal:
         def move(connection: Connection) -> StoreRecord:
             where = stores.c.store_id == store_id
             connection.execute(update(stores).where(where).values(real_path=real_path, host=this_host()))
-            record = _store(connection, where)
+            record = find_store_row(connection, where)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             return record
@@ -207,7 +132,7 @@ class Journal:
         """Let the store's offsets begin anew under the next lineage."""
 
         def adopt(connection: Connection) -> StoreRecord:
-            record = _store(connection, stores.c.store_id == store_id)
+            record = find_store_row(connection, stores.c.store_id == store_id)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             lineage = record.lineage + 1
@@ -229,7 +154,7 @@ class Journal:
             connection.execute(
                 update(stores).where(where, stores.c.lineage < lineage).values(lineage=lineage)
             )
-            record = _store(connection, where)
+            record = find_store_row(connection, where)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             return record
@@ -271,7 +196,7 @@ class Journal:
         wanted = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
-            if _run(connection, store_id, run_key) is None:
+            if find_run_row(connection, store_id, run_key) is None:
                 connection.execute(
                     insert(runs).values(
                         store_id=store_id,
@@ -296,7 +221,14 @@ class Journal:
         return run
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        return self._database.read(lambda connection: _run(connection, store_id, run_key))
+        """:raises RunStateError: it was there, and has expired."""
+        run = self._database.read(lambda connection: find_run_row(connection, store_id, run_key))
+        if run is not None and run.state is RunState.EXPIRED:
+            raise RunStateError(
+                f"run {run_key!r} of store {store_id}: expected one that is kept whole, found one that ended "
+                "long ago and whose details have expired. Nothing was changed. Use another run key."
+            )
+        return run
 
     def run(self, store_id: str, run_key: str) -> Run:
         """:raises RunStateError: there is no such run."""
@@ -315,13 +247,16 @@ class Journal:
         """
 
         def record(connection: Connection) -> None:
-            changed = connection.execute(
+            unplanned = select(runs.c.id).where(runs.c.id == run.run_id, runs.c.plan_digest.is_(None))
+            if connection.execute(unplanned.with_for_update()).first() is None:
+                return
+            stored = store_plan(connection, run, plan)
+            connection.execute(
                 update(runs)
-                .where(runs.c.id == run.run_id, runs.c.plan_digest.is_(None))
-                .values(plan=to_jsonable(plan), plan_digest=plan.digest, state=RunState.PLANNED.value)
+                .where(runs.c.id == run.run_id)
+                .values(plan=stored, plan_digest=plan.digest, state=RunState.PLANNED.value)
             )
-            if changed.rowcount:
-                _insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
+            insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
 
         self._database.write(record)
         return self.run(run.store_id, run.run_key)
@@ -336,7 +271,7 @@ class Journal:
                 .values(state=RunState.FINISHED.value, finished_at_ms=clock_ms())
             )
             if changed.rowcount:
-                _insert_events(connection, run.run_id, Step.REPORT, Phase.RESULT, [("", payload)])
+                insert_events(connection, run.run_id, Step.REPORT, Phase.RESULT, [("", payload)])
 
         self._database.write(finish)
 
@@ -354,7 +289,7 @@ class Journal:
         def write(connection: Connection) -> None:
             if lease is not None:
                 renew(connection, lease)
-            _insert_events(connection, run.run_id, step, phase, subjects)
+            insert_events(connection, run.run_id, step, phase, subjects)
 
         self._database.write(write)
 
@@ -365,6 +300,19 @@ class Journal:
     def store_events(self, store_id: str, step: Step, phase: Phase | None = None) -> tuple[Event, ...]:
         """The events of all runs of a store, oldest first."""
         return self._events(runs.c.store_id == store_id, step, phase)
+
+    def last_result(self, store_id: str, step: Step) -> Event | None:
+        """The newest result of a step in all runs of a store."""
+        query = (
+            select(runs.c.run_key, events)
+            .join(events, events.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id)
+            .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+            .order_by(events.c.id.desc())
+            .limit(1)
+        )
+        row = self._database.read(lambda connection: connection.execute(query).first())
+        return None if row is None else to_event(row)
 
     def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
         """The results of a step in all runs of all stores, oldest first."""
@@ -377,10 +325,7 @@ class Journal:
         if phase is not None:
             query = query.where(events.c.phase == phase.value)
         rows = self._database.read(lambda c: c.execute(query.order_by(events.c.id)).all())
-        return tuple(
-            Event(row.run_key, row.step, Phase(row.phase), row.subject, row.payload, row.at_ms)
-            for row in rows
-        )
+        return tuple(map(to_event, rows))
 
     # Samples and waivers
 
@@ -433,7 +378,7 @@ class Journal:
         """Record that the plan with this digest may go without receipts; the first decision stands."""
 
         def write(connection: Connection) -> Waiver:
-            found = _waiver(connection, plan_digest)
+            found = find_waiver_row(connection, plan_digest)
             if found is None:
                 found = Waiver(plan_digest, person, reason, clock_ms())
                 connection.execute(insert(waivers).values(**to_jsonable(found)))
@@ -449,52 +394,4 @@ class Journal:
             return found
 
     def find_waiver(self, plan_digest: str) -> Waiver | None:
-        return self._database.read(lambda connection: _waiver(connection, plan_digest))
-
-
-def _store(connection: Connection, where: Any) -> StoreRecord | None:
-    row = connection.execute(select(stores).where(where)).first()
-    return None if row is None else StoreRecord(**row._mapping)
-
-
-def _run(connection: Connection, store_id: str, run_key: str) -> Run | None:
-    row = connection.execute(
-        select(runs).where(runs.c.store_id == store_id, runs.c.run_key == run_key)
-    ).first()
-    return None if row is None else _to_run(row)
-
-
-def _to_run(row: Row[Any]) -> Run:
-    return Run(
-        run_id=row.id,
-        store_id=row.store_id,
-        run_key=row.run_key,
-        state=RunState(row.state),
-        request=from_jsonable(PlanRequest, row.request),
-        plan=None if row.plan is None else from_jsonable(Plan, row.plan),
-        plan_digest=row.plan_digest,
-        created_at_ms=row.created_at_ms,
-        finished_at_ms=row.finished_at_ms,
-    )
-
-
-def _waiver(connection: Connection, plan_digest: str) -> Waiver | None:
-    row = connection.execute(select(waivers).where(waivers.c.plan_digest == plan_digest)).first()
-    return None if row is None else Waiver(**row._mapping)
-
-
-def _insert_events(connection: Connection, run_id: int, step: Step, phase: Phase, subjects: Subjects) -> None:
-    at_ms = clock_ms()
-    rows = [
-        {
-            "run_id": run_id,
-            "step": step.value,
-            "phase": phase.value,
-            "subject": subject,
-            "payload": to_jsonable(payload),
-            "at_ms": at_ms,
-        }
-        for subject, payload in subjects
-    ]
-    if rows:
-        connection.execute(insert(events), rows)
+        return self._database.read(lambda connection: find_waiver_row(connection, plan_digest))

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, Prog
 from sqlalchemy.pool import NullPool
 
 from storage_engine import durable
+from storage_engine.credentials import shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.retention.journal_schema import ADDED_SINCE, SCHEMA_VERSION, metadata, schema_version
 
@@ -35,14 +36,15 @@ class JournalDatabase:
 
     def __init__(self, url: str) -> None:
         try:
-            parsed = make_url(url)
-        except ArgumentError:
-            # Neither its text nor the cause is shown: what can't be parsed may hold a password anywhere.
+            self.name = shown_url(url)
+        except ValueError as error:
+            # Its text is not shown: what can't be parsed may hold a password anywhere.
             raise BadInputError(
-                "journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found a text "
-                "that is none"
+                f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {error}. "
+                "Nothing was changed. Write characters such as @ and / in a password as %40 and %2F."
             ) from None
-        self.name = parsed.render_as_string(hide_password=True)
+        self._secrets = url_secrets(url)
+        parsed = make_url(url)
         try:
             self._engine = _engine(url)
         except (ArgumentError, ImportError) as error:
@@ -163,7 +165,7 @@ class JournalDatabase:
         return self._reserve is not None and durable.unlink(self._reserve)
 
     def _unavailable(self, error: Exception) -> JournalUnavailableError:
-        cause = getattr(error, "orig", None) or error
+        cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
         return JournalUnavailableError(
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
             "make its database reachable and writable, and run the same again."

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -18,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -78,6 +79,18 @@ runs = Table(
     UniqueConstraint("store_id", "run_key"),
 )
 
+plans = Table(
+    "storage_engine_plans",
+    metadata,
+    Column("id", _serial, primary_key=True, autoincrement=True),
+    Column("store_id", ForeignKey(stores.c.store_id), nullable=False),
+    Column("run_key", String(250), nullable=False),
+    Column("decisions", LargeBinary, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""Decisions of plans, as zlib-compressed JSON; ``runs.plan`` names a row here and what differs from it."""
+Index("storage_engine_plans_by_store", plans.c.store_id, plans.c.id)
+
 events = Table(
     "storage_engine_events",
     metadata,
@@ -125,5 +138,6 @@ waivers = Table(
 ADDED_SINCE: dict[int, tuple[Column[Any], ...]] = {
     1: (stores.c.host, samples.c.archive_lag, samples.c.clock, samples.c.progress),
     2: (samples.c.progress,),
+    3: (),
 }
 """By schema version, the columns that it lacks; all of them may be empty. Tables that it lacks are made."""

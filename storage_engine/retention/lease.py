@@ -1,8 +1,8 @@
 """Who holds a store by the journal's word.
 
 A lease is taken after the broker's own lock, and given up before it. It runs out by itself, so that a
-machine that vanished doesn't block its store; of a process that was killed on this machine it is taken
-over at once.
+machine that vanished doesn't block its store; of a process that was killed it is taken over at once, where
+that can be seen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from sqlalchemy import Connection, or_, select, update
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.retention.clock import read_clock
 from storage_engine.retention.journal_schema import leases
 
 LEASE_MS = 10 * 60 * 1000
@@ -43,9 +45,9 @@ def take(connection: Connection, store_id: str) -> Lease:
     now_ms = _clock_ms()
     row = connection.execute(select(leases).where(leases.c.store_id == store_id)).one()
     free = [leases.c.token.is_(None), leases.c.expires_at_ms < now_ms]
-    if row.token is not None and is_dead(row.owner):
+    if row.token is not None and is_dead(Owner.parse(row.owner)):
         free.append(leases.c.token == row.token)
-    lease = Lease(store_id, this_process(), str(uuid.uuid4()))
+    lease = Lease(store_id, str(this_process()), str(uuid.uuid4()))
     taken = connection.execute(
         update(leases)
         .where(leases.c.store_id == store_id, or_(*free))
@@ -84,23 +86,60 @@ def give_up(connection: Connection, lease: Lease) -> None:
     )
 
 
-def this_process() -> str:
-    """host:pid:start, which tells this process from a later one with the same number."""
-    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.1f}"
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, so that it is known again by whoever sees the same processes.
+
+    :param boot_id: of this start of the machine; "": not known, as in what older releases recorded.
+    :param pid_namespace: where the number counts; "" likewise.
+    """
+
+    host: str
+    pid: int
+    started_at_s: float
+    boot_id: str = ""
+    pid_namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.started_at_s:.1f}:{self.boot_id}:{self.pid_namespace}"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """Read what :meth:`__str__` made, or ``host:pid:start`` of older releases."""
+        host, pid, started, *rest = text.split(":")
+        return cls(host, int(pid), float(started), *rest[:2])
 
 
-def is_dead(owner: str) -> bool:
-    """Whether ``owner`` ran on this machine and doesn't any more. Of another machine nothing is known."""
-    host, pid, start = owner.rsplit(":", 2)
-    if host != socket.gethostname():
-        return False
+def this_process() -> Owner:
+    """Return what tells this process from every other one, and from a later one with the same number."""
+    reading = read_clock()
     try:
-        process = psutil.Process(int(pid))
-        reused = abs(process.create_time() - float(start)) > START_TOLERANCE_S
-        return reused or bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    except OSError:
+        namespace = ""
+    started_at_s = psutil.Process().create_time()
+    boot_id = reading.boot_id if reading else ""
+    return Owner(socket.gethostname(), os.getpid(), started_at_s, boot_id, namespace)
+
+
+def is_dead(owner: Owner) -> bool:
+    """Tell whether ``owner`` is known to have ended.
+
+    Only processes of this start of this machine and of this PID namespace can be seen. Of all others nothing
+    is known: a container's process has another number here, or none, and several machines may bear one name.
+    """
+    mine = this_process()
+    seen = (mine.boot_id, mine.pid_namespace)
+    if not all(seen) or (owner.boot_id, owner.pid_namespace) != seen:
+        return False
+    if not psutil.pid_exists(owner.pid):
         return True
+    try:
+        process = psutil.Process(owner.pid)
+        reused = abs(process.create_time() - owner.started_at_s) > START_TOLERANCE_S
+        return reused or bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
+        # It is there, but /proc doesn't show the processes of other users.
         return False
 
 

@@ -14,6 +14,15 @@ from storage_engine.retention.managed_store import ManagedStore
 MARKER = ".storage-engine-reports"
 """File in a directory whose reports and Data Docs are ours to replace."""
 
+REPORT_JSON = "report.json"
+REPORT_TEXT = "report.txt"
+PAGE = "report.html"
+VALIDATION_JSON = "validation.json"
+LAG_TABLE = "consumer_lag"
+DATA_DOCS_DIRECTORY = "great_expectations"
+RUN_FILES = (PAGE, REPORT_TEXT, VALIDATION_JSON, LAG_TABLE, MARKER)
+"""What a run's directory may have beside its report and its Data Docs."""
+
 _HASH_DIGITS = 8
 
 

@@ -17,7 +17,7 @@ from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentS
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.disk import percent_rounded_up
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, mtime_ms, triggers
-from storage_engine.rocketmq.window import HOUR_MS, describe_time, next_window_ms
+from storage_engine.rocketmq.window import describe_time, next_window_ms
 
 
 def plan(
@@ -134,12 +134,11 @@ def _age(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) ->
     written = f"last written {describe_time(written_ms, zone)}"
     if written_ms > now_ms:
         return _Age(False, f"{written}, which is in the future: not expired, as no clock says how old it is")
-    reserved = (
-        f"{(now_ms - written_ms) / HOUR_MS:.1f} h ago, fileReservedTime {config.file_reserved_time_hours} h"
-    )
-    if now_ms >= expires_ms:
-        return _Age(True, f"{written}, {reserved}: expired {(now_ms - expires_ms) / HOUR_MS:.1f} h ago")
-    return _Age(False, f"{written}, {reserved}: expires {describe_time(expires_ms, zone)}")
+    # Moments, no ages: the same plan a minute later has the same words, and is stored once.
+    expired = now_ms >= expires_ms
+    reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
+    when = f"{'expired' if expired else 'expires'} {describe_time(expires_ms, zone)}"
+    return _Age(expired, f"{written}, {reserved}: {when}")
 
 
 def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:

@@ -2,6 +2,7 @@
 
 A job's process tells nothing but what is in its result file and its exit status; standard output is
 Spark's. The result names the request it answers, so that an older run's result is never taken for it.
+Credentials are in no file: the driver gets them in its environment, so they are gone with the processes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_engine import durable, exceptions
+from storage_engine.credentials import put_back, set_apart
 from storage_engine.exceptions import BadInputError, SparkJobError, StorageEngineError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
@@ -27,22 +29,38 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-def write_request(path: str | os.PathLike[str], request: Any) -> None:
-    """Write a job's request durably.
+CREDENTIALS = "STORAGE_ENGINE_JOB_CREDENTIALS"
+"""Environment variable of a job's driver: a JSON object, by the marks that are in the request."""
+
+
+def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
+    """Write a job's request durably, without the credentials in it.
 
     :param request: a frozen dataclass of jsonable fields.
+    :return: environment variables that the job's driver needs beyond the file; empty without credentials.
     """
+    content, credentials = set_apart(to_jsonable(request))
     durable.make_dirs(Path(path).parent)
-    durable.write_file(path, json.dumps(to_jsonable(request), indent=1).encode())
+    durable.write_file(path, json.dumps(content, indent=1).encode())
+    return {CREDENTIALS: json.dumps(credentials)} if credentials else {}
 
 
 def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
-    """Read a request back.
+    """Read a request back, with the credentials in this process's environment.
 
     :param kind: its dataclass.
-    :raises BadInputError: when the file is missing, not JSON, or not such a request.
+    :raises BadInputError: when the file is missing, not JSON, or not such a request, or its credentials are
+        missing.
     """
-    return from_jsonable(kind, _read_json(path), str(path))
+    try:
+        content = put_back(_read_json(path), json.loads(os.environ.get(CREDENTIALS, "{}")))
+    except KeyError:
+        raise BadInputError(
+            f"{path}: expected the request's credentials in the driver's environment ({CREDENTIALS}), found "
+            "none. Nothing was changed. Submit with deploy mode client: the driver runs where spark-submit "
+            "does."
+        ) from None
+    return from_jsonable(kind, content, str(path))
 
 
 def write_result(path: str | os.PathLike[str], request_path: str | os.PathLike[str], result: Any) -> None:
@@ -104,6 +122,8 @@ def run_job(
     request_path, result_path = arguments
     try:
         request = read_request(request_path, kind)
+        # No process that is started from here on inherits them.
+        os.environ.pop(CREDENTIALS, None)
         durable.unlink(result_path)
         durable.make_dirs(Path(result_path).parent)
     except (BadInputError, OSError) as error:

@@ -118,7 +118,7 @@ def spark_session(
         with (
             # A local cluster's executors would work below the installed pyspark.
             tempfile.TemporaryDirectory(prefix="spark-work-", ignore_cleanup_errors=True) as work,
-            _environment({} if submitted else {"SPARK_WORKER_DIR": work, **spark_environment(master)}),
+            environment({} if submitted else {"SPARK_WORKER_DIR": work, **spark_environment(master)}),
             _sockets_closed_after_use(),
         ):
             try:
@@ -137,7 +137,8 @@ def spark_session(
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process for a while."""
     before = {name: os.environ.get(name) for name in (*variables, *_SET_BY_PYSPARK)}
     os.environ.update(variables)
     try:

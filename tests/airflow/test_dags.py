@@ -104,6 +104,34 @@ def test_stores_are_tended_every_ten_minutes_each_where_its_disk_is(
     assert (dag.schedule, dag.max_active_runs, dag.catchup) == ("*/10 * * * *", 1, False)
 
 
+def test_each_lake_is_maintained_daily_its_stores_where_their_disks_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "near, far, alone, other, nowhere, broken")
+    for conn_id, extra in {
+        "NEAR": {"lake_directory": "/data/orders"},
+        "FAR": {"lake_directory": "/data/orders", "queue": "host-a"},
+        "ALONE": {"lake_properties": {"type": "rest", "warehouse": "s3://bucket/warehouse"}},
+        "OTHER": {"lake_directory": "/more/orders"},
+        "BROKEN": {"lake_directory": "/data/orders", "lake_properties": {"type": "rest"}},
+    }.items():
+        definition = {"conn_type": "storage_engine", "extra": {"root": "/store", **extra}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps(definition))
+    bag = DagBag(str(DAGS / "storage_maintenance.py"), load_op_links=False)
+    assert bag.import_errors == {}
+    found = {dag_id: {(task.task_id, task.queue) for task in dag.tasks} for dag_id, dag in bag.dags.items()}
+    assert found.pop("storage_maintenance__bucket") == {("alone", "default")}
+    # Two lakes of one name are told apart.
+    assert sorted(found.values(), key=len) == [
+        {("other", "default")},
+        {("near", "default"), ("far", "host-a")},
+    ]
+    assert all(dag_id.startswith("storage_maintenance__orders-") for dag_id in found)
+    assert {(dag.schedule, dag.max_active_runs, dag.catchup) for dag in bag.dags.values()} == {
+        ("@daily", 1, False)
+    }
+
+
 def test_a_quiet_store_is_planned_too_so_that_the_report_can_say_why_all_stays(load_dag: Any) -> None:
     plan = load_dag("storage_retention.py").get_task("storage_engine_default.plan")
     assert plan.trigger_rule == "none_failed"
@@ -139,7 +167,13 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["storage_retention.py", "storage_forced_cleanup.py", "storage_flush_checkpoint.py"]
+    "file",
+    [
+        "storage_retention.py",
+        "storage_forced_cleanup.py",
+        "storage_flush_checkpoint.py",
+        "storage_maintenance.py",
+    ],
 )
 def test_parsing_imports_nothing_heavy(file: str) -> None:
     code = f"""

@@ -163,15 +163,16 @@ def test_secrets_of_a_connection_are_masked(store_connection: Any) -> None:
 
     store = store_connection(
         extra={
-            "journal_url": "postgresql://keeper:journal-pass@db/journal",
+            "journal_url": "postgresql://db/journal?user=keeper&password=journal-pass",
             "lake_directory": "",
             "lake_properties": {
                 "type": "rest",
                 "credential": "client:rest-secret",
                 "s3.secret-access-key": "s3-secret-key",
+                "header.X-Api-Key": "header-key",
             },
         }
     )
     assert StorageEngineHook(store.conn_id).managed_store
-    shown = redact("journal-pass client:rest-secret s3-secret-key")
-    assert shown == "*** *** ***"
+    shown = redact("journal-pass client:rest-secret s3-secret-key header-key")
+    assert shown == "*** *** *** ***"

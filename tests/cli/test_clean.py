@@ -64,6 +64,13 @@ def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     assert Path(report).is_file()
     assert Path(page).is_file()
 
+    reports = set((lake / "reports").rglob("*"))
+    third = cli("clean", store, "--lake", lake, "--manual")
+    assert "validate: nothing was deleted, and nothing changed since" in third.err
+    assert "Unchanged since clean-" in third.out
+    assert report in third.out
+    assert set((lake / "reports").rglob("*")) == reports
+
 
 def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(cli, store_copy, expire, lake) -> None:
     store = store_copy("clean-stop")

@@ -262,6 +262,7 @@ class TestDecisions:
         old.waive(released, state)
         words = old.clean_words(state, max_segments=1)
         released.killed_cli(Kill("release", "fsync", 5), *words)
+        old.leases_run_out(state)
         assert done(*words, "--json").json["outcome"] == "done"
         assert state.there == [MIB, 2 * MIB]
 

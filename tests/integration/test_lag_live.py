@@ -139,11 +139,10 @@ def test_group_that_is_connected_and_never_committed_is_unknown_in_what_it_subsc
     assert not [key for key in found if key[:2] == ("everyone", TOPIC)]
 
 
-def test_submitted_job_gets_the_secret_in_its_request_alone(secured: Secured, tmp_path: Path) -> None:
+def test_submitted_job_gets_the_secret_in_its_environment_alone(secured: Secured, tmp_path: Path) -> None:
     asked = request(secured, tmp_path, now_ms=1_900_000_000_000)
     paths = [tmp_path / "private" / name for name in ("request.json", "result.json")]
-    write_request(paths[0], asked)
-    environment = spark_environment()
+    environment = {**spark_environment(), **write_request(paths[0], asked)}
     command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]"]
     for setting in spark_settings().items():
         command += ["--conf", "=".join(setting)]
@@ -161,7 +160,7 @@ def test_submitted_job_gets_the_secret_in_its_request_alone(secured: Secured, tm
     assert result.summary.source.positions is PositionsFrom.BROKER
     written = read_lag_table(asked.table_path).to_pylist()
     assert sorted(map(str, written)) == sorted(map(str, rows(asked).values()))
-    said = [ended.stdout, ended.stderr, repr(asked), paths[1].read_text()]
+    said = [ended.stdout, ended.stderr, repr(asked), *(path.read_text() for path in paths)]
     assert not [text for text in said if SECRET in text]
 
 

@@ -44,11 +44,11 @@ def test_no_secret_is_in_logs_reports_journal_lake_or_spark_s_event_log(
 
     def on_spark(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
         request, result = private / "request.json", tmp_path / "result.json"
-        write_request(request, ArchiveRequest(tuple(jobs)))
+        credentials = write_request(request, ArchiveRequest(tuple(jobs)))
         with (tmp_path / "spark.log").open("wb") as log:
             subprocess.run(
                 [sys.executable, str(ENTRY_POINT), str(request), str(result)],
-                env={**os.environ, "SPARK_CONF_DIR": str(conf)},
+                env={**os.environ, "SPARK_CONF_DIR": str(conf), **credentials},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=False,
@@ -61,7 +61,8 @@ def test_no_secret_is_in_logs_reports_journal_lake_or_spark_s_event_log(
     finishing.finish(store, RUN)
     assert list((tmp_path / "managed" / "reports").rglob("*.json"))
 
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and private not in path.parents]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(private in path.parents for path in files)
     assert any(events in path.parents for path in files)
     files += [path for path in object_store.objects.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET_KEY.encode() in path.read_bytes()] == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,45 @@ def test_credentials_that_others_may_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="only its owner can read") as caught:
         LakeConfig.local(tmp_path)
     assert "object-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"uri": "postgresql+psycopg://db/lake?user=lake&password=S3CR3T"},
+        {"uri": "postgresql+psycopg://lake:S3C/R3T@db/lake"},
+        {"uri": "https://keeper:S3CR3T@catalog/api"},
+        {"header.X-Api-Key": "S3CR3T"},
+        {"header.Cookie": "session=S3CR3T"},
+        {"basic-auth": "keeper:S3CR3T"},
+        {"access_key": "S3CR3T"},
+        {"apikey": "S3CR3T"},
+    ],
+    ids=["query", "slash", "http", "api key header", "cookie", "basic", "access key", "apikey"],
+)
+def test_no_way_of_giving_a_password_passes_for_something_open(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
+    config = LakeConfig("x", {**properties, "warehouse": "s3://lake"})
+    secret = "S3C/R3T" if "S3C/R3T" in str(properties) else "S3CR3T"
+    assert secret in config.secrets
+    assert config.without_secrets(f"refused with {secret}") == "refused with ***"
+    described = tmp_path / "lake.json"
+    described.write_text(json.dumps(properties))
+    described.chmod(0o644)
+    with pytest.raises(BadInputError, match="only its owner can read") as caught:
+        LakeConfig.local(tmp_path)
+    assert secret not in str(caught.value)
+
+
+def test_a_header_that_opens_nothing_is_no_secret() -> None:
+    assert not LakeConfig("x", {"header.X-Iceberg-Access-Delegation": "vended-credentials"}).secrets
+
+
+def test_a_password_that_would_be_read_as_a_host_is_refused_without_quoting_it() -> None:
+    with pytest.raises(BadInputError, match=r"property uri: .* %40") as caught:
+        LakeConfig("x", {"uri": "postgresql+psycopg://lake:S3C@R3T@db/lake"})
+    assert not {"S3C", "R3T"} & set(re.split(r"\W", str(caught.value)))
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])

@@ -25,10 +25,11 @@ from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status, ValidationResult, Where
-from storage_engine.quality.validate import DATA_DOCS, GX_DIRECTORY, validate_store
+from storage_engine.quality.validate import DATA_DOCS, validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from storage_engine.retention.report_files import DATA_DOCS_DIRECTORY
 from tests.fixture_stores import unpack
 from tests.lakes import make_lakes, path_of
 from tests.rounds import ALL
@@ -206,7 +207,7 @@ def test_the_project_opens_in_great_expectations(case: Case) -> None:
     from storage_engine.quality.gx import gx
 
     case.validate()
-    context = gx.get_context(mode="file", context_root_dir=str(case.output / GX_DIRECTORY / "gx"))
+    context = gx.get_context(mode="file", context_root_dir=str(case.output / DATA_DOCS_DIRECTORY / "gx"))
     assert {checkpoint.name for checkpoint in context.checkpoints.all()} >= {
         "store_segments",
         "across_ranges",

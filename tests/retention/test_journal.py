@@ -142,7 +142,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 3, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 4, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -193,6 +193,20 @@ def test_a_directory_that_can_not_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(JournalUnavailableError):
         Journal(f"sqlite:///{tmp_path / 'file' / 'journal.db'}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://127.0.0.1:1/journal?user=keeper&password=S3CR3T&connect_timeout=2",
+        "postgresql+psycopg://keeper:S3CR3T@127.0.0.1:port/journal",
+        "postgresql+psycopg://keeper:S3CR3T@R3T@127.0.0.1/journal",
+    ],
+)
+def test_no_error_of_a_journal_shows_its_password(url: str) -> None:
+    with pytest.raises((JournalUnavailableError, BadInputError)) as caught:
+        Journal(url)
+    assert "R3T" not in str(caught.value)
 
 
 def test_commits_are_flushed_to_disk(journal: Journal) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from sqlalchemy import create_engine, text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.retention.lease import Owner, is_dead, this_process
 
 TAKE_AND_DIE = """
 import os, signal, sys
@@ -17,6 +20,15 @@ from storage_engine.retention.journal import Journal
 journal = Journal(sys.argv[1])
 with journal.lease(journal.find_store("/s").store_id):
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+TAKE_AND_WAIT = """
+import sys, time
+from storage_engine.retention.journal import Journal
+journal = Journal(sys.argv[1])
+with journal.lease(journal.find_store("/s").store_id):
+    print("taken", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -62,6 +74,56 @@ def test_the_lease_of_a_killed_process_is_taken_over(url: str, journal: Journal,
     subprocess.run([sys.executable, "-c", TAKE_AND_DIE, url], check=False)
     with journal.lease(store_id):
         pass
+
+
+def test_the_lease_of_a_living_process_of_another_pid_namespace_stays(
+    url: str, journal: Journal, store_id: str
+) -> None:
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *user, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    with subprocess.Popen(
+        [*command, TAKE_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        with pytest.raises(StoreBusyError, match="found it with"), journal.lease(store_id):
+            pass
+        other.stdin.close()
+    assert other.returncode == 0
+    with journal.lease(store_id):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "dead"),
+    [
+        ({}, True),
+        ({"host": "renamed-since"}, True),
+        ({"boot_id": "another-machine-or-start"}, False),
+        ({"pid_namespace": "1"}, False),
+        ({"boot_id": "", "pid_namespace": ""}, False),
+    ],
+    ids=["here", "renamed", "other start", "other namespace", "unknown"],
+)
+def test_only_a_process_that_would_be_seen_here_is_dead_when_it_is_not(
+    change: dict[str, str], dead: bool
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    owner = replace(this_process(), pid=ended.pid, **change)
+    ended.wait()
+    assert is_dead(owner) is dead
+    assert Owner.parse(str(owner)) == replace(owner, started_at_s=round(owner.started_at_s, 1))
+
+
+def test_a_process_with_a_number_that_was_used_before_is_not_the_owner() -> None:
+    mine = this_process()
+    assert not is_dead(mine)
+    assert is_dead(replace(mine, started_at_s=mine.started_at_s - 60))
+
+
+def test_owners_as_older_releases_recorded_them_are_understood() -> None:
+    assert Owner.parse("worker-0:17:1700000000.5") == Owner("worker-0", 17, 1700000000.5)
 
 
 @pytest.mark.parametrize("column", ["owner = 'elsewhere:1:1.0'", "token = token"])

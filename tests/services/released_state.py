@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,7 +101,19 @@ def kill(released: Released, state: State, moment: Kill) -> str:
     """Plan the run :data:`RUN`, and kill it at this moment; returns the plan's digest."""
     digest = released.make_plan(state.store, state.lake, RUN)
     released.killed_cli(moment, *clean_words(state))
+    leases_run_out(state)
     return digest
+
+
+def leases_run_out(state: State) -> None:
+    """Let the ten minutes pass that a lease outlives its last renewal.
+
+    What the released package recorded of a lease's owner doesn't tell in which PID namespace it ran, so
+    nobody takes it over before.
+    """
+    with sqlite3.connect(state.lake / "journal.db") as connection:
+        connection.execute("UPDATE storage_engine_leases SET expires_at_ms = 1 WHERE token IS NOT NULL")
+    connection.close()
 
 
 def waive(released: Released, state: State) -> None:

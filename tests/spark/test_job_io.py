@@ -13,6 +13,8 @@ from storage_engine.exceptions import (
     LakeConflictError,
     SparkJobError,
 )
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.live import LiveBroker
 from storage_engine.spark.job_io import (
     read_request,
     read_result,
@@ -44,6 +46,29 @@ def request_file(tmp_path: Path) -> Path:
 
 def test_request_comes_back_equal(request_file: Path) -> None:
     assert read_request(request_file, Addition) == Addition((1, 2))
+
+
+LAKE = LakeConfig(
+    "l", {"uri": "postgresql+psycopg://u:hush-1@db/x", "s3.secret-access-key": "hush-2", "s3.region": "r"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    lakes: tuple[LakeConfig, ...]
+    live: LiveBroker
+
+
+def test_credentials_of_a_request_are_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Opening((LAKE, LAKE), LiveBroker(access_key="hush-3", secret_key="hush-4"))
+    variables = write_request(tmp_path / "request.json", asked)
+    assert "hush" not in (tmp_path / "request.json").read_text()
+    assert '"s3.region": "r"' in (tmp_path / "request.json").read_text()
+    with pytest.raises(BadInputError, match="expected the request's credentials"):
+        read_request(tmp_path / "request.json", Opening)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert read_request(tmp_path / "request.json", Opening) == asked
 
 
 def test_result_comes_back_equal(request_file: Path, tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""Which parts of a setting are credentials: what no log, report, page or file that others read may show.
+
+To hide too much is harmless here, to hide too little is not: whatever any parser may take for a password
+counts as one.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets as random
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
+
+HIDDEN = "***"
+
+_SECRET_NAME = re.compile(
+    r"(secret([-_.]?key)?|tokens?|credentials?|credentials-info|passw(or)?d|passphrase|pwd|authorization|cookie|signature"
+    r"|(access|account|api|auth|private|shared)[-_.]?key|basic[-_.]?auth|connection[-_.]?string|^auth)$"
+    r"|sas[-_.]?token",
+    re.IGNORECASE,
+)
+
+_OPEN_HEADERS = frozenset(
+    {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
+)
+"""Headers of a REST catalog's requests that open nothing; any other one may."""
+
+_MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
+
+_AUTHORITY = re.compile(r"[\w+.-]+://[^:/@]*:(.*)@", re.DOTALL)
+_QUERY_PARAMETER = re.compile(r"[?&]([^=&?#]+)=([^&#]*)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a property or parameter of this name holds a credential."""
+    kind, _, header = name.lower().partition(".")
+    if kind == "header":
+        return header not in _OPEN_HEADERS
+    return bool(_SECRET_NAME.search(name))
+
+
+def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
+    """Return every credential among properties: values by their names, and what URLs in values contain."""
+    found: set[str] = set()
+    for name, value in properties.items():
+        if is_secret_name(name):
+            found.add(value)
+            # Parts that are shown alone: what follows a scheme such as Bearer, and a cookie behind its name.
+            if name.lower() == "header.cookie":
+                found |= {cookie.partition("=")[2] for cookie in re.split(r";\s*", value)}
+            elif name.lower().startswith("header."):
+                found.add(value.rpartition(" ")[2])
+            else:
+                # A REST catalog's credential is "id:secret".
+                found.add(value.partition(":")[2])
+        found |= url_secrets(value)
+    return frozenset(found - {""})
+
+
+def url_secrets(text: str) -> frozenset[str]:
+    """Return every credential in a URL, as it is written there and as it is meant.
+
+    A text that has an ``@`` and that nothing can parse is a credential as a whole.
+    """
+    if "://" not in text or not ("@" in text or "?" in text):
+        return frozenset()
+    written = {value for name, value in _QUERY_PARAMETER.findall(text) if is_secret_name(unquote_plus(name))}
+    http = text.lower().startswith("http")
+    if not http and (match := _AUTHORITY.match(text)):
+        written.add(match[1])
+    # An @ that is not escaped ends the password early: its rest is taken for the host, and shown as one.
+    found = written | {part for secret in written for part in secret.split("@")}
+    try:
+        found |= set(_http_secrets(text) if http else _sqlalchemy_secrets(text))
+    except ValueError:
+        found |= {text} if "@" in text else set()
+    found |= {decode(secret) for secret in tuple(found) for decode in (unquote, unquote_plus)}
+    return frozenset(found - {""})
+
+
+def without_secrets(text: str, secrets: Collection[str]) -> str:
+    """Return a text with ``***`` in the place of every secret."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def shown_url(url: str) -> str:
+    """Return a SQLAlchemy URL for people, with ``***`` in the place of passwords.
+
+    :raises ValueError: it is none, or an ``@`` in its password is not escaped; the text of the error holds
+        nothing of the URL.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError("no SQLAlchemy URL") from None
+    if "@" in (parsed.host or ""):
+        raise ValueError("a password whose @ is not written as %40")
+    hidden = {name: HIDDEN for name in parsed.query if is_secret_name(name)}
+    rendered = parsed.update_query_dict(hidden).render_as_string(hide_password=True)
+    return rendered.replace("=%2A%2A%2A", f"={HIDDEN}")
+
+
+def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
+    """Return JSON values without their credentials, and each credential by the mark that is in its place.
+
+    :func:`put_back` is its inverse. Marks are random, so no setting can pretend to be one.
+    """
+    prefix = f"storage-engine-credential:{random.token_hex(8)}:"
+    marks: dict[str, str] = {}
+
+    def walk(name: str, item: Any) -> Any:
+        if isinstance(item, Mapping):
+            return {key: walk(key, inner) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [walk(name, inner) for inner in item]
+        if isinstance(item, str) and item and property_secrets({name: item}):
+            return marks.setdefault(item, f"{prefix}{len(marks)}")
+        return item
+
+    without = walk("", value)
+    return without, {mark: credential for credential, mark in marks.items()}
+
+
+def put_back(value: Any, credentials: Mapping[str, str]) -> Any:
+    """Return JSON values with the credentials that :func:`set_apart` took out of them.
+
+    :raises KeyError: one of them is missing.
+    """
+    if isinstance(value, Mapping):
+        return {key: put_back(item, credentials) for key, item in value.items()}
+    if isinstance(value, list):
+        return [put_back(item, credentials) for item in value]
+    if isinstance(value, str) and _MARK.fullmatch(value):
+        return credentials[value]
+    return value
+
+
+def _http_secrets(text: str) -> Iterator[str]:
+    parts = urlsplit(text)
+    yield parts.password or ""
+    yield from (value for name, value in parse_qsl(parts.query) if is_secret_name(name))
+
+
+def _sqlalchemy_secrets(text: str) -> Iterator[str]:
+    """:raises ValueError: it can't be parsed."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ValueError("no URL") from None
+    yield str(url.password or "")
+    for name, value in url.query.items():
+        if is_secret_name(name):
+            yield from (value,) if isinstance(value, str) else value

@@ -1,0 +1,112 @@
+"""What the journal's rows mean: stores, runs, events, samples and waivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention.archive_lag import ArchiveLag
+
+
+class Step(StrEnum):
+    HOLD = "hold"
+    DISTURBED = "disturbed"
+    ACCEPT_LOSS = "accept-loss"
+    PLAN = "plan"
+    ARCHIVE = "archive"
+    SEALED = "archive-sealed"
+    ARCHIVE_LAG = "archive-lag"
+    LAG = "lag"
+    STAMP = "stamp"
+    RELEASE = "release"
+    DEPENDENTS = "dependents"
+    CHECKPOINT = "checkpoint"
+    VALIDATE = "validate"
+    REPORT = "report"
+
+
+class Phase(StrEnum):
+    INTENT = "intent"
+    RESULT = "result"
+    ERROR = "error"
+
+
+class RunState(StrEnum):
+    OPEN = "open"
+    PLANNED = "planned"
+    FINISHED = "finished"
+    EXPIRED = "expired"
+    """Finished long ago: of its events only what is never thinned is left, and its plan is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """A store's identity: its UUID for ever, its lineage until its offsets are used anew.
+
+    :param host: the machine on which it was first seen; None: not known.
+    """
+
+    store_id: str
+    real_path: str
+    broker: str
+    lineage: int
+    created_at_ms: int
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    run_id: int
+    store_id: str
+    run_key: str
+    state: RunState
+    request: PlanRequest
+    plan: Plan | None
+    plan_digest: str | None
+    created_at_ms: int
+    finished_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a step meant to do, did, or failed at.
+
+    :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
+    """
+
+    run_key: str
+    step: str
+    phase: Phase
+    subject: str
+    payload: Mapping[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was looked at and when.
+
+    :param archive_lag: None where the lakes were not asked.
+    :param progress: None where no running broker was asked.
+    """
+
+    store_id: str
+    at_ms: int
+    levels: tuple[DiskUsage, ...]
+    archive_lag: ArchiveLag | None
+    progress: BrokerProgress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A person's decision to let the plan with this digest go without receipts."""
+
+    plan_digest: str
+    person: str
+    reason: str
+    at_ms: int

@@ -1,0 +1,69 @@
+"""Between the journal's rows and what they mean; each runs in the transaction of its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal_records import Event, Phase, Run, RunState, Step, StoreRecord, Waiver
+from storage_engine.retention.journal_schema import events, runs, stores, waivers
+from storage_engine.retention.plan_storage import read_plan
+
+Subjects = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def find_store_row(connection: Connection, where: Any) -> StoreRecord | None:
+    row = connection.execute(select(stores).where(where)).first()
+    return None if row is None else StoreRecord(**row._mapping)
+
+
+def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | None:
+    row = connection.execute(
+        select(runs).where(runs.c.store_id == store_id, runs.c.run_key == run_key)
+    ).first()
+    return None if row is None else _to_run(connection, row)
+
+
+def _to_run(connection: Connection, row: Row[Any]) -> Run:
+    return Run(
+        run_id=row.id,
+        store_id=row.store_id,
+        run_key=row.run_key,
+        state=RunState(row.state),
+        request=from_jsonable(PlanRequest, row.request),
+        plan=None if row.plan is None else read_plan(connection, row.plan),
+        plan_digest=row.plan_digest,
+        created_at_ms=row.created_at_ms,
+        finished_at_ms=row.finished_at_ms,
+    )
+
+
+def to_event(row: Row[Any]) -> Event:
+    return Event(row.run_key, row.step, Phase(row.phase), row.subject, row.payload, row.at_ms)
+
+
+def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
+    row = connection.execute(select(waivers).where(waivers.c.plan_digest == plan_digest)).first()
+    return None if row is None else Waiver(**row._mapping)
+
+
+def insert_events(connection: Connection, run_id: int, step: Step, phase: Phase, subjects: Subjects) -> None:
+    at_ms = clock_ms()
+    rows = [
+        {
+            "run_id": run_id,
+            "step": step.value,
+            "phase": phase.value,
+            "subject": subject,
+            "payload": to_jsonable(payload),
+            "at_ms": at_ms,
+        }
+        for subject, payload in subjects
+    ]
+    if rows:
+        connection.execute(insert(events), rows)

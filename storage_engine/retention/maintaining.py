@@ -1,0 +1,112 @@
+"""Remove what has expired of reports and journal, in this order: files of dead jobs; reports with their Data
+Docs; runs with their plans and events; samples; lists of decisions that no run's plan is made of.
+
+Reports go before the events that they are made of. Each step may be killed at any instant and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.identity import identify
+from storage_engine.retention.job_files import sweep_job_files
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.journal_database import missing_sqlite_file
+from storage_engine.retention.journal_expiry import ExpiredRows, JournalExpiry
+from storage_engine.retention.maintenance import Expiry, reports_to_expire
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report_expiry import emptied_directories, old_reports, remove_report
+from storage_engine.wording import duration_text
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """What was removed, or would be.
+
+    :param job_directories: of Spark jobs whose process is dead.
+    :param report_directories: of reports, each with its Data Docs.
+    :param rows: of the journal.
+    :param notices: what was left alone, and why.
+    """
+
+    dry_run: bool
+    job_directories: tuple[str, ...]
+    report_directories: tuple[str, ...]
+    rows: ExpiredRows
+    notices: tuple[str, ...]
+
+
+def maintain_store(
+    store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
+) -> MaintainResult:
+    """Remove what has expired of one store's reports and journal.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    """
+    store_id = identify(store, Journal(store.journal_url)).store_id
+    return _maintain(store.journal_url, Path(store.report_dir), {store_id}, now_ms, expiry, dry_run)
+
+
+def maintain_directory(
+    journal_url: str,
+    reports: Path,
+    now_ms: int | None = None,
+    expiry: Expiry | None = None,
+    *,
+    dry_run: bool = False,
+) -> MaintainResult:
+    """Remove what has expired of all stores that a journal knows; without a journal there is nothing to do.
+
+    :param reports: with one directory a store.
+    """
+    if missing_sqlite_file(journal_url):
+        return MaintainResult(dry_run, (), (), ExpiredRows(), ())
+    known = JournalExpiry(journal_url).store_ids()
+    return _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
+
+
+def _maintain(
+    journal_url: str,
+    reports: Path,
+    store_ids: Collection[str],
+    now_ms: int | None,
+    expiry: Expiry | None,
+    dry_run: bool,
+) -> MaintainResult:
+    now_ms, expiry = clock_ms() if now_ms is None else now_ms, expiry or Expiry()
+    journal, rows = JournalExpiry(journal_url), ExpiredRows()
+    jumped = {store_id: _jumped(journal_url, store_id) for store_id in store_ids}
+    trusted = [store_id for store_id in store_ids if not jumped[store_id]]
+    jobs = sweep_job_files(reports, dry_run=dry_run)
+    protected = {(store_id, key) for store_id in trusted for key in journal.protected_runs(store_id)}
+    directories = sorted(path for path in reports.glob("*") if path.is_dir() and not path.is_symlink())
+    found = [one for one in old_reports(directories, now_ms, expiry) if one.store_id in trusted]
+    expired = reports_to_expire(found, protected, now_ms, expiry)
+    if not dry_run:
+        for report in expired:
+            remove_report(Path(report.path))
+        for directory in emptied_directories(directories, now_ms, expiry):
+            directory.rmdir()
+    for store_id in trusted:
+        rows += journal.expire(store_id, now_ms, expiry, dry_run=dry_run)
+    return MaintainResult(
+        dry_run=dry_run,
+        job_directories=tuple(map(str, jobs)),
+        report_directories=tuple(report.path for report in expired),
+        rows=rows,
+        notices=tuple(f"store {store_id}: {why}" for store_id, why in jumped.items() if why),
+    )
+
+
+def _jumped(journal_url: str, store_id: str) -> str:
+    """Why nothing of a store expires now; "" where the clock can be believed."""
+    ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
+    if not ahead_ms:
+        return ""
+    return (
+        f"nothing expires, as the clock was set forward by {duration_text(ahead_ms)} within the last day. If "
+        "it is right, this goes on a day after it was set."
+    )
