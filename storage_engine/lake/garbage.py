@@ -22,12 +22,10 @@ from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import all_equal
-from storage_engine.lake.garbage_decisions import EVERYTHING, Decided, Decision, Waits, decide, look
+from storage_engine.lake.garbage_decisions import Decided, Decision, Waits, decide, look
 from storage_engine.lake.garbage_files import Place, now_ns
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.live_twins import ReadBack
-from storage_engine.lake.receipts import receipts_in
-from storage_engine.lake.table_entries import list_entries, unreceipted_files
 from storage_engine.lake.tables import MESSAGES, SEGMENTS
 from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
@@ -63,7 +61,6 @@ class Orphan:
 
     :param location: what opens it through the table's file access.
     :param reason: what would be lost with it, or why that can't be told.
-    :param is_live: the table has it; it only lacks a receipt.
     """
 
     table: str
@@ -73,7 +70,6 @@ class Orphan:
     size_bytes: int
     modified_ns: int
     reason: str
-    is_live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,38 +179,6 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
                 f"hours, found it taken over from an older version {age_ms / _HOUR_MS:.1f} hours ago: "
                 "who works with it on another host may not know yet. Nothing was removed. Run again later."
             )
-
-
-def orphans(lake: Lake) -> tuple[Orphan, ...]:
-    """List the data files of ``messages`` that hold segments without a receipt that counts.
-
-    Those that are young too, and those that the table has; those in the trash not: ``undo`` comes first.
-
-    :raises LakeUnavailableError: the lake can't be read.
-    """
-    decision, _ = decide(lake, look(lake), ReadBack(), EVERYTHING)
-    messages, segments = lake.tables()
-    found = [
-        _orphan(decision.place, it)
-        for it in decision.orphans
-        if it.kind in (GarbageKind.DATA_FILE, GarbageKind.STAGED) and it.holds_more and it.listed is None
-    ]
-    for store_id, entries in list_entries(messages, None).items():
-        known = {entry.location: entry for entry in entries}
-        for location in unreceipted_files(messages, receipts_in(segments, store_id), entries):
-            found.append(
-                Orphan(
-                    MESSAGES,
-                    location,
-                    location,
-                    GarbageKind.DATA_FILE,
-                    known[location].file.file_size_in_bytes,
-                    0,
-                    "the table has it, and no receipt names it",
-                    is_live=True,
-                )
-            )
-    return tuple(sorted(found, key=lambda orphan: orphan.path))
 
 
 def undo(config: LakeConfig, moment: str | None = None) -> PutBack:

@@ -50,10 +50,6 @@ class Waits:
         return cls(*(now - wait_ms * 1_000_000 for wait_ms in (grace_ms, foreign_ms, trash_ms)))
 
 
-EVERYTHING = Waits(1 << 63, 1 << 63, -1)
-"""Nothing is young, and nothing in the trash is looked at."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What lies below one table's location, listed once, and what was read of it so far."""
@@ -69,7 +65,6 @@ class Decided:
     """A file that the table doesn't need, and why it may go or is kept.
 
     :param twins: the live files that hold what it holds.
-    :param holds_more: something in it is held by nothing live, or can't be told.
     :param listed: what took it; None: it isn't in the trash.
     """
 
@@ -77,7 +72,6 @@ class Decided:
     kind: GarbageKind
     reason: str
     twins: tuple[str, ...]
-    holds_more: bool
     listed: TrashList | None
 
 
@@ -157,9 +151,8 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Decis
         elif verdict is None or candidate.kind is None:
             decision.unknown.append(file.path)
         else:
-            contents, listed = candidate.contents or Contents(), due.get(file)
-            more = contents.fault != "" or not all(held.twin for held in contents.held)
-            it = Decided(file, candidate.kind, verdict.reason, verdict.twins, more, listed)
+            listed = due.get(file)
+            it = Decided(file, candidate.kind, verdict.reason, verdict.twins, listed)
             if verdict.standing is Standing.ORPHAN:
                 decision.orphans.append(it)
             else:

@@ -21,7 +21,7 @@ from storage_engine.lake.archive import archive_all, archive_segment
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.commit_lock import committing
-from storage_engine.lake.garbage import Collection, collect, orphans, undo
+from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.identity import COPY_OF_PROPERTY
@@ -29,7 +29,6 @@ from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.staging import publish
-from storage_engine.lake.tables import MESSAGES
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY
 from storage_engine.model.receipt import Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
@@ -104,7 +103,6 @@ def test_what_dead_attempts_left_goes_where_it_is_in_the_lake_already_and_is_an_
     assert (found.unknown, found.taken, found.moment) == ((str(readme),), (), "")
     clock = {".storage-engine-clock"}
     assert {k: v for k, v in fingerprint(root_of(lake.messages())).items() if k not in clock} == before
-    assert {Path(orphan.location).name for orphan in orphans(lake)} == kept
 
     taken = collected(lake, delete=True)
     assert taken.taken == taken.garbage == found.garbage
@@ -335,24 +333,6 @@ def test_receipts_that_end_before_what_somebody_knows_are_refused(
     assert twin.exists()
     known = ChainHead(0, rows[0].row_hash)
     assert collect(lake, grace_ms=0, delete=True, known_heads={"store-1": [known]}).taken
-
-
-def test_a_file_that_the_table_has_without_a_receipt_is_told_to_who_rebuilds(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Killed
-
-    monkeypatch.setattr("storage_engine.lake.commit.prepare_receipts", die)
-    with pytest.raises(Killed):
-        archive_all(lake, make_jobs(lake, segments[0]))
-    (live,) = (orphan for orphan in orphans(lake) if orphan.is_live)
-    assert (live.table, live.kind) == (MESSAGES, GarbageKind.DATA_FILE)
-    assert local(live.location).exists()
-    assert all(file.kind is GarbageKind.STAGED for file in collected(lake).orphans)
 
 
 def test_two_collections_at_once_take_each_file_once(lake: Lake, rows: tuple[Receipt, ...]) -> None:
