@@ -68,15 +68,16 @@ def make_dirs(path: str | os.PathLike[str]) -> None:
         fsync_path(directory.parent)
 
 
-def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> None:
+def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> None:
     """Create one directory; the caller fsyncs its parent.
 
     :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :param shared: as for :func:`create`.
     :raises FileExistsError: something has that name.
     """
     parent = _parent(path, dir_fd)
-    mode = 0o2750 if parent.st_mode & stat.S_ISGID else 0o700
-    os.mkdir(path, mode & 0o777, dir_fd=dir_fd)
+    mode = None if shared else 0o2750 if parent.st_mode & stat.S_ISGID else 0o700
+    os.mkdir(path, 0o777 if mode is None else mode & 0o777, dir_fd=dir_fd)
     fd = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     try:
         _settle(fd, mode, parent)
@@ -91,11 +92,9 @@ def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: b
     :param shared: it holds neither messages nor secrets: who may read it is up to the umask.
     :raises FileExistsError: something has that name, were it a symbolic link.
     """
-    if shared:
-        return io.FileIO(os.open(path, _NEW_FILE, 0o666, dir_fd=dir_fd), "r+b")
     parent = _parent(path, dir_fd)
-    mode = 0o640 if parent.st_mode & stat.S_ISGID else 0o600
-    fd = os.open(path, _NEW_FILE, mode, dir_fd=dir_fd)
+    mode = None if shared else 0o640 if parent.st_mode & stat.S_ISGID else 0o600
+    fd = os.open(path, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=dir_fd)
     _settle(fd, mode, parent)
     return io.FileIO(fd, "r+b")
 
@@ -255,11 +254,14 @@ def _is_there(name: str, dir_fd: int) -> bool:
     return True
 
 
-def _settle(fd: int, mode: int, parent: os.stat_result) -> None:
-    """Give a new file or directory its owner and its mode; a file system may know neither."""
+def _settle(fd: int, mode: int | None, parent: os.stat_result) -> None:
+    """Give a new file or directory its owner and its mode; a file system may know neither.
+
+    :param mode: None: as the umask has made it.
+    """
     with suppress(OSError):
         if os.geteuid() == 0 and parent.st_uid != 0:
             os.fchown(fd, parent.st_uid, parent.st_gid)
         # Only if it differs: who isn't of the directory's group would lose the setgid bit by it.
-        if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
             os.fchmod(fd, mode)

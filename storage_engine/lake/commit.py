@@ -45,6 +45,7 @@ from storage_engine.lake.commit_lock import committing
 from storage_engine.lake.data_commit import Missing, missing_data, prepare_data
 from storage_engine.lake.durable_io import local_path, recorded_outputs
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable
+from storage_engine.lake.identity import check_mark, knows, read_mark
 from storage_engine.lake.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import proven_files, relative_name
@@ -249,6 +250,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
                 step = next_step()
         if step is None:
             return
+        if not _is_up_to_date(lake, step.table):
+            continue
         if committed[step.what] == _MAX_REPEATS:
             raise LakeUnavailableError(
                 f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and each "
@@ -284,6 +287,18 @@ def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
     if unknown is not None:
         raise _state_unknown(lake, unknown)
     raise _overtaken(lake)
+
+
+def _is_up_to_date(lake: Lake, table: Table) -> bool:
+    """Whether a loaded table has all that was ever committed to it, by the mark below its location.
+
+    :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
+    """
+    mark = read_mark(table)
+    if mark is None or knows(table.metadata, table.metadata_location, mark.metadata):
+        return True
+    check_mark(lake.catalog.load_table(table.name()), mark.lake_id, lake.catalog_id)
+    return False
 
 
 def _pause_seconds(attempt: int) -> float:

@@ -139,13 +139,27 @@ def parse_mark(data: bytes, location: str) -> Mark:
 
 
 def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> None:
-    """Record that a catalog has committed what was loaded of a table.
+    """Record that a catalog has committed what a table is now. A mark never goes back to an older state.
 
-    :raises LakeUnavailableError: it can't be written.
+    Two processes may do so at once, and who loaded the table first may write last. So each looks at the table
+    again after it has written, until the mark says what the table is.
+
+    :param table: loaded again where others commit meanwhile.
+    :raises LakeIdentityError: the mark that is there contradicts the table.
+    :raises LakeUnavailableError: it can't be read or written.
     """
-    mark = Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
-    if read_mark(table) != mark:
+    while True:
+        check_mark(table, lake_id, catalog)
+        mark = mark_of(table, lake_id, catalog, pending=pending)
+        if read_mark(table) == mark:
+            return
         put_mark(table.io, table.location(), mark)
+        table.refresh()
+
+
+def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> Mark:
+    """Return what a loaded table's mark has to say."""
+    return Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
 
 
 def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
@@ -210,8 +224,9 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
     """
     mark = read_mark(table)
     if mark_fault(mark, table, lake_id, catalog):
-        # What was marked before this moment, a table that is loaded after it must know.
-        fault = mark_fault(mark, table.refresh(), lake_id, catalog)
+        # What was marked before this moment, a table that is loaded after it must know; also its identity.
+        table.refresh()
+        fault = mark_fault(mark, table, lake_id or lake_id_of(table), catalog)
         if fault:
             raise LakeIdentityError(f"{table.location()}: {fault}")
 

@@ -26,7 +26,14 @@ from storage_engine.lake.catalog_connections import new_sqlite_file
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors
-from storage_engine.lake.identity import LAKE_ID_PROPERTY, MARK_NAME, lake_id_of, parse_mark, write_mark
+from storage_engine.lake.identity import (
+    LAKE_ID_PROPERTY,
+    MARK_NAME,
+    lake_id_of,
+    mark_of,
+    parse_mark,
+    put_mark,
+)
 from storage_engine.lake.place import sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
@@ -103,7 +110,9 @@ def _make(lake: Lake) -> None:
             if not locations:
                 # Where a REST catalog puts a table is known only now.
                 _check_only(lake, table)
-            write_mark(table, lake_id_of(table) or lake_id, lake.catalog_id)
+            # In the place of what a catalog that was lost since may have left of a lake without rows.
+            mark = mark_of(table, lake_id_of(table) or lake_id, lake.catalog_id)
+            put_mark(table.io, table.location(), mark)
 
 
 def _locations(lake: Lake) -> dict[str, str]:

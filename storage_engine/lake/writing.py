@@ -24,6 +24,7 @@ from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
     COPY_OF_PROPERTY,
     LAKE_ID_PROPERTY,
+    check_mark,
     is_below,
     lake_id_of,
     read_mark,
@@ -111,6 +112,8 @@ def _take_over(lake: Lake) -> None:
                 f"{outer.location()}. Nothing was changed. Archive into another warehouse."
             )
     for table in (messages, segments):
+        # Another catalog may have taken over what lies here since this lake was opened.
+        check_mark(table, lake_id_of(segments), lake.catalog_id)
         _check_only_catalog(table)
     give_identity(lake)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_links
-from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
@@ -22,9 +21,9 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import proven_facts, same_file
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.retention.known_heads import RESET
+from storage_engine.retention.known_heads import RESET, head_of
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp, update_stamp
+from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, update_stamp
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
@@ -77,7 +76,7 @@ def stamp(
         segments = lake.segments()
         last = check_links(segments, record.store_id)
         if last.sequence >= 0:
-            heads.append(LakeHead(lake_id_of(segments) or "", lake.location, last.sequence, last.row_hash))
+            heads.append(head_of(lake, segments, last))
     written = Stamp(record.store_id, record.lineage, "", "", tuple(heads))
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()

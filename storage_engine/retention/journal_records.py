@@ -77,6 +77,7 @@ class Event:
     """What a step meant to do, did, or failed at.
 
     :param subject: what it is about: a segment's base offset, a file; "" for the step as a whole.
+    :param event_id: grows with each event that is recorded, whatever the clock says.
     """
 
     run_key: str
@@ -85,6 +86,7 @@ class Event:
     subject: str
     payload: Mapping[str, Any]
     at_ms: int
+    event_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _to_run(connection: Connection, row: Row[Any]) -> Run:
 
 
 def to_event(row: Row[Any]) -> Event:
-    return Event(row.run_key, row.step, Phase(row.phase), row.subject, row.payload, row.at_ms)
+    return Event(row.run_key, row.step, Phase(row.phase), row.subject, row.payload, row.at_ms, row.id)
 
 
 def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import LakeIdentityError
+from storage_engine.exceptions import LakeIdentityError, ReceiptError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import EMPTY_CHAIN, ChainHead, check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
@@ -60,26 +60,40 @@ class KnownHeads:
         segments = lake.segments()
         lake_id = lake_id_of(segments)
         ours = {lake_id, *ancestors_of(segments)}
+        place = segments.location()
         for head in self.heads:
-            if lake_id and head.lake_id and head.location == lake.location and head.lake_id not in ours:
+            if head.lake_id and head.place == place and head.lake_id not in ours:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
-                    f"{store_id}, found lake {lake_id} in its place. Nothing was changed. Mount the right "
-                    "disk; a new lake needs a place of its own. If the old one is lost for good, run "
-                    "storage-engine stamp, which says so."
+                    f"{store_id}, found lake {lake_id or 'without a UUID'} in its place. Nothing was "
+                    "changed. Mount the right disk; a new lake needs a place of its own. If the old one is "
+                    "lost for good, run storage-engine stamp, which says so."
                 )
         known = self.of(lake, segments)
-        last = check_links(segments, store_id)
-        newest = max(known, key=_sequence, default=EMPTY_CHAIN)
-        if newest.sequence > last.sequence:
+        try:
+            check_links(segments, store_id, known)
+        except ReceiptError as error:
+            newest = max(known, key=_sequence, default=EMPTY_CHAIN)
+            last = check_links(segments, store_id)
+            if newest.sequence <= last.sequence:
+                raise
             raise LakeIdentityError(
                 f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
                 f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake was "
                 "put back from an older copy, or isn't the one that it was. Nothing was changed. Run "
                 "storage-engine lake rebuild, which brings in what its warehouse holds; or bring back the "
                 "newer copy."
-            )
-        check_links(segments, store_id, known)
+            ) from error
+
+
+def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
+    """Return the last receipt of a store as journal and stamp keep it.
+
+    :param segments: the lake's table, as loaded.
+    """
+    return LakeHead(
+        lake_id_of(segments) or "", lake.location, last.sequence, last.row_hash, segments.location()
+    )
 
 
 def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
@@ -88,27 +102,35 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     :raises StoreIdentityError: the stamp can't be read.
     """
     stamp = read_stamp(record.real_path)
-    last: dict[tuple[str, str], LakeHead] = {}
+    last: dict[tuple[str, str], list[LakeHead]] = {}
     for payload in _since_reset(journal, record.store_id):
         head = LakeHead(
-            payload.get("lake_id", ""), payload["lake"], payload["receipt_sequence"], payload["receipt_hash"]
+            payload.get("lake_id", ""),
+            payload["lake"],
+            payload["receipt_sequence"],
+            payload["receipt_hash"],
+            payload.get("place", ""),
         )
-        key = (head.lake_id, head.location)
-        if key not in last or last[key].sequence <= head.sequence:
-            last[key] = head
-    journalled = {head.lake_id or head.location for head in last.values()}
+        heads = last.setdefault((head.lake_id, head.location), [head])
+        if head.sequence > heads[0].sequence:
+            heads[:] = [head]
+        elif head.sequence == heads[0].sequence and head not in heads:
+            # Of two that can't both be true the lake lacks one: that is for it to answer.
+            heads.append(head)
+    journalled = {lake_id or location for lake_id, location in last}
     stamped = stamp.lakes if stamp is not None else ()
-    return KnownHeads((*last.values(), *stamped), frozenset(journalled))
+    known = (head for heads in last.values() for head in heads)
+    return KnownHeads((*known, *stamped), frozenset(journalled))
 
 
 def _since_reset(journal: Journal, store_id: str) -> list[Mapping[str, Any]]:
     resets = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
-    since_ms = max((event.at_ms for event in resets if event.payload.get(RESET)), default=0)
+    since = max((event.event_id for event in resets if event.payload.get(RESET)), default=0)
     return [
         event.payload
         for step in (Step.ARCHIVE, Step.SEALED)
         for event in journal.store_events(store_id, step, Phase.RESULT)
-        if "receipt_sequence" in event.payload and event.at_ms >= since_ms
+        if "receipt_sequence" in event.payload and event.event_id > since
     ]
 
 

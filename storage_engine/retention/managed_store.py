@@ -47,6 +47,13 @@ class ManagedStore:
     host: str | None = None
     live: LiveBroker | None = None
 
+    def __post_init__(self) -> None:
+        if self.second_lake == self.lake:
+            raise BadInputError(
+                f"second lake {self.lake.location}: expected another one than the lake, found the same. "
+                "Nothing was changed. Name another directory or catalog, or none."
+            )
+
     @property
     def lakes(self) -> tuple[LakeConfig, ...]:
         """The lake, and the second one if there is one."""

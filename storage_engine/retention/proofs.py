@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import copy_of
+from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.plan import Decision
@@ -136,6 +136,7 @@ def read_proofs(
         try:
             lake = open_lake(config)
             _refuse_copy(lake)
+            _refuse_same(lake, [proofs.lake for proofs in asked])
             if to_delete:
                 ready_to_write(lake)
                 mark_commits(lake)
@@ -154,7 +155,9 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     unreachable: dict[str, str] = {}
     for config in store.lakes:
         try:
-            lakes.append(open_lake(config))
+            lake = open_lake(config)
+            _refuse_same(lake, lakes)
+            lakes.append(lake)
         except LakeUnavailableError as error:
             unreachable[config.location] = str(error)
     if not lakes:
@@ -195,6 +198,19 @@ def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. {listed}"
     )
+
+
+def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
+    """A lake that is named twice is no second place.
+
+    :raises LakeIdentityError: it is one of the others.
+    """
+    lake_id = lake_id_of(lake.segments()) if others else None
+    if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a second lake of its own, found lake {lake_id} twice. Nothing "
+            "was changed. Name another directory or catalog, or none."
+        )
 
 
 def _refuse_copy(lake: Lake) -> None:

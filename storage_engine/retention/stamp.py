@@ -26,18 +26,23 @@ DIRECTORY = ".storage-engine"
 
 NAME = "stamp.json"
 
+_LOCK = "stamp.lock"
+"""Its owner's alone: whoever can open a file can lock it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LakeHead:
     """The last receipt of the store that a lake had.
 
-    :param location: where the lake was.
+    :param location: of the lake, by its configuration.
+    :param place: location of its table ``segments``; "" where an older version recorded none.
     """
 
     lake_id: str
     location: str
     sequence: int
     row_hash: str
+    place: str = ""
 
     @property
     def chain_head(self) -> ChainHead:
@@ -97,9 +102,20 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
         lakes = {head.lake_id: head for head in (found.lakes if found else ())}
         for head in heads:
             known = lakes.get(head.lake_id)
-            if known is None or known.sequence <= head.sequence:
+            if (
+                known is None
+                or known.sequence < head.sequence
+                or (known.sequence, known.row_hash) == (head.sequence, head.row_hash)
+            ):
                 lakes[head.lake_id] = head
-        stamp = Stamp(store_id, lineage, this_host(), root, tuple(lakes.values()))
+            elif known.sequence == head.sequence:
+                raise StoreIdentityError(
+                    f"{stamp_path(root)}: expected receipt number {known.sequence} of lake {known.lake_id} "
+                    f"with the hash {known.row_hash}, found {head.row_hash}: the lake has gone on from an "
+                    "older copy. Nothing was changed. Run storage-engine lake rebuild."
+                )
+        newest = max(lineage, found.lineage if found else lineage)
+        stamp = Stamp(store_id, newest, this_host(), root, tuple(lakes.values()))
         if stamp != found:
             _write(root, stamp)
         return stamp
@@ -120,7 +136,8 @@ def stamp_path(root: str) -> Path:
 
 
 def _write(root: str, stamp: Stamp) -> None:
-    durable.write_file(stamp_path(root), json.dumps(to_jsonable(stamp), indent=1).encode())
+    content = json.dumps(to_jsonable(stamp), indent=1).encode()
+    durable.write_file(stamp_path(root), content, shared=True)
 
 
 @contextmanager
@@ -128,9 +145,11 @@ def _alone(root: str) -> Iterator[None]:
     """Keep other processes from writing the stamp meanwhile; makes our directory."""
     directory = Path(root) / DIRECTORY
     with suppress(FileExistsError):
-        durable.make_dir(directory)
+        # Whoever may look at the store may read the stamp, or reports and checks would need its owner.
+        durable.make_dir(directory, shared=True)
         durable.fsync_path(root)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    durable.create_empty(directory / _LOCK)
+    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

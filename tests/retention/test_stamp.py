@@ -28,7 +28,8 @@ from storage_engine.retention.adopting import adopt, stamp
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path
+from storage_engine.retention.proofs import reachable_lakes
+from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
 
@@ -67,7 +68,7 @@ def test_the_stamp_says_which_store_it_is_and_what_the_lake_has(managed: Make) -
     assert (found.store_id, found.root) == (identity(store), store.real_root)
     assert (head.lake_id, head.location) == (lake_id_of(lake.segments()), store.lake.location)
     assert head.row_hash == max(receipts(lake, found.store_id), key=lambda row: row.sequence).row_hash
-    assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o700
+    assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_lake_and_a_journal_of_one_run_earlier_release_and_take_nothing(
@@ -239,6 +240,34 @@ def test_a_store_of_another_machine_at_the_same_path_gets_an_identity_of_its_own
     journal_file(store).unlink()
     shutil.rmtree(Path(store.root, DIRECTORY))
     assert identity(store) != theirs
+
+
+def test_one_lake_named_twice_is_no_second_lake(managed: Make, lake_dir: Path) -> None:
+    store = managed()
+    with pytest.raises(BadInputError, match="found the same"):
+        replace(store, second_lake=store.lake)
+    twice = replace(store, second_lake=store.lake.with_properties({"a": "no difference"}))
+    done = plan_and_archive(twice, "one")
+    assert [row.base_offset for row in done.receipts] == [0]
+    steps.release(twice, "one")
+    lakes, unreachable = reachable_lakes(twice)
+    assert (len(lakes), ["twice" in why for why in unreachable.values()]) == (1, [True])
+
+
+def test_a_new_lake_in_another_namespace_of_the_warehouse_is_another_place(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    other = replace(store, lake=replace(store.lake, namespace="other"))
+    make_lake(other.lake)
+    assert clean(other, "two").deleted[0].base_offset == MIB
+
+
+def test_a_lineage_never_goes_back_in_the_stamp(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    store_id = identity(store)
+    update_stamp(store.real_root, store_id, 2, ())
+    assert update_stamp(store.real_root, store_id, 1, ()).lineage == 2
 
 
 def test_a_stamp_is_plain_json_that_a_person_can_read(managed: Make) -> None:

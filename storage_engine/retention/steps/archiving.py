@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.model.jsonable import to_jsonable
@@ -31,10 +32,9 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
-from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
-from storage_engine.retention.stamp import LakeHead
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.stamping import stamp_store
 
@@ -245,7 +245,9 @@ def _record_proven(
 ) -> None:
     """Take down which file was found to be in which lake, for when that lake can't be asked."""
     lake = open_lake(jobs[0].lake)
-    lake_id = lake_id_of(lake.segments()) or ""
+    # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
+    known_heads(context.journal, context.record).check(lake, context.record.store_id)
+    segments = lake.segments()
     said = [
         (
             segment_subject(job.log, job.base_offset),
@@ -255,14 +257,15 @@ def _record_proven(
                 "lake": job.lake.location,
                 "receipt_hash": receipt.row_hash,
                 "receipt_sequence": receipt.sequence,
-                "lake_id": lake_id,
+                "lake_id": lake_id_of(segments) or "",
+                "place": segments.location(),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
     context.journal.record(run, step, Phase.RESULT, said)
     last = max(receipts, key=lambda receipt: receipt.sequence)
-    stamp_store(context, run, [LakeHead(lake_id, lake.location, last.sequence, last.row_hash)])
+    stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
 
 
 def _planned(context: Context, run: Run) -> tuple[Segment, ...]:

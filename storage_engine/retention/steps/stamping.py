@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.chain import check_links
-from storage_engine.lake.identity import lake_id_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.known_heads import KnownHeads
+from storage_engine.retention.known_heads import KnownHeads, head_of
 from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.stamp import LakeHead, read_stamp, update_stamp
 from storage_engine.retention.steps.context import WHOLE, Context
@@ -43,11 +42,9 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     unknown = []
     for asked in proofs.asked:
         segments = asked.lake.segments()
-        last = check_links(segments, context.record.store_id)
+        last = check_links(segments, context.record.store_id, known.of(asked.lake, segments))
         if last.sequence >= 0:
-            heads.append(
-                LakeHead(lake_id_of(segments) or "", asked.lake.location, last.sequence, last.row_hash)
-            )
+            heads.append(head_of(asked.lake, segments, last))
             if not known.in_journal(asked.lake, segments):
                 unknown.append(asked.lake.location)
     if not heads:
