@@ -175,10 +175,15 @@ def _check(lake: Lake) -> None:
             )
     check_messages_schema(messages.location(), messages_schema(codec_for(BROKER).schema), messages.schema())
     check_segments_schema(segments.location(), segments.schema())
-    _check_identity(lake, messages, segments)
+    check_identity(lake, messages, segments)
 
 
-def _check_identity(lake: Lake, messages: Table, segments: Table) -> None:
+def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
+    """Make sure that the tables are those of the lake which lies in their place.
+
+    :raises LakeIdentityError: they aren't: see :func:`open_lake`.
+    :raises LakeUnavailableError: a mark can't be read.
+    """
     lake_id = lake_id_of(segments)
     if (other := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(

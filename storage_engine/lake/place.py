@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from storage_engine.exceptions import BadInputError, LakeMissingError
+from storage_engine.exceptions import BadInputError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.config import LakeConfig
 
 
@@ -29,19 +29,30 @@ def check_catalog_file(config: LakeConfig) -> None:
     """Make sure that a catalog which is a file is there.
 
     :raises LakeMissingError: it isn't.
+    :raises LakeUnavailableError: whether it is can't be told.
     """
     file = sqlite_file_of(config)
-    if file is not None and not file.exists():
+    if file is not None and not _exists(file, config):
         raise LakeMissingError(
             f"lake {config.location}: expected the catalog {file}, found no such file. Nothing was created. "
             f"{make_advice(config)}"
         )
 
 
+def _exists(file: Path, config: LakeConfig) -> bool:
+    try:
+        return file.exists()
+    except OSError as error:
+        raise LakeUnavailableError(
+            f"lake {config.location}: can't look for the catalog {file}: {error.strerror}. Nothing was "
+            "changed. Check that its disk is mounted and can be read."
+        ) from error
+
+
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
     """The same for a store's lakes, of which one is enough.
 
-    :raises LakeMissingError: none is there.
+    :raises LakeMissingError: none is there; one of which that can't be told is not missing.
     """
     missing = None
     for config in configs:
@@ -49,6 +60,8 @@ def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
             return check_catalog_file(config)
         except LakeMissingError as error:
             missing = missing or error
+        except LakeUnavailableError:
+            return None
     if missing is not None:
         raise missing
     return None

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake
+from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, check_identity
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit_lock import nobody_commits
 from storage_engine.lake.errors import lake_errors, metadata_errors
@@ -55,6 +55,8 @@ def ready_to_write(lake: Lake) -> None:
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.
     """
     messages, segments = lake.tables()
+    # Again: the catalog may have been put back since the lake was opened.
+    check_identity(lake, messages, segments)
     if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
         raise LakeIdentityError(
             f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
@@ -72,9 +74,12 @@ def ready_to_write(lake: Lake) -> None:
 def mark_commits(lake: Lake) -> None:
     """Record below both tables what was committed. To be called before anything relies on it.
 
+    :raises LakeIdentityError: a mark says that another catalog committed, or a later one: it stays.
     :raises LakeUnavailableError: a mark can't be written.
     """
-    for table in lake.tables():
+    messages, segments = lake.tables()
+    check_identity(lake, messages, segments)
+    for table in (messages, segments):
         write_mark(table, _lake_id(table), lake.catalog_id)
 
 

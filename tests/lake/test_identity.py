@@ -1,0 +1,422 @@
+"""A lake is told from its copies, from an older state of itself, and from another lake in its place."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import (
+    LakeIdentityError,
+    LakeMissingError,
+    LakeUnavailableError,
+)
+from storage_engine.lake import commit
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.identity import MARK_NAME, lake_id_of, read_mark
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.writing import mark_commits
+
+MakeJobs = Callable[..., tuple[SegmentJob, ...]]
+Fingerprint = Callable[[Path], dict[str, str]]
+
+COPY = "this is a plain copy of the lake there, or the lake was moved.*lake relocate"
+COPIED_CATALOG = "this catalog is a copy, or the catalog was moved.*lake relocate"
+OLDER = "the catalog was put back from an older copy.*lake rebuild"
+NOT_EMPTY = "expected an empty place for a new lake, found .*Nothing was created.*lake rebuild"
+CLAIMED = (
+    "expected no other catalog to make a lake there, found the claim of sqlite:/elsewhere/catalog.db in .*"
+)
+
+
+@pytest.fixture
+def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> Lake:
+    archive_all(lake, make_jobs(lake, segments[0]))
+    return lake
+
+
+def other_lake(directory: Path, catalog: Path, warehouse: Path) -> LakeConfig:
+    """A lake whose ``lake.json`` names a catalog and a warehouse that lie elsewhere."""
+    directory.mkdir(exist_ok=True)
+    found = {"type": "sql", "uri": f"sqlite:///{catalog}?timeout=60", "warehouse": f"file://{warehouse}"}
+    (directory / "lake.json").write_text(json.dumps(found))
+    return LakeConfig.local(directory)
+
+
+def cp(source: Path, target: Path) -> Path:
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+    return target
+
+
+def marks(lake: Lake) -> list[Path]:
+    paths = [local_path(f"{table.location()}/{MARK_NAME}") for table in lake.tables()]
+    return [path for path in paths if path is not None]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, fingerprint: Fingerprint) -> Callable[[LakeConfig, str], None]:
+    """A lake that is neither opened nor made, for this reason, and nothing anywhere changes by trying."""
+
+    def check(config: LakeConfig, reason: str) -> None:
+        before = fingerprint(tmp_path)
+        for use in (open_lake, make_lake):
+            with pytest.raises(LakeIdentityError, match=f"(?s){reason}"):
+                use(config)
+        assert fingerprint(tmp_path) == before
+
+    return check
+
+
+Refused = Callable[[LakeConfig, str], None]
+
+
+class TestCopies:
+    def test_a_copied_directory_is_no_lake(
+        self, archived: Lake, tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, refused: Refused
+    ) -> None:
+        copy = LakeConfig.local(cp(tmp_path / "lake", tmp_path / "copy"))
+        refused(copy, COPY)
+        archive_all(archived, make_jobs(archived, segments[1]))
+        refused(copy, COPY)
+
+    def test_a_copied_catalog_does_not_lead_to_the_warehouse(
+        self, archived: Lake, tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, refused: Refused
+    ) -> None:
+        catalog = tmp_path / "staging.db"
+        shutil.copyfile(tmp_path / "lake" / "catalog.db", catalog)
+        staging = other_lake(tmp_path / "staging", catalog, tmp_path / "lake" / "warehouse")
+        refused(staging, COPIED_CATALOG)
+        archive_all(archived, make_jobs(archived, segments[1]))
+        refused(staging, COPIED_CATALOG)
+
+    def test_an_empty_lake_is_told_from_its_copies_too(
+        self, lake: Lake, tmp_path: Path, refused: Refused
+    ) -> None:
+        refused(LakeConfig.local(cp(tmp_path / "lake", tmp_path / "copy")), COPY)
+        catalog = cp(tmp_path / "lake" / "catalog.db", tmp_path / "staging.db")
+        refused(other_lake(tmp_path / "staging", catalog, tmp_path / "lake" / "warehouse"), COPIED_CATALOG)
+
+    def test_another_way_to_the_lake_is_no_copy(self, archived: Lake, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "lake")
+        (tmp_path / "warehouse").symlink_to(tmp_path / "lake" / "warehouse")
+        assert receipts(open_lake(LakeConfig.local(tmp_path / "link")), "store-1")
+        catalog = tmp_path / "lake" / "catalog.db"
+        assert receipts(open_lake(other_lake(tmp_path / "o", catalog, tmp_path / "warehouse")), "store-1")
+
+
+class TestOlderCatalogs:
+    """The catalog was put back from a backup, as its file or its database can be."""
+
+    @pytest.mark.parametrize("later", [1, 2])
+    def test_a_catalog_of_so_many_runs_earlier_is_refused(
+        self,
+        later: int,
+        archived: Lake,
+        tmp_path: Path,
+        segments: list[Path],
+        make_jobs: MakeJobs,
+        refused: Refused,
+    ) -> None:
+        catalog = tmp_path / "lake" / "catalog.db"
+        backup = cp(catalog, tmp_path / "backup.db")
+        for segment in segments[1 : 1 + later]:
+            archive_all(archived, make_jobs(archived, segment))
+        newest = cp(catalog, tmp_path / "newest.db")
+        cp(backup, catalog)
+        refused(archived.config, OLDER)
+        # Through a lake that was opened before, too, nothing is committed.
+        jobs = make_jobs(archived, segments[0], store_id="store-2")
+        before = set((tmp_path / "lake").rglob("*.metadata.json"))
+        with pytest.raises(LakeIdentityError, match=f"(?s){OLDER}"):
+            archive_all(archived, jobs)
+        assert set((tmp_path / "lake").rglob("*.metadata.json")) == before
+        cp(newest, catalog)
+        assert len(receipts(open_lake(archived.config), "store-1")) == 1 + later
+
+    def test_neither_does_it_help_that_it_went_on_from_there(
+        self, archived: Lake, tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, refused: Refused
+    ) -> None:
+        catalog = tmp_path / "lake" / "catalog.db"
+        backup = cp(catalog, tmp_path / "backup.db")
+        archive_all(archived, make_jobs(archived, segments[1]))
+        cp(backup, catalog)
+        for number in range(3):
+            with archived.messages().transaction() as another_engine:
+                another_engine.set_properties({"compacted": str(number)})
+        refused(archived.config, OLDER)
+
+
+class TestOneWarehouseForTwo:
+    def test_a_second_catalog_is_refused_however_little_the_first_has(
+        self, lake: Lake, tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, fingerprint: Fingerprint
+    ) -> None:
+        staging = other_lake(tmp_path / "staging", tmp_path / "s.db", tmp_path / "lake" / "warehouse")
+        for segment in (None, segments[0]):
+            if segment is not None:
+                archive_all(lake, make_jobs(lake, segment))
+            before = fingerprint(tmp_path / "lake")
+            with pytest.raises(LakeIdentityError, match=f"(?s){NOT_EMPTY}"):
+                make_lake(staging)
+            with pytest.raises(LakeMissingError):
+                open_lake(staging)
+            assert fingerprint(tmp_path / "lake") == before
+
+    @pytest.mark.parametrize("left", ["the mark", "data", "metadata with a snapshot"])
+    def test_a_place_where_a_lake_was_is_not_empty(
+        self, left: str, archived: Lake, tmp_path: Path, fingerprint: Fingerprint
+    ) -> None:
+        """Its catalog, and even its marks, may be gone."""
+        (tmp_path / "lake" / "catalog.db").unlink()
+        warehouse = tmp_path / "lake" / "warehouse"
+        keep = {"the mark": MARK_NAME, "data": "*.parquet", "metadata with a snapshot": "*.metadata.json"}
+        kept = set(warehouse.rglob(keep[left]))
+        for path in warehouse.rglob("*"):
+            if path.is_file() and path not in kept:
+                path.unlink()
+        before = fingerprint(warehouse)
+        places = [other_lake(tmp_path / "new", tmp_path / "new.db", warehouse)]
+        if left != "the mark":
+            places.append(archived.config)
+        for place in places:
+            with pytest.raises(LakeIdentityError, match=r"(?s)expected an empty place for a new lake"):
+                make_lake(place)
+            assert fingerprint(warehouse) == before
+
+    def test_two_catalogs_that_are_made_at_one_moment_are_one_lake_at_most(self, tmp_path: Path) -> None:
+        rounds = 20
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(2)
+        with context.Pool(2, _share, (barrier,)) as pool:
+            first, second = (
+                pool.apply_async(_make_all, (str(tmp_path), name, rounds)) for name in ("one", "two")
+            )
+            said = list(zip(first.get(300), second.get(300), strict=True))
+        assert len(said) == rounds
+        for number, pair in enumerate(said):
+            made = [name for name, told in zip(("one", "two"), pair, strict=True) if not told]
+            assert len(made) <= 1, pair
+            for told in filter(None, pair):
+                assert "expected no other catalog" in told or "expected an empty place" in told, told
+            opened = []
+            for name in ("one", "two"):
+                try:
+                    opened.append((name, open_lake(_one_of_two(tmp_path / str(number), name))))
+                except LakeMissingError:
+                    continue
+            assert [name for name, _ in opened] == made
+            # Whoever asks next makes it, and then it is whole.
+            again = make_lake(_one_of_two(tmp_path / str(number), made[0] if made else "one"))
+            assert [read_mark(table).catalog for table in again.tables()] == [again.catalog_id] * 2
+
+    def test_a_claim_that_was_left_behind_is_named(self, tmp_path: Path, fingerprint: Fingerprint) -> None:
+        """Whose catalog it was, its maker was killed."""
+        config = LakeConfig.local(tmp_path / "lake")
+        claim = (
+            tmp_path / "lake" / "warehouse" / "storage_engine" / "segments" / ".storage-engine-claim-1.json"
+        )
+        claim.parent.mkdir(parents=True)
+        claim.write_text("sqlite:/elsewhere/catalog.db")
+        with pytest.raises(LakeIdentityError, match=f"(?s){CLAIMED}{claim.name}. Nothing was created"):
+            make_lake(config)
+        assert [path for path in fingerprint(tmp_path) if not path.endswith("catalog.db")] == [
+            str(claim.relative_to(tmp_path))
+        ]
+        claim.unlink()
+        assert lake_id_of(make_lake(config).segments())
+
+
+def _share(barrier: object) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _one_of_two(directory: Path, name: str) -> LakeConfig:
+    directory.mkdir(exist_ok=True)
+    return other_lake(directory / name, directory / f"{name}.db", directory / "warehouse")
+
+
+def _make_all(directory: str, name: str, rounds: int) -> list[str]:
+    """What each attempt said; "" where it made the lake."""
+    said = []
+    for number in range(rounds):
+        config = _one_of_two(Path(directory, str(number)), name)
+        _barrier.wait(60)
+        try:
+            make_lake(config)
+            said.append("")
+        except LakeIdentityError as error:
+            said.append(str(error))
+    return said
+
+
+class TestMarks:
+    def test_a_lake_whose_mark_was_removed_is_refused(
+        self, archived: Lake, tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, refused: Refused
+    ) -> None:
+        for mark in marks(archived):
+            content = mark.read_bytes()
+            mark.unlink()
+            refused(archived.config, f"found no file {MARK_NAME}.*lake relocate")
+            with pytest.raises(LakeIdentityError, match=MARK_NAME):
+                archive_all(archived, make_jobs(archived, segments[1]))
+            assert not mark.exists()
+            mark.write_bytes(content)
+        assert open_lake(archived.config)
+
+    @pytest.mark.parametrize(
+        "damage", [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b'{"lake_id": 1}', b'{"unknown": "x"}']
+    )
+    def test_a_damaged_mark_says_nothing_and_is_left_as_it_is(
+        self, damage: bytes, archived: Lake, tmp_path: Path, fingerprint: Fingerprint
+    ) -> None:
+        for mark in marks(archived):
+            content = mark.read_bytes()
+            mark.write_bytes(damage)
+            before = fingerprint(tmp_path)
+            for use in (open_lake, make_lake):
+                with pytest.raises(LakeUnavailableError, match=r"expected a mark of storage-engine as JSON"):
+                    use(archived.config)
+            assert fingerprint(tmp_path) == before
+            mark.write_bytes(content)
+
+    def test_a_mark_that_is_one_commit_behind_is_no_contradiction(
+        self, archived: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its writer was killed between the commit and the mark."""
+
+        def die(_lake: Lake) -> None:
+            raise KeyboardInterrupt
+
+        before = [path.read_bytes() for path in marks(archived)]
+        with monkeypatch.context() as patched:
+            patched.setattr(commit, "mark_commits", die)
+            with pytest.raises(KeyboardInterrupt):
+                archive_all(archived, make_jobs(archived, segments[1]))
+        assert [path.read_bytes() for path in marks(archived)] == before
+        lake = open_lake(archived.config)
+        assert len(receipts(lake, "store-1")) == 2
+        archive_all(lake, make_jobs(lake, segments[2]))
+        assert [read_mark(table).metadata for table in lake.tables()] == [
+            table.metadata_location.rpartition("/")[2] for table in lake.tables()
+        ]
+
+    def test_so_many_commits_of_others_that_the_log_has_forgotten_ours_are_none(
+        self, archived: Lake, segments: list[Path], make_jobs: MakeJobs
+    ) -> None:
+        for table in archived.tables():
+            for number in range(102):
+                with table.transaction() as another_engine:
+                    another_engine.set_properties({"maintained": str(number)})
+            known = {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+            assert read_mark(table).metadata not in known
+        lake = open_lake(archived.config)
+        archive_all(lake, make_jobs(lake, segments[1]))
+        assert len(receipts(open_lake(archived.config), "store-1")) == 2
+
+    def test_a_lake_that_another_process_commits_to_can_always_be_opened(
+        self, archived: Lake, segments: list[Path], tmp_path: Path
+    ) -> None:
+        script = tmp_path / "commits.py"
+        script.write_text(_COMMITS)
+        command = [sys.executable, str(script), str(tmp_path / "lake"), str(segments[1])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "began\n"
+            seen = {open_lake(archived.config).segments().metadata_location for _ in range(200)}
+            said, _ = process.communicate("stop\n", timeout=120)
+        assert process.returncode == 0
+        # They met.
+        assert int(said) > 3
+        assert len(seen) > 3
+
+
+_COMMITS = """
+import select, sys
+from pathlib import Path
+from storage_engine.lake.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.commit import commit_steps
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+
+directory, path = sys.argv[1:]
+lake = open_lake(LakeConfig.local(directory))
+segment = Segment("commitlog", int(Path(path).name), FileFacts.of(path), SegmentState.SEALED)
+count = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    archive_all(lake, segment_jobs(
+        lake, [segment], store_id=f"other-{count}", lineage=0, broker="rocketmq", store_root="/store"
+    ))
+    if not count:
+        print("began", flush=True)
+    count += 1
+print(count)
+"""
+
+
+class TestUnreachableIsNotMissing:
+    @pytest.fixture
+    def locked(self, archived: Lake, tmp_path: Path) -> Iterator[LakeConfig]:
+        """Somebody has the catalog's file for a while."""
+        file = tmp_path / "lake" / "catalog.db"
+        holder = sqlite3.connect(file, isolation_level=None)
+        holder.execute("BEGIN EXCLUSIVE")
+        yield archived.config.with_properties({"uri": f"sqlite:///{file}?timeout=0.1"})
+        holder.close()
+
+    def test_a_locked_catalog(self, locked: LakeConfig, tmp_path: Path, fingerprint: Fingerprint) -> None:
+        before = fingerprint(tmp_path)
+        for use in (open_lake, make_lake):
+            with pytest.raises(LakeUnavailableError, match="database is locked") as raised:
+                use(locked)
+            assert type(raised.value) is LakeUnavailableError
+            assert "init-lake" not in str(raised.value)
+        assert fingerprint(tmp_path) == before
+
+    def test_a_catalog_server_that_is_down(self, tmp_path: Path) -> None:
+        uri = "postgresql+psycopg://lake:secret@127.0.0.1:1/lake"
+        config = LakeConfig("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/w"})
+        for use in (open_lake, make_lake):
+            with pytest.raises(LakeUnavailableError, match="refused") as raised:
+                use(config)
+            assert type(raised.value) is LakeUnavailableError
+            assert "init-lake" not in str(raised.value)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_catalog_file_that_cannot_be_looked_at(self, tmp_path: Path) -> None:
+        uri = f"sqlite:///{tmp_path}/{'x' * 300}/catalog.db"
+        config = LakeConfig("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/w"})
+        with pytest.raises(LakeUnavailableError, match="File name too long") as raised:
+            open_lake(config)
+        assert type(raised.value) is LakeUnavailableError
+
+
+def test_a_mark_is_written_once_for_threads_that_open_at_one_moment(archived: Lake) -> None:
+    """What two of them find contradicts neither."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                mark_commits(open_lake(archived.config))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []

@@ -1,0 +1,37 @@
+"""A lake is made whole or not at all, however often its making was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rounds import rounds
+
+RUNNER = Path(__file__).with_name("making_kill_runner.py")
+KILLS = rounds("STORAGE_ENGINE_MAKING_KILLS", 8, 1_000)
+"""At most so many; more than there are operations means every one of them."""
+
+
+@pytest.mark.timeout(600 if KILLS < 100 else 3600)
+def test_a_lake_whose_making_was_killed_is_made_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), "make", str(tmp_path / "lake"), str(tmp_path / "work"), str(KILLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= min(KILLS, len(seen["operations"]))
+    assert (seen["end"]["proven"], seen["end"]["one identity"], seen["end"]["marked"]) == (
+        {},
+        True,
+        [True, True],
+    )
