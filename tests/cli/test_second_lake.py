@@ -80,6 +80,7 @@ def test_a_second_lake_whose_disk_is_away_is_said_and_keeps_nobody_from_the_firs
 ) -> None:
     away = tmp_path / "mnt"
     away.mkdir()
+    assert cli("archive", store, "--lake", lake, "--budget", "1MiB").exit_code == 0
     done = cli("archive", store, "--lake", lake, "--second-lake", away)
     assert done.exit_code == 0
     assert f"storage-engine init-lake --lake {away}" in done.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeMissingError
+from storage_engine.exceptions import LakeMissingError, LakeUnavailableError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.model.plan import PlanRequest
@@ -52,7 +52,7 @@ def test_a_lake_whose_disk_is_not_mounted_is_missing_and_not_made(
         lambda: steps.make_plan(store, "u", PlanRequest(manual=True)),
         lambda: steps.release(store, "s"),
     ):
-        with pytest.raises(LakeMissingError, match=MISSING):
+        with pytest.raises(LakeUnavailableError, match=MISSING):
             again()
     assert not lake_dir.exists()
     assert fingerprint(store.root) == before
