@@ -7,35 +7,34 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import (
-    check_store,
-    json_option,
-    lake_option,
-    managed_store,
-    person,
-    store_options,
+from storage_engine.cli.airflow_connection import (
+    conn_id_option,
+    journal_or_connection,
+    store_or_connection,
 )
+from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json
-from storage_engine.model.live import LiveBroker
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
 from storage_engine.retention.adopting import stamp as write_stamp
 from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
 
 
 @click.command()
 @click.argument("digest")
-@lake_option()
+@lake_option(required=False)
+@conn_id_option
 @click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
 @json_option
-def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
+def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
             f"expected a plan's digest of 64 hexadecimal digits, as plan shows it, found {digest!r}",
             param_hint="DIGEST",
         )
-    journal = Journal(managed_store(Path(), lake_dir).journal_url)
+    journal = Journal(journal_or_connection(lake_dir, conn_id))
     waiver = journal.waive(digest, person(), reason)
     if as_json:
         print_json(waiver)
@@ -45,19 +44,13 @@ def waive(digest: str, lake_dir: Path, reason: str, as_json: bool) -> int:
 
 
 @click.command()
-@store_options()
-@lake_option()
+@store_or_connection
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
 @click.option("--reason", required=True, help="How it came to it, and why to go on.")
 @json_option
 def accept_loss(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
+    managed: ManagedStore,
     start_offset: int,
     end_offset: int,
     reason: str,
@@ -67,7 +60,6 @@ def accept_loss(
 
     Refused where any byte of it isn't lost. Who decided it, and why, stays in the journal and in each report.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason)
     if as_json:
@@ -78,8 +70,7 @@ def accept_loss(
 
 
 @click.command()
-@store_options()
-@lake_option()
+@store_or_connection
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @click.option(
     "--force",
@@ -88,12 +79,7 @@ def accept_loss(
 )
 @json_option
 def adopt(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
+    managed: ManagedStore,
     reason: str,
     force: bool,
     as_json: bool,
@@ -103,7 +89,6 @@ def adopt(
     What is archived stays in the lake under the old lineage. Refused where no segment on disk contradicts
     what is archived.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force)
     if as_json:
@@ -114,19 +99,13 @@ def adopt(
 
 
 @click.command()
-@store_options()
-@lake_option()
+@store_or_connection
 @click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
 @click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
 @json_option
 def stamp(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
+    managed: ManagedStore,
     reason: str,
     store_id: str | None,
     new: bool,
@@ -137,7 +116,6 @@ def stamp(
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     check_store(managed)
     if new and store_id is not None:
         raise click.UsageError("Expected --new or --store-id, found both.")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import journal_of, json_option, lake_option
+from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table
+from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import ChainHead
-from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import TRASH_MS, Collection, Garbage, Orphan, collect, undo
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.retention.journal import Journal
@@ -25,7 +25,8 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
 
 
 @click.command()
-@lake_option()
+@lake_option(required=False)
+@witness_options
 @click.option(
     "--grace",
     "grace_hours",
@@ -55,7 +56,9 @@ _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADA
 )
 @json_option
 def gc(
-    lake_dir: Path,
+    lake_dir: Path | None,
+    journal_url: str | None,
+    conn_id: str | None,
     grace_hours: float,
     trash_days: float,
     delete: bool,
@@ -68,51 +71,51 @@ def gc(
 
     What nothing live holds is kept and listed as an orphan; storage-engine lake rebuild brings it in.
     """
-    config = LakeConfig.local(lake_dir)
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
     if undo_moment is not None:
         if delete:
             raise click.UsageError("Expected either --delete or --undo.")
-        return _undo(config, lake_dir, None if undo_moment == _ALL else undo_moment, as_json)
-    lake = open_lake(config)
+        return _undo(target, None if undo_moment == _ALL else undo_moment, as_json)
+    lake = open_lake(target.config)
     found = collect(
         lake,
         grace_ms=round(grace_hours * _HOUR_MS),
         trash_ms=round(trash_days * _DAY_MS),
         delete=delete,
-        known_heads=_known_heads(lake, lake_dir),
+        known_heads=_known_heads(lake, target.journal_url),
     )
     if as_json:
         print_json(found)
     else:
-        _print(found, lake_dir, grace_hours, trash_days, delete=delete)
+        _print(found, target.words, grace_hours, trash_days, delete=delete)
     return 0
 
 
-def _known_heads(lake: Lake, lake_dir: Path) -> dict[str, tuple[ChainHead, ...]]:
-    """Receipts that the lake has to have, by the journal in its directory and the stamps of its stores."""
-    if not (lake_dir / "journal.db").is_file():
+def _known_heads(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
+    """Receipts that the lake has to have, by a journal and the stamps of its stores."""
+    if journal_url is None:
         return {}
-    journal = Journal(journal_of(lake_dir))
+    journal = Journal(journal_url)
     segments = lake.segments()
     return {
         record.store_id: known_heads(journal, record).of(lake, segments) for record in journal.all_stores()
     }
 
 
-def _undo(config: LakeConfig, lake_dir: Path, moment: str | None, as_json: bool) -> int:
-    back = undo(config, moment)
+def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
+    back = undo(target.config, moment)
     if as_json:
         print_json(back)
     else:
         click.echo(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
         for path in back.occupied:
             click.echo(f"Note: {path} stays in the trash: another file has its name by now.")
-        click.echo(f"Next: storage-engine gc --lake {lake_dir}")
+        click.echo(f"Next: storage-engine gc {target.words}")
     return 1 if back.occupied else 0
 
 
-def _print(found: Collection, lake_dir: Path, grace_hours: float, trash_days: float, *, delete: bool) -> None:
-    command = f"storage-engine gc --lake {lake_dir}"
+def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
+    command = f"storage-engine gc {words}"
     if found.garbage:
         _print_garbage("may go, since nothing is lost with them", found.garbage)
     if found.due:
@@ -138,7 +141,7 @@ def _print(found: Collection, lake_dir: Path, grace_hours: float, trash_days: fl
         click.echo(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
         click.echo(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
     if any(file.kind not in _METADATA for file in found.orphans):
-        click.echo(f"Next: storage-engine lake rebuild --lake {lake_dir} proves orphans and brings them in.")
+        click.echo(f"Next: storage-engine lake rebuild {words} proves orphans and brings them in.")
 
 
 def _print_garbage(what: str, files: Sequence[Garbage]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json
 from storage_engine.exceptions import LakeMissingError
@@ -46,9 +47,7 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
 
 def _configs(lake_dir: Path | None, conn_id: str | None) -> list[LakeConfig]:
     if conn_id is not None:
-        from storage_engine.hooks.storage_engine import StorageEngineHook
-
-        return list(StorageEngineHook(conn_id).managed_store.lakes)
+        return list(store_of_connection(conn_id).lakes)
     assert lake_dir is not None
     if not lake_dir.absolute().parent.is_dir():
         raise click.BadParameter(

@@ -128,5 +128,5 @@ def print_rebuilt(done: Rebuilt) -> None:
         click.echo(
             f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake has: "
             "nothing of that store is deleted. Look for it in a second lake or a copy; if it is lost for "
-            "good, run storage-engine stamp, which says so."
+            "good, run storage-engine stamp, which says so; --conn-id names a store of Airflow."
         )

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
-from storage_engine.cli.options import journal_of, json_option, lake_option, person
+from storage_engine.cli.options import json_option, lake_option, person
 from storage_engine.cli.output import print_json, progress
+from storage_engine.cli.witnesses import witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
@@ -24,13 +25,16 @@ from storage_engine.wording import bytes_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_directory_option = click.option(
-    "--lake",
-    "lake_dir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    required=True,
-    help="Directory of the lake; its catalog need not be there.",
-)
+
+def _directory_option(*, required: bool = True) -> Callable[[Command], Command]:
+    return click.option(
+        "--lake",
+        "lake_dir",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        required=required,
+        help="Directory of the lake; its catalog need not be there.",
+    )
+
 
 _take_over_option = click.option(
     "--take-over",
@@ -45,7 +49,7 @@ def lake() -> None:
 
 
 @lake.command()
-@_directory_option
+@_directory_option()
 @json_option
 def info(lake_dir: Path, as_json: bool) -> int:
     """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
@@ -153,20 +157,30 @@ def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
 
 
 @lake.command()
-@_directory_option
+@_directory_option(required=False)
+@witness_options
 @_take_over_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option
-def rebuild(lake_dir: Path, take_over: bool, dry_run: bool, as_json: bool) -> int:
+def rebuild(
+    lake_dir: Path | None,
+    journal_url: str | None,
+    conn_id: str | None,
+    take_over: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Make or mend the catalog of a lake whose warehouse is there: the catalog is lost, older than the
     warehouse, or one of two that both went on.
 
     Segments that only another state of the lake had are proven again and get new receipts. No file is
     removed.
     """
-    config = LakeConfig.local(lake_dir)
-    heads = rebuild_heads(journal_of(lake_dir), config.location)
-    done = rebuild_lake(config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over)
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
+    heads = rebuild_heads(target.journal_url, target.config.location)
+    done = rebuild_lake(
+        target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
+    )
     if as_json:
         print_json(done)
     else:

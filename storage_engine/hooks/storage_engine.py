@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from storage_engine.credentials import url_secrets
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.connection import (
     Defaults,
     lake_names,
@@ -95,6 +95,21 @@ class StorageEngineHook(BaseHook):
             return True, check_store(self.managed_store)
         except StorageEngineError as error:
             return False, str(error)
+
+
+def managed_store_of(conn_id: str) -> ManagedStore:
+    """The store that a connection leads to, for a command line.
+
+    :raises BadInputError: there is no such connection, or a field of it can't be used.
+    """
+    try:
+        return StorageEngineHook(conn_id).managed_store
+    except AirflowNotFoundException as error:
+        raise BadInputError(
+            f"--conn-id {conn_id}: expected a connection of Airflow, found none ({error}). Nothing was "
+            "changed. Use this Airflow's AIRFLOW_HOME and its environment; airflow connections list names "
+            "those it has."
+        ) from error
 
 
 def configured_stores() -> tuple[str, ...]:

@@ -401,5 +401,6 @@ def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError
         f"{segment.source_path}: expected SHA-256 {archived_sha256}, which is archived for store "
         f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; "
         f"found {segment.sha256}. Nothing was committed. If the broker recovered from a crash and wrote "
-        "these offsets again, run storage-engine adopt to open a new lineage; otherwise the file was changed."
+        "these offsets again, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
+        "Airflow; otherwise the file was changed."
     )

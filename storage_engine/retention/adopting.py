@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+import uuid
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.identity import ancestors_of, lake_id_of
+from storage_engine.lake.receipts import list_stores
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Segment
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.gate import proven_facts, same_file
-from storage_engine.retention.identity import identify
+from storage_engine.retention.contradictions import contradictions
+from storage_engine.retention.identity import check_no_original, identify
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.retention.known_heads import RESET, head_of
+from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, update_stamp
+from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp, update_stamp
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
@@ -41,7 +38,7 @@ def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False)
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    if not force and next(_contradictions(store, record), None) is None:
+    if not force and next(contradictions(store, record), None) is None:
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
@@ -59,45 +56,103 @@ def stamp(
 ) -> Stamp:
     """Say which store a directory is, and write its stamp again.
 
-    What was known of the store's lakes before is over: their present state counts from now on.
+    What was known before of the lakes given here is over: their present state counts from now on. What is
+    known of other lakes stays. The lakes are read before anything is changed.
 
     :param store_id: the store that was moved here, or that the lake knows by several ids; None: the one that
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
     :raises BadInputError: nobody says why, or journal and lakes don't know the store.
-    :raises StoreIdentityError: the journal has another store at this place.
+    :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
+    :raises LakeUnavailableError: a lake can't be read.
     """
     _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
     journal = Journal(store.journal_url)
-    record = _record(store, journal, store_id, new)
-    heads = []
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
-        lake = open_lake(config)
-        segments = lake.segments()
-        last = check_links(segments, record.store_id)
-        if last.sequence >= 0:
-            heads.append(head_of(lake, segments, last))
-    written = Stamp(record.store_id, record.lineage, "", "", tuple(heads))
+    wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
+    if new:
+        _check_unknown(store, journal)
+    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    asked = [_asked(lake, wanted) for lake in lakes]
+    lineage = None if new or journal.knows_store(wanted) else _lineage(store, wanted, lakes)
+    record = _record(store, journal, wanted, lineage or 1)
+    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
+    written = Stamp(
+        record.store_id, record.lineage, "", "", (*(lake.head for lake in asked if lake.head), *kept)
+    )
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
-    journal.record(run, Step.STAMP, Phase.RESULT, [("", said)])
+    # First the stamp: from the record on, it alone knows what is kept.
     replace_stamp(store.real_root, written)
+    journal.record(run, Step.STAMP, Phase.RESULT, [("", said)])
     return written
 
 
-def _record(store: ManagedStore, journal: Journal, store_id: str | None, new: bool) -> StoreRecord:
-    """The journal's record of the store, which is made or moved here where it has to be."""
+@dataclass(frozen=True, slots=True)
+class _AskedLake:
+    """A lake whose present state counts.
+
+    :param place: location of its table ``segments``.
+    :param lake_ids: its own, and of those that it is a copy of.
+    :param head: the last receipt of the store; None: it has none.
+    """
+
+    location: str
+    place: str
+    lake_ids: frozenset[str]
+    head: LakeHead | None
+
+
+def _asked(lake: Lake, store_id: str) -> _AskedLake:
+    segments = lake.segments()
+    lake_ids = {lake_id_of(segments) or "", *ancestors_of(segments)} - {""}
+    last = check_links(segments, store_id)
+    head = head_of(lake, segments, last) if last.sequence >= 0 else None
+    return _AskedLake(lake.location, segments.location(), frozenset(lake_ids), head)
+
+
+def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
+    """Whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
+    return not any(
+        head.lake_id in lake.lake_ids
+        or (head.place == lake.place if head.place else head.location == lake.location)
+        for lake in asked
+    )
+
+
+def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
+    """What journal and stamp know of the store's lakes: of each the longest chain."""
+    found = read_stamp(store.real_root)
+    of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
+    longest: dict[tuple[str, str], LakeHead] = {}
+    for head in known_heads(journal, replace(record, real_path=store.real_root)).heads:
+        key = (head.lake_id, "" if head.lake_id else head.location)
+        if head not in of_others and (key not in longest or longest[key].sequence <= head.sequence):
+            longest[key] = head
+    return tuple(longest.values())
+
+
+def _check_unknown(store: ManagedStore, journal: Journal) -> None:
+    """
+    :raises StoreIdentityError: the journal has a store at this place.
+    """
+    here = journal.find_store(store.real_root)
+    if here is not None:
+        raise StoreIdentityError(
+            f"{store.real_root}: expected a place that the journal doesn't know, found store "
+            f"{here.store_id}. Nothing was changed. Without --new the directory is stamped as that store."
+        )
+
+
+def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
+    """Return which store the directory is; nothing is written.
+
+    :raises BadInputError: nothing tells.
+    :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
+    """
     root = store.real_root
     here = journal.find_store(root)
-    if new:
-        if here is not None:
-            raise StoreIdentityError(
-                f"{root}: expected a place that the journal doesn't know, found store {here.store_id}. "
-                "Nothing was changed. Without --new the directory is stamped as that store."
-            )
-        return journal.add_store(root, store.broker)
     found = read_stamp(root)
     wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
     if wanted is None:
@@ -110,40 +165,41 @@ def _record(store: ManagedStore, journal: Journal, store_id: str | None, new: bo
             f"{root}: expected the journal to have store {wanted} or none at this place, found store "
             f"{here.store_id}. Nothing was changed. Manage this one with a lake and journal of its own."
         )
-    if here is not None:
-        return here
-    if journal.knows_store(wanted):
-        return journal.move_store(wanted, root)
-    lineages = [
-        row.lineage
-        for config in store.lakes
-        for row in list_stores(open_lake(config))
-        if row.store_id == wanted
-    ]
-    if not lineages and found is None:
+    places = {record.real_path for record in journal.all_stores() if record.store_id == wanted}
+    if found is not None and found.store_id == wanted:
+        # Its own stamp counts for more than the journal, which may follow a copy.
+        places = {found.root}
+    for place in places:
+        check_no_original(root, place, wanted)
+    return wanted
+
+
+def _lineage(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> int:
+    """Return the newest lineage that lakes and stamp know of a store that the journal doesn't know.
+
+    :raises BadInputError: they don't know it, either.
+    """
+    found = read_stamp(store.real_root)
+    lineages = [row.lineage for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
+    if found is not None:
+        lineages.append(found.lineage)
+    if not lineages:
         raise BadInputError(
-            f"{root}: expected store {wanted} in journal or lake, found it in neither. Nothing was changed."
+            f"{store.real_root}: expected store {store_id} in journal or lake, found it in neither. Nothing "
+            "was changed. With another journal than the one in the lake's directory, name the Airflow "
+            "connection that says where it is: --conn-id ID."
         )
-    lineage = max([*lineages, found.lineage if found else 1])
-    return journal.add_store(root, store.broker, store_id=wanted, lineage=lineage)
+    return max(lineages)
 
 
-def _contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment]:
-    """Yield segments whose bytes are not those that their receipts prove."""
-    snapshot = open_store(store).snapshot(clock_ms())
-    segments = {(s.log, s.base_offset): s for log in snapshot.logs for s in log.segments}
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
-        for row in receipts(open_lake(config), record.store_id, lineage=record.lineage):
-            segment = segments.get((row.log, row.base_offset))
-            if segment is not None and _contradicts(segment, row):
-                yield segment
-
-
-def _contradicts(segment: Segment, row: Receipt) -> bool:
-    if same_file(segment.facts, proven_facts(row)):
-        return False
-    with Path(segment.facts.path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() != row.sha256
+def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) -> StoreRecord:
+    """The journal's record of the store, which is made or moved here where it has to be."""
+    here = journal.find_store(store.real_root)
+    if here is not None and here.store_id == store_id:
+        return here
+    if journal.knows_store(store_id):
+        return journal.move_store(store_id, store.real_root)
+    return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
 
 
 def _check_decision(command: str, person: str, reason: str, what: str) -> None:

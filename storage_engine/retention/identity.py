@@ -57,21 +57,32 @@ def _check_place(store: ManagedStore, stamp: Stamp) -> None:
     root = store.real_root
     if stamp.root == root:
         return
-    other = None
-    with suppress(StoreIdentityError, OSError):
-        if not Path(stamp.root).samefile(root):
-            other = read_stamp(stamp.root)
-    if other is not None and other.store_id == stamp.store_id:
-        raise StoreIdentityError(
-            f"{root}: expected a store of its own, found a copy of store {stamp.store_id}, which lies at "
-            f"{stamp.root}. Nothing was changed. To manage the copy as a store of its own, run "
-            "storage-engine stamp --new on it."
-        )
+    check_no_original(root, stamp.root, stamp.store_id)
     raise StoreIdentityError(
         f"{root}: expected the store where it was stamped, at {stamp.root} on machine {stamp.machine}, found "
         f"store {stamp.store_id} here: it was moved, or is a copy. Nothing was changed. If it was moved, run "
-        "storage-engine stamp on it; if it is a copy, storage-engine stamp --new."
+        "storage-engine stamp on it; if it is a copy, storage-engine stamp --new. A store of Airflow is "
+        "named by --conn-id."
     )
+
+
+def check_no_original(root: str, place: str, store_id: str) -> None:
+    """Make sure that a store isn't still at another place.
+
+    :param root: real path of the store's root.
+    :param place: where the store was stamped or recorded.
+    :raises StoreIdentityError: it is there, so that what lies in the root is a copy.
+    """
+    original = None
+    with suppress(StoreIdentityError, OSError):
+        if not Path(place).samefile(root):
+            original = read_stamp(place)
+    if original is not None and original.store_id == store_id:
+        raise StoreIdentityError(
+            f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at {place}. "
+            "Nothing was changed. To manage the copy as a store of its own, run storage-engine stamp --new "
+            "on it, with --conn-id if it is a store of Airflow."
+        )
 
 
 def _check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
@@ -86,8 +97,8 @@ def _check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp
     raise StoreIdentityError(
         f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
         f"knows at this place, found {found}: another store lies here, perhaps another machine's, or the "
-        "stamp was removed. Nothing was changed. If it is the same store, run storage-engine stamp on it; "
-        "otherwise manage it with a lake and journal of its own."
+        "stamp was removed. Nothing was changed. If it is the same store, run storage-engine stamp on it, "
+        "with --conn-id if it is a store of Airflow; otherwise manage it with a lake and journal of its own."
     )
 
 
@@ -110,6 +121,6 @@ def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None
         raise BadInputError(
             f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
             f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: storage-engine "
-            "stamp --store-id ID."
+            "stamp --store-id ID, with --conn-id if it is a store of Airflow."
         )
     return next(iter(found), None)

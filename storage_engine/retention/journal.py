@@ -22,7 +22,6 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
 from storage_engine.retention.hold_memory import JournalHoldMemory
-from storage_engine.retention.host import this_host
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_records import (
     Event,
@@ -36,13 +35,15 @@ from storage_engine.retention.journal_records import (
 )
 from storage_engine.retention.journal_rows import (
     Subjects,
+    ensure_store_row,
     find_run_row,
     find_store_row,
     find_waiver_row,
     insert_events,
+    move_store_row,
     to_event,
 )
-from storage_engine.retention.journal_schema import events, leases, lineages, runs, samples, stores, waivers
+from storage_engine.retention.journal_schema import events, lineages, runs, samples, stores, waivers
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
 
@@ -79,31 +80,18 @@ class Journal:
         """Give the store at ``real_path`` an identity; the one it has already, if it has one.
 
         :param store_id: its UUID where the lake knows it already; None: a new one.
+        :raises StoreIdentityError: the store with this id is at another place.
         """
         new_id = store_id or str(uuid.uuid4())
 
-        def add(connection: Connection) -> None:
-            if find_store_row(connection, stores.c.real_path == real_path) is None:
-                connection.execute(
-                    insert(stores).values(
-                        store_id=new_id,
-                        real_path=real_path,
-                        broker=broker,
-                        lineage=lineage,
-                        created_at_ms=clock_ms(),
-                        host=this_host(),
-                    )
-                )
-                connection.execute(insert(leases).values(store_id=new_id, owner="", expires_at_ms=0))
+        def add(connection: Connection) -> StoreRecord:
+            return ensure_store_row(connection, new_id, real_path, broker, lineage)
 
         try:
-            self._database.write(add)
+            return self._database.write(add)
         except IntegrityError:
-            if self.find_store(real_path) is None:
-                raise
-        record = self.find_store(real_path)
-        assert record is not None
-        return record
+            # Somebody else added a store at the same time; it is seen now.
+            return self._database.write(add)
 
     def knows_store(self, store_id: str) -> bool:
         """Whether there is a store with this id, wherever it lay last."""
@@ -116,17 +104,17 @@ class Journal:
         """Record that a store lies at another place, on this machine.
 
         :raises RunStateError: there is no such store.
+        :raises StoreIdentityError: there is another store at this place.
         """
 
         def move(connection: Connection) -> StoreRecord:
-            where = stores.c.store_id == store_id
-            connection.execute(update(stores).where(where).values(real_path=real_path, host=this_host()))
-            record = find_store_row(connection, where)
-            if record is None:
-                raise RunStateError(f"store {store_id}: expected in the journal, not found")
-            return record
+            return move_store_row(connection, store_id, real_path)
 
-        return self._database.write(move)
+        try:
+            return self._database.write(move)
+        except IntegrityError:
+            # Somebody else put a store there at the same time; it is seen now.
+            return self._database.write(move)
 
     def open_lineage(self, store_id: str, person: str, reason: str) -> StoreRecord:
         """Let the store's offsets begin anew under the next lineage."""

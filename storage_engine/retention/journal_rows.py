@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, insert, select, update
 
+from storage_engine.exceptions import RunStateError, StoreIdentityError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.host import this_host
 from storage_engine.retention.journal_records import Event, Phase, Run, RunState, Step, StoreRecord, Waiver
-from storage_engine.retention.journal_schema import events, runs, stores, waivers
+from storage_engine.retention.journal_schema import events, leases, runs, stores, waivers
 from storage_engine.retention.plan_storage import read_plan
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
@@ -20,6 +22,56 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 def find_store_row(connection: Connection, where: Any) -> StoreRecord | None:
     row = connection.execute(select(stores).where(where)).first()
     return None if row is None else StoreRecord(**row._mapping)
+
+
+def ensure_store_row(
+    connection: Connection, store_id: str, real_path: str, broker: str, lineage: int
+) -> StoreRecord:
+    """Return the store at a place; one with this id, where there is none.
+
+    :raises StoreIdentityError: the store with this id is at another place.
+    """
+    found = find_store_row(connection, stores.c.real_path == real_path)
+    if found is not None:
+        return found
+    other = find_store_row(connection, stores.c.store_id == store_id)
+    if other is not None:
+        raise StoreIdentityError(
+            f"{real_path}: expected store {store_id} where the journal knows it, at {other.real_path}, found "
+            "it here. Nothing was changed. If this is the store, run storage-engine stamp on it; if it is a "
+            "copy, storage-engine stamp --new. A store of Airflow is named by --conn-id."
+        )
+    row = {
+        "store_id": store_id,
+        "real_path": real_path,
+        "broker": broker,
+        "lineage": lineage,
+        "created_at_ms": clock_ms(),
+        "host": this_host(),
+    }
+    connection.execute(insert(stores).values(**row))
+    connection.execute(insert(leases).values(store_id=store_id, owner="", expires_at_ms=0))
+    return StoreRecord(**row)
+
+
+def move_store_row(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
+    """Record that a store lies at another place, on this machine.
+
+    :raises RunStateError: there is no such store.
+    :raises StoreIdentityError: there is another store at this place.
+    """
+    where = stores.c.store_id == store_id
+    there = find_store_row(connection, stores.c.real_path == real_path)
+    if there is not None and there.store_id != store_id:
+        raise StoreIdentityError(
+            f"{real_path}: expected a place without a store in the journal, found store {there.store_id}. "
+            f"Store {store_id} stays where it was recorded. Manage it with a lake and journal of its own."
+        )
+    connection.execute(update(stores).where(where).values(real_path=real_path, host=this_host()))
+    record = find_store_row(connection, where)
+    if record is None:
+        raise RunStateError(f"store {store_id}: expected in the journal, not found")
+    return record
 
 
 def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | None:

@@ -67,7 +67,8 @@ class KnownHeads:
                     f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
                     f"{store_id}, found lake {lake_id or 'without a UUID'} in its place. Nothing was "
                     "changed. Mount the right disk; a new lake needs a place of its own. If the old one is "
-                    "lost for good, run storage-engine stamp, which says so."
+                    "lost for good, run storage-engine stamp, which says so; --conn-id names a store of "
+                    "Airflow."
                 )
         known = self.of(lake, segments)
         try:
@@ -81,8 +82,8 @@ class KnownHeads:
                 f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
                 f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake was "
                 "put back from an older copy, or isn't the one that it was. Nothing was changed. Run "
-                "storage-engine lake rebuild, which brings in what its warehouse holds; or bring back the "
-                "newer copy."
+                "storage-engine lake rebuild, which brings in what its warehouse holds, with --journal or "
+                "--conn-id where the journal isn't in the lake's directory; or bring back the newer copy."
             ) from error
 
 

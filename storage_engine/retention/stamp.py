@@ -79,7 +79,8 @@ def read_stamp(root: str) -> Stamp | None:
         raise StoreIdentityError(
             f"{path}: expected the stamp of storage-engine, found something that can't be read ({error}). "
             "Nothing was changed. Bring the file back from a backup; if there is none, remove it and run "
-            "storage-engine stamp, which writes it again from what journal and lakes know."
+            "storage-engine stamp, which writes it again from what journal and lakes know; --conn-id names a "
+            "store of Airflow."
         ) from error
 
 

@@ -13,6 +13,7 @@ import pytest
 from storage_engine.exceptions import (
     BadInputError,
     GateRefusedError,
+    LakeMissingError,
     LakeUnavailableError,
     StoreIdentityError,
 )
@@ -26,10 +27,11 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt, stamp
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal
+from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes
-from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path, update_stamp
+from storage_engine.retention.stamp import DIRECTORY, LakeHead, read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
 
@@ -166,6 +168,80 @@ def test_a_store_that_was_moved_keeps_its_identity_when_a_person_says_so(managed
     assert clean(moved, "two").deleted[0].base_offset == MIB
 
 
+def test_a_copy_is_not_stamped_as_the_store_while_that_is_where_it_was(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    shutil.copytree(store.root, f"{store.root}-copy")
+    copy = replace(store, root=f"{store.root}-copy")
+    written = stamp_path(copy.root).read_bytes()
+    with pytest.raises(StoreIdentityError, match=rf"found a copy of store .*{store.root}\. Nothing"):
+        stamp(copy, "ann", "by mistake")
+    assert stamp_path(copy.root).read_bytes() == written
+    shutil.rmtree(stamp_path(copy.root).parent)
+    with pytest.raises(StoreIdentityError, match="found a copy of store"):
+        stamp(copy, "ann", "by mistake", store_id=identity(store))
+    assert Journal(store.journal_url).find_store(copy.real_root) is None
+    assert clean(store, "two").deleted[0].base_offset == MIB
+
+
+def test_a_store_whose_record_follows_a_copy_is_named_and_comes_back(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    store_id = identity(store)
+    shutil.copytree(store.root, f"{store.root}-copy")
+    copy = replace(store, root=f"{store.root}-copy")
+    Journal(store.journal_url).move_store(store_id, copy.real_root)
+    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root}, found"):
+        plan_and_archive(store, "two")
+    stamp(store, "ann", "the record is the copy's")
+    assert clean(store, "two").deleted[0].base_offset == MIB
+    assert stamp(copy, "ann", "a copy for tests", new=True).store_id != store_id
+
+
+def test_a_place_of_another_store_is_refused_by_the_journal(managed: Make) -> None:
+    store, other = managed(), managed("edge-frames")
+    journal = Journal(store.journal_url)
+    identity(other)
+    with pytest.raises(StoreIdentityError, match="expected a place without a store in the journal"):
+        journal.move_store(identity(store), other.real_root)
+    assert journal.find_store(store.real_root) is not None
+
+
+def test_stamping_reads_the_lakes_before_the_journal_is_changed(managed: Make, lake_dir: Path) -> None:
+    store = managed()
+    clean(store, "one")
+    moved = replace(store, root=str(Path(store.root).rename(f"{store.root}-moved")))
+    lake_dir.rename(lake_dir.with_name("unmounted"))
+    with pytest.raises(LakeMissingError):
+        stamp(moved, "ann", "a new disk")
+    assert Journal(store.journal_url).find_store(moved.real_root) is None
+    lake_dir.with_name("unmounted").rename(lake_dir)
+    stamp(moved, "ann", "a new disk")
+    assert clean(moved, "two").deleted[0].base_offset == MIB
+
+
+def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Make) -> None:
+    store = managed()
+    clean(store, "one")
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    stamped = LakeHead("stamped-lake", "file:///stamped", 4, "a")
+    journalled = LakeHead("journalled-lake", "file:///journalled", 5, "b")
+    update_stamp(store.real_root, record.store_id, 1, [stamped])
+    payload = {
+        "lake_id": journalled.lake_id,
+        "lake": journalled.location,
+        "receipt_sequence": journalled.sequence,
+        "receipt_hash": journalled.row_hash,
+    }
+    journal.record(journal.run(record.store_id, "one"), Step.SEALED, Phase.RESULT, [("s", payload)])
+    asked_id = lake_id_of(open_lake(store.lake).segments())
+    written = stamp(store, "ann", "the first lake was put back")
+    assert {head.lake_id for head in written.lakes} == {asked_id, "stamped-lake", "journalled-lake"}
+    assert set(stamp(store, "ann", "once more").lakes) == set(written.lakes)
+    assert {stamped, journalled} < set(known_heads(journal, record).heads)
+
+
 def test_another_store_at_a_known_place_is_refused(managed: Make, fingerprint: FingerprintOf) -> None:
     store, other = managed(), managed("edge-frames")
     clean(store, "one")
@@ -218,6 +294,27 @@ def test_adopting_needs_a_segment_that_contradicts_its_receipt(managed: Make) ->
     content = bytearray(second.read_bytes())
     content[-1] ^= 1
     second.write_bytes(content)
+    assert adopt(store, "ann", "the broker wrote it again").lineage == 2
+
+
+def test_adopting_sees_a_data_file_whose_receipt_a_kill_prevented(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage_engine.lake.commit.prepare_receipts", killed)
+        with pytest.raises(KeyboardInterrupt):
+            plan_and_archive(store, "one")
+    with pytest.raises(BadInputError, match="there is nothing to adopt"):
+        adopt(store, "ann", "nothing was written again yet")
+    first = Path(store.root, "commitlog", f"{0:020d}")
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
     assert adopt(store, "ann", "the broker wrote it again").lineage == 2
 
 

@@ -284,7 +284,8 @@ def _hash_again(verdict: Verdict) -> Verdict:
         raise LakeConflictError(
             f"{path}: expected SHA-256 {verdict.receipt.sha256}, which its receipt proves, found {sha256}. "
             "Nothing was deleted. If the broker recovered from a crash and wrote these offsets again, run "
-            "storage-engine adopt to open a new lineage; otherwise find out who changed the file."
+            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; "
+            "otherwise find out who changed the file."
         )
     detail = f"{verdict.detail}, and its SHA-256 is still {sha256}"
     return Verdict(verdict.decision, Passage.PROVEN, verdict.receipt, detail)

@@ -1,0 +1,99 @@
+"""The lake that a command works on, and the journal that says which receipts it has to have."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from storage_engine.cli.airflow_connection import store_of_connection
+from storage_engine.cli.options import journal_of
+from storage_engine.credentials import shown_url
+from storage_engine.lake.config import LakeConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedLake:
+    """
+    :param journal_url: journal that says which receipts the lake has to have; None: there is none.
+    :param words: the options that name both, for a next command.
+    """
+
+    config: LakeConfig
+    journal_url: str | None
+    words: str
+
+
+def witness_options(command: Command) -> Command:
+    """--journal and --conn-id: a journal that isn't in the lake's directory."""
+    for decorate in (
+        click.option(
+            "--conn-id",
+            metavar="ID",
+            help="Airflow connection whose journal says which receipts the lake has to have; without --lake "
+            "also whose lake.",
+        ),
+        click.option(
+            "--journal",
+            "journal_url",
+            metavar="URL",
+            help="The journal that says which receipts the lake has to have, such as "
+            "sqlite:////var/journal.db; default: the one in the lake's directory.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str | None) -> WitnessedLake:
+    """Work out what these options name.
+
+    :raises click.UsageError: they contradict each other, or name no lake.
+    :raises click.BadParameter: the journal that they name isn't there.
+    """
+    if conn_id is not None:
+        if journal_url is not None:
+            raise click.UsageError("Expected either --journal URL or --conn-id ID.")
+        store = store_of_connection(conn_id)
+        _check_there(store.journal_url, "--conn-id")
+        config = store.lake if lake_dir is None else LakeConfig.local(lake_dir)
+        return WitnessedLake(config, store.journal_url, _words(lake_dir, "--conn-id", conn_id))
+    if lake_dir is None:
+        raise click.UsageError("Expected --lake DIRECTORY or --conn-id ID.")
+    config = LakeConfig.local(lake_dir)
+    if journal_url is not None:
+        _check_there(journal_url, "--journal")
+        return WitnessedLake(config, journal_url, _words(lake_dir, "--journal", shown_url(journal_url)))
+    beside = journal_of(lake_dir)
+    there = Path(make_url(beside).database or "").is_file()
+    return WitnessedLake(config, beside if there else None, _words(lake_dir, "", ""))
+
+
+def _check_there(journal_url: str, option: str) -> None:
+    """Refuse a journal in a file that isn't there: to open it would make an empty one."""
+    try:
+        url = make_url(journal_url)
+    except (ArgumentError, ValueError):
+        # Its text is not shown: what can't be parsed may hold a password anywhere.
+        raise click.BadParameter(
+            "expected an SQLAlchemy URL such as sqlite:////var/journal.db", param_hint=option
+        ) from None
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise click.BadParameter(
+            f"expected a journal in {url.database}, found no such file. Nothing was changed. Mount its disk, "
+            "or name another.",
+            param_hint=option,
+        )
+
+
+def _words(lake_dir: Path | None, option: str, value: str) -> str:
+    words = [] if lake_dir is None else ["--lake", str(lake_dir)]
+    return shlex.join([*words, option, value] if option else words)

@@ -1,0 +1,62 @@
+"""Segments whose bytes are not those that the lakes have under their offset."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
+from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.receipts import receipts
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import Segment
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.gate import proven_facts, same_file
+from storage_engine.retention.journal import StoreRecord
+from storage_engine.retention.managed_store import ManagedStore
+
+
+def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment]:
+    """Yield segments that differ from their receipt, or from a data file that was committed without one.
+
+    A run that was killed between the commits of data and of receipts leaves such a file; archive refuses
+    other bytes in its place as well.
+
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    snapshot = open_store(store).snapshot(clock_ms())
+    segments = {
+        slot_prefix(SegmentIdentity(record.store_id, record.lineage, log.name, s.base_offset, "")): s
+        for log in snapshot.logs
+        for s in log.segments
+    }
+    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+        lake = open_lake(config)
+        rows = {
+            slot_prefix(row.identity): row for row in receipts(lake, record.store_id, lineage=record.lineage)
+        }
+        for slot, segment in segments.items():
+            if slot in rows and _contradicts(segment, rows[slot]):
+                yield segment
+        for slot, digits in _contents(lake, record.store_id):
+            if slot in segments and slot not in rows and not _sha256(segments[slot]).startswith(digits):
+                yield segments[slot]
+
+
+def _contents(lake: Lake, store_id: str) -> set[tuple[str, str]]:
+    """Slots of a store's live data files, with the first 16 digits of the SHA-256 that their names say."""
+    files = live_data_files(lake.messages(), store_id)
+    return {split_data_file_name(file_name(file.location)) for file in files}
+
+
+def _contradicts(segment: Segment, row: Receipt) -> bool:
+    return not same_file(segment.facts, proven_facts(row)) and _sha256(segment) != row.sha256
+
+
+def _sha256(segment: Segment) -> str:
+    with Path(segment.facts.path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
