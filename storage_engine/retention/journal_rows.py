@@ -41,7 +41,7 @@ def ensure_store_row(
             "it here. Nothing was changed. If this is the store, run storage-engine stamp on it; if it is a "
             "copy, storage-engine stamp --new. A store of Airflow is named by --conn-id."
         )
-    row = {
+    row: dict[str, Any] = {
         "store_id": store_id,
         "real_path": real_path,
         "broker": broker,
