@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -48,10 +48,21 @@ MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
 
+_POSTGRES = "postgresql:"
+_REST = "rest:"
+
 _POSTGRES_IDENTITY = text(
     "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
-    "current_schema() FROM pg_control_system()"
+    "COALESCE((SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE pg_class.oid = to_regclass('iceberg_tables')), current_schema()) FROM pg_control_system()"
 )
+"""The schema is the one that holds the catalog's tables: the first of the search path changes when a schema
+is made there. A new catalog's tables will be made in the first."""
+
+_SCHEMA = "schema="
+"""Before the schema's name. Without it an identity names the search path's first schema at that moment."""
+
+_POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)(?P<lake> \S+ \S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
     """Return what tells a catalog from a copy of it at another place.
 
     Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
-    elsewhere doesn't have; of a REST catalog its address.
+    elsewhere doesn't have; of a REST catalog its address, without a user's name and password.
 
     :raises LakeUnavailableError: the catalog can't be asked.
     """
@@ -100,17 +111,51 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
             return sqlite_identity(config, url.database or "")
         if catalog.engine.dialect.name == "postgresql":
             with catalog.engine.connect() as connection:
-                where = "postgresql:" + "/".join(map(str, connection.execute(_POSTGRES_IDENTITY).one()))
+                cluster, database, schema = connection.execute(_POSTGRES_IDENTITY).one()
+            where = f"{_POSTGRES}{cluster}/{database}/{_SCHEMA}{schema}"
         else:
             where = f"{url.get_backend_name()}:{url.host}:{url.port}/{url.database}"
         return f"{where} {config.name} {config.namespace}"
     prefix = config.properties.get("prefix", "")
-    return f"rest:{uri.rstrip('/')} {config.properties.get('warehouse', '')} {prefix} {config.namespace}"
+    address = without_user(uri).rstrip("/")
+    return f"{_REST}{address} {config.properties.get('warehouse', '')} {prefix} {config.namespace}"
 
 
 def sqlite_identity(config: LakeConfig, file: str) -> str:
     """The same of a catalog in a SQLite file, which need not be there yet."""
     return f"sqlite:{os.path.realpath(file)} {config.name} {config.namespace}"
+
+
+def without_user(uri: str) -> str:
+    """Return an address without a user's name and password; the rest of the text is left as it is."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", uri, count=1)
+
+
+def written_identity(identity: str) -> str:
+    """Return a catalog's identity as a file has it, without what an older version wrote of credentials."""
+    if not identity.startswith(_REST):
+        return identity
+    address, space, rest = identity.partition(" ")
+    return without_user(address) + space + rest
+
+
+def is_same_catalog(written: str, catalog: str) -> bool:
+    """Whether an identity that was written once names a catalog.
+
+    Older versions wrote another schema of PostgreSQL than the one that holds the catalog's tables: from them
+    any schema will do.
+
+    :param catalog: identity of the catalog, by :func:`catalog_identity`.
+    """
+    if written == catalog:
+        return True
+    ours, theirs = _POSTGRES_SCHEMA.fullmatch(catalog), _POSTGRES_SCHEMA.fullmatch(written)
+    return (
+        ours is not None
+        and theirs is not None
+        and not theirs["schema"].startswith(_SCHEMA)
+        and (ours["database"], ours["lake"]) == (theirs["database"], theirs["lake"])
+    )
 
 
 def read_mark(table: Table) -> Mark | None:
@@ -129,13 +174,14 @@ def parse_mark(data: bytes, location: str) -> Mark:
     :raises LakeUnavailableError: it isn't a mark.
     """
     try:
-        return from_jsonable(Mark, json.loads(data), location)
+        mark = from_jsonable(Mark, json.loads(data), location)
     except (ValueError, BadInputError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a mark of storage-engine as JSON, found something else ({error}). "
             "Nothing was changed. Bring the file back from a backup, or run storage-engine lake relocate, "
             "which looks at every file and writes it again."
         ) from error
+    return replace(mark, catalog=written_identity(mark.catalog))
 
 
 def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> None:
@@ -191,7 +237,7 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
     :raises LakeIdentityError: it lies elsewhere.
     """
     warehouse = config.properties.get("warehouse", "")
-    if "://" not in warehouse and not warehouse.startswith("/"):
+    if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         # A REST catalog's warehouse is a name.
         return
     if not is_below(location, warehouse):
@@ -247,7 +293,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
             f"whose catalog is {mark.catalog}: two catalogs share one warehouse, or another lake was there "
             "before. Nothing was changed. Give each lake a warehouse or namespace of its own."
         )
-    if mark.catalog != catalog:
+    if not is_same_catalog(mark.catalog, catalog):
         return (
             f"expected the catalog {mark.catalog}, which committed last, found {catalog}: this catalog is a "
             "copy, or the catalog was moved. Nothing was changed. Use the other one; if it is gone for good, "

@@ -6,11 +6,14 @@ tables' locations, lists all claims, and goes on only where no other catalog's i
 
 from __future__ import annotations
 
+import json
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pydantic_core import from_json
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
@@ -25,14 +28,19 @@ from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open
 from storage_engine.lake.catalog_connections import new_sqlite_file
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
     LAKE_ID_PROPERTY,
     MARK_NAME,
+    is_same_catalog,
     lake_id_of,
     mark_of,
+    metadata_version,
     parse_mark,
     put_mark,
+    sqlite_identity,
+    write_mark,
+    written_identity,
 )
 from storage_engine.lake.place import sqlite_file_of
 from storage_engine.lake.small_files import (
@@ -56,6 +64,9 @@ from storage_engine.lake.tables import (
 
 _CLAIM_PREFIX = f"{HIDDEN_PREFIX}claim-"
 
+_GZIP_BITS = 31
+"""What zlib calls a gzip stream."""
+
 
 def make_lake(config: LakeConfig) -> Lake:
     """Make a lake where there is none yet, and open it. One that is there is opened as it is.
@@ -70,13 +81,8 @@ def make_lake(config: LakeConfig) -> Lake:
     with suppress(LakeMissingError):
         return open_lake(config)
     refuse_inside_store(BROKER, local_directories(config))
-    file = sqlite_file_of(config)
-    with CHANGE_LOCK:
-        if file is not None:
-            make_sqlite_file(file)
-        lake = connect(config)
-        with lake_errors(config.location, "make the lake"):
-            _make(lake)
+    with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
+        _make(config)
     return open_lake(config)
 
 
@@ -92,35 +98,47 @@ def make_sqlite_file(file: Path) -> None:
         fsync_path(file.parent)
 
 
-def _make(lake: Lake) -> None:
-    catalog, namespace = lake.catalog, lake.config.namespace
-    locations = _locations(lake)
+def _make(config: LakeConfig) -> None:
+    file = sqlite_file_of(config)
+    lake = None if file is not None and not file.exists() else connect(config)
+    # A catalog's file comes last: where it is, commands take a lake to be there.
+    catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
+    locations = _locations(config) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
     for location in locations.values():
-        check_empty(lake.config, location, lake.catalog_id)
-    with _claimed(lake, locations.values()):
-        if isinstance(catalog, SqlCatalog):
-            try:
-                catalog.create_tables()
-            except DBAPIError as error:
-                # Two processes may make the same new lake; both find the tables in the end.
-                if "already exists" not in str(error):
-                    raise
-        lake_id = _lake_id(catalog, namespace)
-        for table in _tables(lake, lake_id, locations):
-            if not locations:
-                # Where a REST catalog puts a table is known only now.
-                _check_only(lake, table)
+        check_empty(config, location, catalog_id)
+    with _claimed(config, catalog_id, locations.values()):
+        if file is not None:
+            make_sqlite_file(file)
+        _make_tables(lake or connect(config), locations)
+
+
+def _make_tables(lake: Lake, locations: dict[str, str]) -> None:
+    if isinstance(lake.catalog, SqlCatalog):
+        try:
+            lake.catalog.create_tables()
+        except DBAPIError as error:
+            # Two processes may make the same new lake; both find the tables in the end.
+            if "already exists" not in str(error):
+                raise
+    lake_id = _lake_id(lake.catalog, lake.config.namespace)
+    for table, is_new in _tables(lake, lake_id, locations):
+        if not locations:
+            # Where a REST catalog puts a table is known only now.
+            _check_only(lake, table, is_new=is_new)
+        own_id = lake_id_of(table) or lake_id
+        if table.current_snapshot() is None:
             # In the place of what a catalog that was lost since may have left of a lake without rows.
-            mark = mark_of(table, lake_id_of(table) or lake_id, lake.catalog_id)
-            put_mark(table.io, table.location(), mark)
+            put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
+        else:
+            write_mark(table, own_id, lake.catalog_id)
 
 
-def _locations(lake: Lake) -> dict[str, str]:
-    """Return where the tables will lie, by name; nothing where only the catalog's server knows."""
-    warehouse = lake.config.properties.get("warehouse", "")
-    if not isinstance(lake.catalog, SqlCatalog) or not warehouse:
+def _locations(config: LakeConfig) -> dict[str, str]:
+    """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
+    warehouse = config.properties.get("warehouse", "")
+    if not warehouse:
         return {}
-    below = f"{warehouse.rstrip('/')}/{lake.config.namespace}"
+    below = f"{warehouse.rstrip('/')}/{config.namespace}"
     return {name: f"{below}/{name}" for name in (MESSAGES, SEGMENTS)}
 
 
@@ -134,12 +152,14 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
     return found or made[LAKE_ID_PROPERTY]
 
 
-def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[Table]:
+def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
+    """Yield both tables, each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     for name, schema, properties in (
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
         (MESSAGES, first_messages_schema(codec_for(BROKER).schema), messages_properties()),
     ):
+        is_new = False
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
         if not catalog.table_exists((namespace, name)):
             with suppress(TableAlreadyExistsError):
@@ -150,9 +170,10 @@ def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[Tab
                     partition_spec=partition_by_store(schema),
                     properties={**properties, LAKE_ID_PROPERTY: lake_id},
                 )
+                is_new = True
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
-        yield table
+        yield table, is_new
 
 
 def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
@@ -171,17 +192,19 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
             )
 
 
-def _check_only(lake: Lake, table: Table) -> None:
-    """The same for a location where a table was made a moment ago.
+def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
+    """The same for a location that was known only once its table was there.
 
-    :raises LakeIdentityError: another lake lies there; the table was dropped again.
+    :param is_new: the table was made a moment ago, here.
+    :raises LakeIdentityError: another lake lies there; a new table that nobody wrote to was dropped again.
     """
     if table.current_snapshot() is not None:
         return
     try:
         check_empty(lake.config, table.location(), lake.catalog_id)
     except LakeIdentityError:
-        lake.catalog.drop_table(table.name())
+        if is_new and table.refresh().current_snapshot() is None:
+            lake.catalog.drop_table(table.name())
         raise
 
 
@@ -191,20 +214,44 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
     if name == MARK_NAME:
         data = read_small_file(file_io, whole)
         # Our own, from an attempt that was killed, is no other lake's.
-        if data is None or parse_mark(data, whole).catalog == catalog_id:
+        if data is None or (catalog_id and is_same_catalog(parse_mark(data, whole).catalog, catalog_id)):
             return ""
         return f"the mark {file.path}"
     if file.inside.startswith("data/") and not file.is_ours:
         return f"the data file {file.path}"
     if name.endswith(".metadata.json"):
-        text = read_small_file(file_io, whole)
-        if text is not None and TableMetadataUtil.parse_raw(text.decode()).snapshots:
+        data = read_small_file(file_io, whole)
+        if data is not None and _has_rows(data, whole):
             return f"{file.path}, metadata of a table with rows"
     return ""
 
 
+def _has_rows(data: bytes, location: str) -> bool:
+    """Whether a metadata file has snapshots. A table's first file that was never written to its end has none.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    with metadata_errors(location, "read the table's metadata"):
+        if location.endswith(".gz.metadata.json"):
+            # Unlike gzip, this gives what there is of a torn file.
+            data = zlib.decompressobj(wbits=_GZIP_BITS).decompress(data)
+        if metadata_version(location) == 0 and _is_torn(data):
+            return False
+        return bool(TableMetadataUtil.parse_raw(data.decode()).snapshots)
+
+
+def _is_torn(data: bytes) -> bool:
+    """Whether bytes are the beginning of a JSON object, without its end, and without a snapshot."""
+    try:
+        json.loads(data)
+    except ValueError:
+        begun = from_json(data, allow_partial="trailing-strings") if data else {}
+        return isinstance(begun, dict) and not begun.get("snapshots")
+    return False
+
+
 @contextmanager
-def _claimed(lake: Lake, locations: Iterable[str]) -> Iterator[None]:
+def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
     """Keep other catalogs from making a lake at the same place.
 
     :raises LakeIdentityError: one does, or was killed at it.
@@ -213,22 +260,25 @@ def _claimed(lake: Lake, locations: Iterable[str]) -> Iterator[None]:
     claims = []
     try:
         for location in locations:
-            file_io = load_file_io(lake.config.file_io_properties, location)
+            file_io = load_file_io(config.file_io_properties, location)
             claim = f"{location}/{name}"
             claims.append((file_io, claim))
-            replace_small_file(file_io, claim, lake.catalog_id.encode())
+            replace_small_file(file_io, claim, catalog_id.encode())
             for file in list_files(file_io, location):
                 if not file.inside.startswith(_CLAIM_PREFIX) or file.inside == name:
                     continue
-                other = read_small_file(file_io, f"{location}/{file.inside}")
-                if other is not None and other != lake.catalog_id.encode():
+                data = read_small_file(file_io, f"{location}/{file.inside}")
+                if data is None:
+                    continue
+                other = written_identity(data.decode(errors="replace"))
+                if not is_same_catalog(other, catalog_id):
                     raise LakeIdentityError(
                         f"{location}: expected no other catalog to make a lake there, found the claim "
-                        f"of {other.decode(errors='replace')} in {file.path}. Nothing was created. Choose "
+                        f"of {other} in {file.path}. Nothing was created. Choose "
                         "another warehouse or namespace; if that attempt was killed, remove the file and "
                         "run again."
                     )
-            check_empty(lake.config, location, lake.catalog_id)
+            check_empty(config, location, catalog_id)
         yield
     finally:
         for file_io, claim in claims:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from storage_engine.exceptions import LakeIdentityError
-from storage_engine.lake.identity import Mark
+from storage_engine.lake.identity import Mark, is_same_catalog
 
 _SQLITE = "sqlite:"
 
@@ -26,7 +26,7 @@ def check_other_catalog(
     :return: the other catalog, whose place this one takes; None: there is none.
     :raises LakeIdentityError: the other one is there, or can't be looked at.
     """
-    others = {mark.catalog for mark in marks if mark.catalog != catalog_id}
+    others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
     for other in sorted(others):
         if not take_over and (there := _there(catalog_id, other)):
             raise LakeIdentityError(

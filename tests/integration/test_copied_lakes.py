@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError
@@ -125,6 +126,26 @@ def test_a_lost_database_is_rebuilt_from_the_bucket(
         # The first one comes back.
         with pytest.raises(LakeIdentityError):
             open_lake(config)
+
+
+def test_a_schema_that_comes_first_later_makes_no_other_catalog(database: Postgres, tmp_path: Path) -> None:
+    properties = {
+        "type": "sql",
+        "uri": f"{database.uri}?options=-csearch_path%3Dlater,public",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    config = LakeConfig("storage_engine", properties, namespace="schemas")
+    made = make_lake(config)
+    with psycopg.connect(database.uri.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA later")
+        try:
+            assert open_lake(config).catalog_id == made.catalog_id
+            # As an older version wrote it once that schema was there.
+            for mark in tmp_path.rglob(".storage-engine-mark.json"):
+                mark.write_text(mark.read_text().replace("/schema=public ", "/later "))
+            assert open_lake(config).catalog_id == made.catalog_id
+        finally:
+            connection.execute("DROP SCHEMA later")
 
 
 def test_spark_reads_a_relocated_lake(
