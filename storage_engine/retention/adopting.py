@@ -93,7 +93,7 @@ def stamp(
 class _AskedLake:
     """A lake whose present state counts.
 
-    :param place: location of its table ``segments``.
+    :param place: location of its table of receipts.
     :param lake_ids: its own, and of those that it is a copy of.
     :param head: the last receipt of the store; None: it has none.
     """
@@ -106,10 +106,10 @@ class _AskedLake:
 
 def _asked(lake: Lake, store_id: str) -> _AskedLake:
     segments = lake.segments()
-    lake_ids = {lake_id_of(segments) or "", *ancestors_of(segments)} - {""}
     last = check_links(segments, store_id)
     head = head_of(lake, segments, last) if last.sequence >= 0 else None
-    return _AskedLake(lake.location, segments.location(), frozenset(lake_ids), head)
+    lake_ids = frozenset({lake_id_of(segments) or "", *ancestors_of(segments)} - {""})
+    return _AskedLake(lake.location, segments.location(), lake_ids, head)
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
@@ -181,7 +181,7 @@ def _lineage(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> int:
     """
     found = read_stamp(store.real_root)
     lineages = [row.lineage for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
-    if found is not None:
+    if found is not None and found.store_id == store_id:
         lineages.append(found.lineage)
     if not lineages:
         raise BadInputError(

@@ -41,17 +41,10 @@ def ensure_store_row(
             "it here. Nothing was changed. If this is the store, run storage-engine stamp on it; if it is a "
             "copy, storage-engine stamp --new. A store of Airflow is named by --conn-id."
         )
-    row: dict[str, Any] = {
-        "store_id": store_id,
-        "real_path": real_path,
-        "broker": broker,
-        "lineage": lineage,
-        "created_at_ms": clock_ms(),
-        "host": this_host(),
-    }
-    connection.execute(insert(stores).values(**row))
+    made = StoreRecord(store_id, real_path, broker, lineage, clock_ms(), this_host())
+    connection.execute(insert(stores).values(**to_jsonable(made)))
     connection.execute(insert(leases).values(store_id=store_id, owner="", expires_at_ms=0))
-    return StoreRecord(**row)
+    return made
 
 
 def move_store_row(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
