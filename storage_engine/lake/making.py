@@ -6,6 +6,7 @@ tables' locations, lists all claims, and goes on only where no other catalog's i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 import zlib
@@ -38,6 +39,7 @@ from storage_engine.lake.identity import (
     metadata_version,
     parse_mark,
     put_mark,
+    read_mark,
     sqlite_identity,
     write_mark,
     written_identity,
@@ -79,7 +81,9 @@ def make_lake(config: LakeConfig) -> Lake:
         of a broker's store.
     """
     with suppress(LakeMissingError):
-        return open_lake(config)
+        lake = open_lake(config)
+        _finish(lake)
+        return lake
     refuse_inside_store(BROKER, local_directories(config))
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         _make(config)
@@ -110,6 +114,17 @@ def _make(config: LakeConfig) -> None:
         if file is not None:
             make_sqlite_file(file)
         _make_tables(lake or connect(config), locations)
+
+
+def _finish(lake: Lake) -> None:
+    """Do what an attempt that was killed behind its last table didn't come to."""
+    claim = _claim_name(lake.catalog_id)
+    for table in lake.tables():
+        if table.current_snapshot() is None and read_mark(table) is None and (own_id := lake_id_of(table)):
+            put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
+        location = f"{table.location()}/{claim}"
+        if read_small_file(table.io, location) is not None:
+            delete_small_file(table.io, location)
 
 
 def _make_tables(lake: Lake, locations: dict[str, str]) -> None:
@@ -250,13 +265,18 @@ def _is_torn(data: bytes) -> bool:
     return False
 
 
+def _claim_name(catalog_id: str) -> str:
+    """One name a catalog: who makes its lake again takes over, and removes, what a killed attempt left."""
+    return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
+
+
 @contextmanager
 def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
     """Keep other catalogs from making a lake at the same place.
 
     :raises LakeIdentityError: one does, or was killed at it.
     """
-    name = f"{_CLAIM_PREFIX}{uuid.uuid4().hex}.json"
+    name = _claim_name(catalog_id)
     claims = []
     try:
         for location in locations:
