@@ -61,7 +61,8 @@ def _configs(lake_dir: Path | None, conn_id: str | None) -> list[LakeConfig]:
 def _make(config: LakeConfig) -> dict[str, object]:
     made = False
     try:
-        lake = open_lake(config)
+        open_lake(config)
     except LakeMissingError:
-        lake, made = make_lake(config), True
+        made = True
+    lake = make_lake(config)
     return {"lake_id": lake_id_of(lake.segments()), "location": lake.location, "made": made}

@@ -228,7 +228,7 @@ class TestSecondLake:
         (other / "lake.json").write_text(json.dumps({**said, "uri": f"sqlite:///{case.catalog}"}))
         done = case.clean("--second-lake", other)
         assert done.exit_code == 0
-        assert "expected a second lake of its own, found the lake" in done.err + done.out
+        assert "expected a second lake of its own, found lake" in done.err + done.out
 
 
 class TestUnmountedDisk:
