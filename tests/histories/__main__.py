@@ -1,4 +1,4 @@
-"""Runs histories for a time; or one line of one, such as ``python -m tests.histories seal stores/0 2 serial``.
+"""Runs histories for a time; or one line of one, as ``python -m tests.histories seal stores/0 2 serial``.
 
 Of a history that fails it prints the shortest that was found, as a script, and exits with 1.
 """
@@ -28,7 +28,8 @@ from tests.histories.machine import Histories, tally
 from tests.histories.verbs import VERBS, print_held
 
 _LEFT_OUT = ("storage_engine.quality", "great_expectations")
-BATCH = 10
+_MOST_REFUSALS = 60
+BATCH = 8
 """Histories that hypothesis draws together; the time is looked at within them, too."""
 
 
@@ -39,8 +40,9 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3600, help="how long; default: an hour")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=14, help="operations of a history, at most")
-    options = parser.parse_args(words)
-    return _many(options.seconds, options.seed, options.steps)
+    parser.add_argument("--failures", type=int, default=1, help="go on until so many were found")
+    parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
+    return _many(parser.parse_args(words))
 
 
 def _one(words: list[str]) -> int:
@@ -58,40 +60,37 @@ def _one(words: list[str]) -> int:
     return 0
 
 
-def _many(seconds: float, first_seed: int, steps: int) -> int:
+def _many(options: argparse.Namespace) -> int:
     begun = time.monotonic()
     warm_up()
-    tally.deadline = begun + seconds
-    number = 0
-    failure: BaseException | None = None
-    while failure is None and time.monotonic() < tally.deadline:
-        failure = _batch(first_seed * 1_000_000 + number, steps)
+    number, failures = 0, 0
+    tally.deadline = deadline = begun + options.seconds
+    while failures < options.failures and time.monotonic() < deadline:
+        failure = _batch(options.seed * 1_000_000 + number, options)
+        if failure is not None:
+            failures += 1
+            _print_failure(number, failure)
+            tally.failed, tally.deadline = "", deadline
         number += 1
     _say(
-        f"{tally.histories} histories, {sum(tally.operations.values())} operations, "
-        f"{time.monotonic() - begun:.0f} s, seed {first_seed}, {number} batches"
+        f"{tally.histories} histories, {sum(tally.operations.values())} operations, {failures} failures, "
+        f"{time.monotonic() - begun:.0f} s, seed {options.seed}, {number} batches"
     )
     _print_table(tally.operations)
-    for (kind, why), count in tally.refusals.most_common(60):
+    for (kind, why), count in tally.refusals.most_common(_MOST_REFUSALS):
         _say(f"{count:5}  {kind}: {why}")
-    if failure is None:
-        return 0
-    _say(f"FAILED in batch {number - 1}: {type(failure).__name__}: {failure}")
-    for note in getattr(failure, "__notes__", ()):
-        _say(str(note))
-    _say(f"----\n{tally.failed}----")
-    return 1
+    return 1 if failures else 0
 
 
-def _batch(number: int, steps: int) -> BaseException | None:
+def _batch(number: int, options: argparse.Namespace) -> BaseException | None:
     run = settings(
         max_examples=BATCH,
-        stateful_step_count=steps,
+        stateful_step_count=options.steps,
         deadline=None,
         database=None,
         print_blob=True,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,) if options.no_shrink else (Phase.generate, Phase.shrink),
         report_multiple_bugs=False,
     )
     try:
@@ -99,6 +98,13 @@ def _batch(number: int, steps: int) -> BaseException | None:
     except Exception as error:
         return error
     return None
+
+
+def _print_failure(number: int, failure: BaseException) -> None:
+    _say(f"FAILED in batch {number}: {type(failure).__name__}: {failure}")
+    for note in getattr(failure, "__notes__", ()):
+        _say(str(note))
+    _say(f"----\n{tally.failed}----")
 
 
 def warm_up() -> None:

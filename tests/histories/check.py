@@ -51,7 +51,10 @@ def check_end(world: World) -> None:
 def _come_back(world: World, lake: Lake, wanted: set[tuple[int, str]]) -> set[tuple[int, str]]:
     """Restore what a warehouse holds, through the catalogs over it, and mend them until all is there."""
     found: set[tuple[int, str]] = set()
-    for each in (lake, *(other for other in world.lakes if world.holder(other) is lake and other is not lake)):
+    for each in (
+        lake,
+        *(other for other in world.lakes if world.holder(other) is lake and other is not lake),
+    ):
         tried: list[str] = []
         while True:
             refused = _restore(world, each, found)
@@ -78,14 +81,12 @@ def _restore(world: World, lake: Lake, found: set[tuple[int, str]]) -> list[str]
 
 
 def _next_cure(text: str, tried: list[str], *, only_named: bool = False) -> str | None:
-    if not operations.HAS_LAKE_COMMANDS:
-        text = re.sub("storage-engine (lake|gc --undo)", "", text)
     for named in _CURE.findall(text):
         if tried.count(named) < 1 and len(tried) < _MOST_NAMED:
             return str(named)
     if only_named:
         return None
     for cure in _NEXT:
-        if tried.count(cure) < _NEXT.count(cure) and (operations.HAS_LAKE_COMMANDS or "verify" in cure):
+        if tried.count(cure) < _NEXT.count(cure):
             return cure
     return None

@@ -178,7 +178,9 @@ class World:
         done = answer["exit_code"] == 0
         if not done:
             self.refused = (text, words)
-        self.lines.append(line if done else f"{line} || true  # {_first_line(answer['err'] or answer['out'])}")
+        self.lines.append(
+            line if done else f"{line} || true  # {_first_line(answer['err'] or answer['out'])}"
+        )
         self._count(kind, "done" if done else "refused", text)
         return Outcome(done, False, text, answer)
 

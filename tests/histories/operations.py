@@ -22,7 +22,6 @@ MOST_LAKES, MOST_STORES, MOST_BACKUPS = 4, 3, 4
 CATALOG, JOURNAL = "catalog.db", "journal.db"
 DATABASES = {"catalog": (CATALOG,), "journal": (JOURNAL,), "both": (CATALOG, JOURNAL)}
 
-HAS_LAKE_COMMANDS = "lake" in COMMANDS
 HAS_MAINTAIN = "maintain" in COMMANDS
 
 _NAMED = re.compile(
@@ -113,10 +112,7 @@ def collect_garbage(world: World, lake: Lake, *, days: int, kill: int | None) ->
     """Let days pass for a lake's files; then take what is garbage, and what is in the trash for good."""
     if days:
         world.verb("age", f"{world.holder(lake).path}/warehouse", str(days))
-    words = ("gc", "--lake", lake.path, "--grace", "1", "--delete")
-    if HAS_LAKE_COMMANDS:
-        words = (*words, "--trash-days", "0")
-    world.command(*words, kill=kill)
+    world.command("gc", "--lake", lake.path, "--grace", "1", "--trash-days", "0", "--delete", kill=kill)
 
 
 def undo_garbage(world: World, lake: Lake, kill: int | None) -> None:
@@ -161,7 +157,7 @@ def follow_advice(world: World, kill: int | None) -> None:
     lake = next((one for one in world.mounted if one.path in words), None)
     store = next((one for one in world.stores if one.path in words), None)
     for named in list(dict.fromkeys(_NAMED.findall(text)))[:2]:
-        if lake is None or (named.startswith("lake") and not HAS_LAKE_COMMANDS):
+        if lake is None:
             continue
         if named == "adopt" and store is not None:
             adopt(world, store, lake, force=False, kill=kill)
@@ -262,6 +258,12 @@ def unmount(world: World, lake: Lake) -> None:
     world.lakes.append(Lake(lake.home, lake.home, is_mount_point=True))
 
 
+def mount_one(world: World, number: int) -> None:
+    lake = pick([one for one in world.lakes if one.path != one.home], number)
+    if lake is not None:
+        mount(world, lake)
+
+
 def mount(world: World, lake: Lake) -> None:
     """Bring a lake back; what was made in its mount point meanwhile is kept aside."""
     if lake.path == lake.home:
@@ -307,6 +309,17 @@ def lose(world: World, lake: Lake, what: str) -> None:
     """Lose catalog, journal or both."""
     paths = " ".join(f"{lake.path}/{name}*" for name in DATABASES[what])
     world.shell(f"rm -f {paths}")
+
+
+# -- other engines
+
+
+def compact(world: World, lake: Lake) -> None:
+    world.verb("compact", lake.path)
+
+
+def expire(world: World, lake: Lake) -> None:
+    world.verb("expire", lake.path)
 
 
 # -- stores
