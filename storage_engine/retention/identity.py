@@ -21,7 +21,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
-        there, or was moved.
+        there, or was moved, if only by the word of this journal.
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
@@ -45,6 +45,13 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     if store_id is None:
         return journal.add_store(store.real_root, store.broker)
+    if journal.knows_store(store_id):
+        raise StoreIdentityError(
+            f"{store.real_root}: expected a store that this journal knows here or nowhere, found store "
+            f"{store_id}, which it knows at another place: it was moved, and its stamp written with another "
+            "journal. Nothing was changed. Run storage-engine stamp on it with this lake, whose journal then "
+            "knows it here."
+        )
     lineages = [row.lineage for row in remembered if row.store_id == store_id]
     lineage = max([*lineages, stamp.lineage if stamp is not None else 1])
     return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
