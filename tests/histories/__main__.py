@@ -110,8 +110,10 @@ def _print_failure(number: int, failure: BaseException) -> None:
 def warm_up() -> None:
     """Import and compile once what each child would by itself."""
     with tempfile.TemporaryDirectory() as directory:
-        modules = in_child(lambda: _rehearse(Path(directory))).answer
-        for name in modules:
+        ended = in_child(lambda: _rehearse(Path(directory)))
+        if ended.crash:
+            raise SystemExit(ended.crash)
+        for name in ended.answer:
             with suppress(ImportError):
                 importlib.import_module(name)
         broker.make_store(Path(directory) / "warm")

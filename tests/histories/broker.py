@@ -1,4 +1,4 @@
-"""What a broker does to the smallest store that the engine takes: seal segments, recover from a crash, delete.
+"""What a broker does to the smallest store that the engine takes: seal segments, recover from a crash.
 
 Each segment has two messages and a blank tail; the active one, the last, has its first message only. A
 message's place in log and consume queue follows from its segment's number, so that nothing has to be kept.
@@ -44,7 +44,7 @@ def seal(root: Path, count: int, serial: str) -> None:
 
 
 def recover(root: Path, keep: int, serial: str) -> None:
-    """Truncate the log behind the ``keep`` oldest segments, as a recovery does, and write these offsets again."""
+    """Truncate the log behind its oldest segments, as a recovery does, and write the same offsets again."""
     found = sorted(segments(root))
     for base_offset in found[keep:]:
         path_of(root, base_offset).unlink()

@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.histories import operations as do
 from tests.histories.check import check_end
 from tests.histories.model import World
 
 NUMBER = st.integers(0, 5)
-YES = st.booleans()
 KILL = st.one_of(st.none(), st.integers(0, 40), st.integers(0, 140))
-WHAT = st.sampled_from(sorted(do.DATABASES))
-_LAKES = ("lake", "second", "other", "target")
+_LAKES = ("lake", "second", "other")
 _MEMORY = Path("/dev/shm")
-
-has_maintain = precondition(lambda _: do.HAS_MAINTAIN)
 
 
 class Tally:
@@ -93,17 +89,16 @@ class Histories(RuleBasedStateMachine):
     def begin(self) -> None:
         self.act(do.begin)
 
-    # The engine's daily work comes more often than anything else.
-
-    @rule(store=NUMBER, lake=NUMBER, count=st.integers(1, 2), kill=KILL)
-    def day(self, store: int, lake: int, count: int, kill: int | None) -> None:
-        self.act(do.seal, store=store, count=count)
-        self.act(do.clean, store=store, lake=lake, kill=kill)
-
     @rule(store=NUMBER, kill=KILL)
-    def day_in_first_lake(self, store: int, kill: int | None) -> None:
-        self.act(do.seal, store=store, count=1)
+    def day(self, store: int, kill: int | None) -> None:
+        self.act(do.seal, store=store, count=2)
         self.act(do.clean, store=store, lake=0, kill=kill)
+
+    @rule(store=NUMBER, lake=NUMBER, kill=KILL)
+    def day_with_mending(self, store: int, lake: int, kill: int | None) -> None:
+        """Clean; where that is refused, do what the refusal names, and clean again."""
+        self.act(do.seal, store=store, count=1)
+        self.act(do.clean_with_mending, store=store, lake=lake, kill=kill)
 
     @rule(store=NUMBER, lake=NUMBER, second=NUMBER, kill=KILL)
     def day_with_second_lake(self, store: int, lake: int, second: int, kill: int | None) -> None:
@@ -119,151 +114,30 @@ class Histories(RuleBasedStateMachine):
     def resume(self, number: int, kill: int | None) -> None:
         self.act(do.resume, number=number, kill=kill)
 
+    @rule(what=st.sampled_from(sorted(do.TO_LAKES)), lake=NUMBER, kill=KILL)
+    def work_on_lake(self, what: str, lake: int, kill: int | None) -> None:
+        self.act(do.TO_LAKES[what], lake=lake, kill=kill)
+
     @rule(kill=KILL)
     def follow_advice(self, kill: int | None) -> None:
         self.act(do.follow_advice, kill=kill)
 
-    @rule(store=NUMBER, lake=NUMBER)
-    def clean_without_archive(self, store: int, lake: int) -> None:
-        self.act(do.clean, store=store, lake=lake, most=1, off=True)
-
-    @rule(store=NUMBER, lake=NUMBER)
-    def waive(self, store: int, lake: int) -> None:
-        self.act(do.waive, store=store, lake=lake)
-
-    @rule(store=NUMBER, lake=NUMBER)
-    def accept_loss(self, store: int, lake: int) -> None:
-        self.act(do.accept_loss, store=store, lake=lake)
-
-    @rule(store=NUMBER, lake=NUMBER, renew=YES, with_store=YES, kill=KILL)
-    def verify(self, store: int, lake: int, renew: bool, with_store: bool, kill: int | None) -> None:
-        self.act(do.verify, lake=lake, renew=renew, store=store if with_store else None, kill=kill)
-
-    @rule(lake=NUMBER, days=st.sampled_from([0, 3, 3]), kill=KILL)
-    def collect_garbage(self, lake: int, days: int, kill: int | None) -> None:
-        self.act(do.collect_garbage, lake=lake, days=days, kill=kill)
-
-    @rule(lake=NUMBER, kill=KILL)
-    def undo_garbage(self, lake: int, kill: int | None) -> None:
-        self.act(do.undo_garbage, lake=lake, kill=kill)
-
-    @has_maintain
-    @rule(lake=NUMBER, kill=KILL)
-    def maintain(self, lake: int, kill: int | None) -> None:
-        self.act(do.maintain, lake=lake, kill=kill)
-
-    @rule(store=NUMBER, lake=NUMBER, force=YES, kill=KILL)
-    def adopt(self, store: int, lake: int, force: bool, kill: int | None) -> None:
-        self.act(do.adopt, store=store, lake=lake, force=force, kill=kill)
-
-    @rule(store=NUMBER, lake=NUMBER, new=YES, kill=KILL)
-    def stamp(self, store: int, lake: int, new: bool, kill: int | None) -> None:
-        self.act(do.stamp, store=store, lake=lake, new=new, kill=kill)
-
-    # Lakes as directories
-
-    @rule()
-    def new_lake(self) -> None:
-        self.act(do.new_lake)
-
-    @rule(lake=NUMBER, kill=KILL)
-    def make_lake_in_place(self, lake: int, kill: int | None) -> None:
-        self.act(do.make_lake_in_place, lake=lake, kill=kill)
-
-    @rule(lake=NUMBER)
-    def share_warehouse(self, lake: int) -> None:
-        self.act(do.share_warehouse, lake=lake)
-
-    @rule(lake=NUMBER)
-    def copy_plainly(self, lake: int) -> None:
-        self.act(do.copy_plainly, lake=lake)
-
-    @rule(lake=NUMBER, kill=KILL)
-    def copy_by_command(self, lake: int, kill: int | None) -> None:
-        self.act(do.copy_by_command, lake=lake, kill=kill)
-
-    @rule(lake=NUMBER, to=NUMBER, kill=KILL)
-    def copy_again(self, lake: int, to: int, kill: int | None) -> None:
-        self.act(do.copy_again, lake=lake, target=to, kill=kill)
-
-    @rule(
-        lake=NUMBER,
-        named=st.sampled_from(
-            [
-                "lake rebuild",
-                "lake relocate",
-                "lake promote",
-                "lake info",
-                "lake rebuild --take-over",
-                "lake relocate --take-over",
-                "lake rebuild --dry-run",
-            ]
-        ),
-        kill=KILL,
-    )
-    def mend(self, lake: int, named: str, kill: int | None) -> None:
-        self.act(do.mend, lake=lake, named=named, kill=kill)
-
-    @rule(lake=NUMBER)
-    def move(self, lake: int) -> None:
-        self.act(do.move, lake=lake)
-
-    @rule(lake=NUMBER, other=NUMBER)
-    def swap(self, lake: int, other: int) -> None:
-        self.act(do.swap, lake=lake, other=other)
-
-    @rule(lake=NUMBER)
-    def unmount(self, lake: int) -> None:
-        self.act(do.unmount, lake=lake)
-
-    @rule(number=NUMBER)
-    def mount(self, number: int) -> None:
-        self.act(do.mount_one, number=number)
-
-    # Catalogs and journals
+    @rule(what=st.sampled_from(sorted(do.TO_DIRECTORIES)), lake=NUMBER, other=NUMBER, kill=KILL)
+    def move_things(self, what: str, lake: int, other: int, kill: int | None) -> None:
+        self.act(do.TO_DIRECTORIES[what], lake=lake, other=other, kill=kill)
 
     @rule(lake=NUMBER)
     def back_up(self, lake: int) -> None:
         self.act(do.back_up, lake=lake)
 
-    @rule(number=NUMBER, what=WHAT)
-    def roll_back(self, number: int, what: str) -> None:
-        self.act(do.roll_back, number=number, what=what)
+    @rule(number=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)))
+    def roll_back(self, number: int, databases: str) -> None:
+        self.act(do.roll_back, number=number, databases=databases)
 
-    @rule(lake=NUMBER, what=WHAT)
-    def lose(self, lake: int, what: str) -> None:
-        self.act(do.lose, lake=lake, what=what)
+    @rule(lake=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)))
+    def lose(self, lake: int, databases: str) -> None:
+        self.act(do.lose, lake=lake, databases=databases)
 
-    # Other engines, brokers, and stores as directories
-
-    @rule(lake=NUMBER)
-    def compact(self, lake: int) -> None:
-        self.act(do.compact, lake=lake)
-
-    @rule(lake=NUMBER)
-    def expire(self, lake: int) -> None:
-        self.act(do.expire, lake=lake)
-
-    @rule()
-    def new_store(self) -> None:
-        self.act(do.new_store)
-
-    @rule(store=NUMBER, keep=st.integers(0, 2))
-    def recover(self, store: int, keep: int) -> None:
-        self.act(do.recover, store=store, keep=keep)
-
-    @rule(store=NUMBER)
-    def delete_oldest(self, store: int) -> None:
-        self.act(do.delete_oldest, store=store)
-
-    @rule(store=NUMBER)
-    def copy_store(self, store: int) -> None:
-        self.act(do.copy_store, store=store)
-
-    @rule(store=NUMBER)
-    def move_store(self, store: int) -> None:
-        self.act(do.move_store, store=store)
-
-    @rule(store=NUMBER)
-    def lose_stamp(self, store: int) -> None:
-        self.act(do.lose_stamp, store=store)
+    @rule(what=st.sampled_from(sorted(do.TO_STORES)), store=NUMBER, lake=NUMBER, kill=KILL)
+    def decide(self, what: str, store: int, lake: int, kill: int | None) -> None:
+        self.act(do.TO_STORES[what], store=store, lake=lake, kill=kill)

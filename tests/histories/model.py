@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Sealed:
     :param archived_in: lakes in whose warehouse it is, by the word of a command that ended well.
     :param is_gone: it isn't on the store's disk any more.
     :param owed_by: who has to give it back then.
+    :param backed_up_in: copies of these lakes that have it.
     """
 
     base_offset: int
@@ -55,13 +56,19 @@ class Sealed:
     archived_in: set[Lake] = field(default_factory=set)
     is_gone: bool = False
     owed_by: set[Lake] = field(default_factory=set)
+    backed_up_in: set[Lake] = field(default_factory=set)
 
     @property
     def key(self) -> tuple[int, str]:
         return self.base_offset, self.sha256
 
     def copied(self) -> Sealed:
-        return Sealed(self.base_offset, self.sha256, set(self.archived_in), self.is_gone, set(self.owed_by))
+        return replace(
+            self,
+            archived_in=set(self.archived_in),
+            owed_by=set(self.owed_by),
+            backed_up_in=set(self.backed_up_in),
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -213,6 +220,24 @@ class World:
         for segment in store.segments.values():
             if not segment.is_gone:
                 segment.archived_in |= {self.holder(lake) for lake in lakes}
+
+    def backed_up(self, lake: Lake, copy: Lake) -> None:
+        """Take down that a copy has what a lake had."""
+        for store in self.stores:
+            for segment in store.segments.values():
+                if self.holder(lake) in segment.owed_by | segment.archived_in:
+                    segment.backed_up_in.add(copy)
+
+    def burned(self, lake: Lake) -> None:
+        """Let the copies of a lake that is gone for good owe what it owed; what they lack is lost with it."""
+        for store in self.stores:
+            for segment in list(store.segments.values()):
+                segment.archived_in.discard(lake)
+                segment.backed_up_in.discard(lake)
+                if segment.owed_by == {lake} and not segment.backed_up_in:
+                    del store.segments[segment.key]
+                elif lake in segment.owed_by:
+                    segment.owed_by = segment.owed_by - {lake} | segment.backed_up_in
 
     def check_bytes(self) -> None:
         """Make sure that the bytes of each segment that is gone are in a warehouse that owes them."""

@@ -1,7 +1,6 @@
 """What an operator, a broker and another engine can do to stores and lakes, each as lines of shell.
 
-A refusal is fine: what counts is what is left after it. Functions return without a line where there is nothing
-to do it to.
+A refusal is fine: what counts is what is left after it. Where there is nothing to do it to, nothing is done.
 """
 
 from __future__ import annotations
@@ -9,20 +8,27 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from storage_engine.cli import COMMANDS
 from tests.histories import broker
 from tests.histories.model import Backup, Interrupted, Lake, Outcome, Store, World
 
 T = TypeVar("T")
 
 MOST_LAKES, MOST_STORES, MOST_BACKUPS = 4, 3, 4
+_MOST_MENDS = 3
 CATALOG, JOURNAL = "catalog.db", "journal.db"
+MENDING = (
+    "lake rebuild",
+    "lake relocate",
+    "lake promote",
+    "lake info",
+    "lake rebuild --take-over",
+    "lake relocate --take-over",
+    "lake rebuild --dry-run",
+)
 DATABASES = {"catalog": (CATALOG,), "journal": (JOURNAL,), "both": (CATALOG, JOURNAL)}
-
-HAS_MAINTAIN = "maintain" in COMMANDS
 
 _NAMED = re.compile(
     r"storage-engine (lake relocate|lake rebuild|lake promote|verify --level bytes --renew|gc --undo|"
@@ -67,6 +73,15 @@ def clean(
     if outcome.killed and not off:
         world.interrupted.append(Interrupted(store, lakes, tuple(words)))
     return outcome
+
+
+def clean_with_mending(world: World, store: Store, lake: Lake, kill: int | None) -> None:
+    """Clean, and as long as that is refused do what the refusal names; ``kill`` is of what mends."""
+    for _ in range(_MOST_MENDS):
+        if clean(world, store, lake).done:
+            return
+        follow_advice(world, kill)
+        kill = None
 
 
 def resume(world: World, number: int, kill: int | None) -> None:
@@ -175,6 +190,10 @@ def mend(world: World, lake: Lake, named: str, *, kill: int | None = None) -> Ou
     return outcome
 
 
+def _mending(named: str) -> Callable[..., object]:
+    return lambda world, lake, kill: mend(world, lake, named, kill=kill)
+
+
 # -- lakes as directories
 
 
@@ -220,15 +239,32 @@ def copy_by_command(world: World, lake: Lake, kill: int | None) -> None:
     if len(world.lakes) >= MOST_LAKES:
         return
     name = world.new_name("lakes")
-    world.command("lake", "copy", "--lake", lake.path, "--to", name, kill=kill)
+    outcome = world.command("lake", "copy", "--lake", lake.path, "--to", name, kill=kill)
     if world.path(name).is_dir():
         world.lakes.append(Lake(name, name))
+        if outcome.done:
+            world.backed_up(lake, world.lakes[-1])
 
 
-def copy_again(world: World, lake: Lake, target: Lake, kill: int | None) -> None:
+def copy_again(world: World, lake: Lake, other: Lake, kill: int | None) -> None:
     """Bring a copy up to date, or a directory that is none."""
-    if lake is not target:
-        world.command("lake", "copy", "--lake", lake.path, "--to", target.path, kill=kill)
+    if lake is other:
+        return
+    if world.command("lake", "copy", "--lake", lake.path, "--to", other.path, kill=kill).done:
+        world.backed_up(lake, other)
+
+
+def burn(world: World, lake: Lake) -> None:
+    """Lose a lake for good that was copied by our command."""
+    if len(world.mounted) < 2:
+        return
+    copied = {one for store in world.stores for each in store.segments.values() for one in each.backed_up_in}
+    if lake.warehouse_at or lake.is_mount_point or not copied - {lake}:
+        return
+    world.shell(f"rm -rf {lake.path}")
+    world.lakes.remove(lake)
+    world.burned(lake)
+    world.backups = [one for one in world.backups if one.lake is not lake]
 
 
 def move(world: World, lake: Lake) -> None:
@@ -258,10 +294,11 @@ def unmount(world: World, lake: Lake) -> None:
     world.lakes.append(Lake(lake.home, lake.home, is_mount_point=True))
 
 
-def mount_one(world: World, number: int) -> None:
-    lake = pick([one for one in world.lakes if one.path != one.home], number)
-    if lake is not None:
-        mount(world, lake)
+def mount_one(world: World) -> None:
+    """Bring back the lake that is away for longest."""
+    away = [one for one in world.lakes if one.path != one.home]
+    if away:
+        mount(world, away[0])
 
 
 def mount(world: World, lake: Lake) -> None:
@@ -295,19 +332,19 @@ def back_up(world: World, lake: Lake) -> None:
     world.backups.append(Backup(lake, directory, names))
 
 
-def roll_back(world: World, number: int, what: str) -> None:
+def roll_back(world: World, number: int, databases: str) -> None:
     """Put catalog, journal or both back as they were."""
     backup = pick([one for one in world.backups if one.lake.path == one.lake.home], number)
     if backup is None:
         return
-    for name in DATABASES[what]:
+    for name in DATABASES[databases]:
         if name in backup.names:
             world.verb("copy-database", f"{backup.directory}/{name}", f"{backup.lake.path}/{name}")
 
 
-def lose(world: World, lake: Lake, what: str) -> None:
+def lose(world: World, lake: Lake, databases: str) -> None:
     """Lose catalog, journal or both."""
-    paths = " ".join(f"{lake.path}/{name}*" for name in DATABASES[what])
+    paths = " ".join(f"{lake.path}/{name}*" for name in DATABASES[databases])
     world.shell(f"rm -f {paths}")
 
 
@@ -376,3 +413,50 @@ def _lakes(lake: Lake, second: Lake | None) -> Iterable[str]:
     yield from ("--lake", lake.path)
     if second is not None:
         yield from ("--second-lake", second.path)
+
+
+TO_LAKES: dict[str, Callable[..., object]] = {
+    "garbage": lambda world, lake, kill: collect_garbage(world, lake, days=3, kill=kill),
+    "young garbage": lambda world, lake, kill: collect_garbage(world, lake, days=0, kill=kill),
+    "garbage, undone": lambda world, lake, kill: undo_garbage(world, lake, kill),
+    "maintain": lambda world, lake, kill: maintain(world, lake, kill),
+    "verify": lambda world, lake, kill: verify(world, lake, renew=False, store=None, kill=kill),
+    "verify and renew": lambda world, lake, kill: verify(world, lake, renew=True, store=None, kill=kill),
+    "compact": lambda world, lake, kill: compact(world, lake),
+    "expire": lambda world, lake, kill: expire(world, lake),
+    **{named: _mending(named) for named in MENDING},
+}
+"""What is done to one lake."""
+
+TO_DIRECTORIES: dict[str, Callable[..., object]] = {
+    "new lake": lambda world, lake, other, kill: new_lake(world),
+    "new lake in place": lambda world, lake, other, kill: make_lake_in_place(world, lake, kill),
+    "share": lambda world, lake, other, kill: share_warehouse(world, lake),
+    "cp -a": lambda world, lake, other, kill: copy_plainly(world, lake),
+    "copy": lambda world, lake, other, kill: copy_by_command(world, lake, kill),
+    "copy again": lambda world, lake, other, kill: copy_again(world, lake, other, kill),
+    "burn": lambda world, lake, other, kill: burn(world, lake),
+    "move": lambda world, lake, other, kill: move(world, lake),
+    "swap": lambda world, lake, other, kill: swap(world, lake, other),
+    "unmount": lambda world, lake, other, kill: unmount(world, lake),
+    "mount": lambda world, lake, other, kill: mount_one(world),
+}
+"""What happens to lakes as directories."""
+
+TO_STORES: dict[str, Callable[..., object]] = {
+    "without archive": lambda world, store, lake, kill: clean(world, store, lake, most=1, off=True),
+    "waive": lambda world, store, lake, kill: waive(world, store, lake),
+    "accept loss": lambda world, store, lake, kill: accept_loss(world, store, lake),
+    "verify": lambda world, store, lake, kill: verify(world, lake, renew=True, store=store, kill=kill),
+    "adopt": lambda world, store, lake, kill: adopt(world, store, lake, force=False, kill=kill),
+    "adopt by force": lambda world, store, lake, kill: adopt(world, store, lake, force=True, kill=kill),
+    "stamp": lambda world, store, lake, kill: stamp(world, store, lake, new=False, kill=kill),
+    "stamp anew": lambda world, store, lake, kill: stamp(world, store, lake, new=True, kill=kill),
+    "new store": lambda world, store, lake, kill: new_store(world),
+    "recover": lambda world, store, lake, kill: recover(world, store, 1),
+    "delete oldest": lambda world, store, lake, kill: delete_oldest(world, store),
+    "copy store": lambda world, store, lake, kill: copy_store(world, store),
+    "move store": lambda world, store, lake, kill: move_store(world, store),
+    "lose stamp": lambda world, store, lake, kill: lose_stamp(world, store),
+}
+"""What a person decides about a store, and what happens to it."""
