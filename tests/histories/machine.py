@@ -118,6 +118,10 @@ class Histories(RuleBasedStateMachine):
     def work_on_lake(self, what: str, lake: int, kill: int | None) -> None:
         self.act(do.TO_LAKES[what], lake=lake, kill=kill)
 
+    @rule(lake=NUMBER, days=st.sampled_from([3, 0]), kill=KILL)
+    def collect_garbage(self, lake: int, days: int, kill: int | None) -> None:
+        self.act(do.collect_garbage, lake=lake, days=days, kill=kill)
+
     @rule(kill=KILL)
     def follow_advice(self, kill: int | None) -> None:
         self.act(do.follow_advice, kill=kill)

@@ -63,6 +63,8 @@ def clean(
     off: bool = False,
     kill: int | None = None,
 ) -> Outcome:
+    if second is lake:
+        second = None
     run_key = world.new_name("run").replace("/", "-")
     words = ["clean", store.path, *_lakes(lake, second), "--manual", "--run-key", run_key]
     words += ["--max-segments", str(most)] if most else []
@@ -416,8 +418,6 @@ def _lakes(lake: Lake, second: Lake | None) -> Iterable[str]:
 
 
 TO_LAKES: dict[str, Callable[..., object]] = {
-    "garbage": lambda world, lake, kill: collect_garbage(world, lake, days=3, kill=kill),
-    "young garbage": lambda world, lake, kill: collect_garbage(world, lake, days=0, kill=kill),
     "garbage, undone": lambda world, lake, kill: undo_garbage(world, lake, kill),
     "maintain": lambda world, lake, kill: maintain(world, lake, kill),
     "verify": lambda world, lake, kill: verify(world, lake, renew=False, store=None, kill=kill),
