@@ -242,6 +242,20 @@ def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Mak
     assert {stamped, journalled} < set(known_heads(journal, record).heads)
 
 
+def test_a_store_that_was_moved_and_stamped_with_another_journal_is_named_to_the_first(
+    managed: Make, tmp_path: Path
+) -> None:
+    store = managed()
+    clean(store, "one")
+    Path(store.root).rename(tmp_path / "moved")
+    moved = replace(store, root=str(tmp_path / "moved"))
+    stamp(replace(moved, journal_url=f"sqlite:///{tmp_path}/other.db"), "ann", "a larger disk")
+    with pytest.raises(StoreIdentityError, match="where the journal knows it.*run storage-engine stamp"):
+        clean(moved, "two")
+    stamp(moved, "ann", "a larger disk")
+    assert clean(moved, "two").deleted[0].base_offset == MIB
+
+
 def test_another_store_at_a_known_place_is_refused(managed: Make, fingerprint: FingerprintOf) -> None:
     store, other = managed(), managed("edge-frames")
     clean(store, "one")

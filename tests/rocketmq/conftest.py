@@ -40,7 +40,7 @@ class Message:
     property_crc: bool = False
 
 
-def _build_frame(message: Message, physical_offset: int) -> bytes:
+def make_frame(message: Message, physical_offset: int) -> bytes:
     properties = message.properties + (bytes(20) if message.property_crc else b"")
     sys_flag = message.sys_flag & ~0x30
     sys_flag |= 0x10 if len(message.born_address) == 16 else 0
@@ -257,9 +257,9 @@ def _segments(draw: st.DrawFn, base_offset: int) -> bytes:
     data = b""
     garbage = st.one_of(st.binary(max_size=120), st.integers(1, 3000).map(bytes))
     # A frame that lies where another belongs: its own offset is wrong there.
-    moved = _messages().map(lambda message: _build_frame(message, 12_345))
+    moved = _messages().map(lambda message: make_frame(message, 12_345))
     for part in draw(st.lists(st.one_of(_messages(), _messages(), garbage, moved), max_size=8)):
-        data += part if isinstance(part, bytes) else _build_frame(part, base_offset + len(data))
+        data += part if isinstance(part, bytes) else make_frame(part, base_offset + len(data))
     match draw(st.integers(0, 4)):
         case 0:
             tail = draw(st.one_of(st.binary(max_size=100), st.integers(0, 3000).map(bytes)))
@@ -290,7 +290,7 @@ def message() -> type[Message]:
 @pytest.fixture(scope="session")
 def build_frame() -> Callable[[Message, int], bytes]:
     """Bytes of a valid frame at a physical offset."""
-    return _build_frame
+    return make_frame
 
 
 @pytest.fixture(scope="session")
