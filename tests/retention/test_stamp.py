@@ -250,7 +250,7 @@ def test_a_store_that_was_moved_and_stamped_with_another_journal_is_named_to_the
     Path(store.root).rename(tmp_path / "moved")
     moved = replace(store, root=str(tmp_path / "moved"))
     stamp(replace(moved, journal_url=f"sqlite:///{tmp_path}/other.db"), "ann", "a larger disk")
-    with pytest.raises(StoreIdentityError, match="where the journal knows it.*run storage-engine stamp"):
+    with pytest.raises(StoreIdentityError, match=r"where the journal knows it.*run storage-engine stamp"):
         clean(moved, "two")
     stamp(moved, "ann", "a larger disk")
     assert clean(moved, "two").deleted[0].base_offset == MIB
