@@ -18,7 +18,7 @@ from storage_engine.exceptions import (
     LakeMissingError,
     LakeUnavailableError,
 )
-from storage_engine.lake.catalog_connections import REST_CATALOG, sql_engine, sql_url
+from storage_engine.lake.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
 from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
@@ -50,7 +50,8 @@ BROKER = "rocketmq"
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """An open lake. Tables are loaded again at each call: a handle that is kept shows the past.
+    """An open lake. Its catalog is asked again at each call, for a table that is kept shows the past; a
+    metadata file that this process has parsed is not parsed again.
 
     :param catalog_id: what tells its catalog from a copy of it.
     """
@@ -128,7 +129,9 @@ def tables_are_missing(error: BaseException | None) -> bool:
 
 def _load_catalog(config: LakeConfig) -> Catalog:
     properties: dict[str, Any] = config.file_io_properties
-    if properties.get("type") == "sql":
+    if properties.get("type") == "sql" and "py-catalog-impl" not in properties:
+        del properties["type"]
+        properties["py-catalog-impl"] = SQL_CATALOG
         # Creating its own tables is a write; it happens where a lake is made, on durable connections.
         properties["init_catalog_tables"] = "false"
     elif properties.get("type", "rest") == "rest" and properties.get("uri", "").startswith("http"):

@@ -9,17 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 
 from storage_engine.durable import create_empty
+from storage_engine.lake.file_memory import FileMemory
 
 if TYPE_CHECKING:
     import psycopg
 
 T = TypeVar("T")
+
+_metadata: FileMemory[TableMetadata] = FileMemory(most=30_000)
+"""By the number of their snapshots: some 3 KB each."""
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
@@ -129,5 +137,31 @@ class _LimitedAdapter(HTTPAdapter):
             kwargs["timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
         return super().send(request, *args, **kwargs)
 
+
+class RememberingSqlCatalog(SqlCatalog):
+    """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
+
+    It asks the database each time; what a metadata file holds can't change.
+    """
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        loaded: list[Table] = []
+
+        def load() -> TableMetadata:
+            loaded.append(super(RememberingSqlCatalog, self)._convert_orm_to_iceberg(orm_table))
+            return loaded[0].metadata
+
+        location = orm_table.metadata_location
+        if not location:
+            return super()._convert_orm_to_iceberg(orm_table)
+        metadata = _metadata.get(location, load, lambda it: len(it.snapshots) + 10)
+        if loaded:
+            return loaded[0]
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        io = self._load_file_io(metadata.properties, location)
+        return Table(identifier, metadata, location, io, self)
+
+
+SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}"

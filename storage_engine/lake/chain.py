@@ -15,15 +15,34 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.table import Table
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.exceptions import ReceiptError
+from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.file_memory import FileMemory
 from storage_engine.lake.filters import all_equal
+from storage_engine.lake.scan import is_whole_file, plan_files, read_files
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
 
 CHAIN_START = "0" * 64
 """``previous_hash`` of a store's first row."""
+
+_LINK_TYPES: dict[str, pa.DataType] = {
+    "sequence": pa.int64(),
+    "previous_hash": pa.large_string(),
+    "row_hash": pa.large_string(),
+}
+_LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
+
+_chains: FileMemory[dict[str, pa.Table]] = FileMemory(most=2)
+"""By manifest list, which tells a snapshot: the links of each store."""
+
+_files: FileMemory[pa.Table] = FileMemory(most=500_000)
+"""By the number of their rows: some 140 bytes each."""
 
 _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
@@ -92,7 +111,8 @@ def check_chain(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> C
 def check_links(table: Table, store_id: str, known: Collection[ChainHead] = ()) -> ChainHead:
     """Check that each row of a store follows the one before, without hashing the rows' fields.
 
-    Cheap enough for every commit: three columns are read. Whoever relies on a row checks its fields.
+    Cheap enough for every commit: three columns are read, and of files that this process has read before,
+    which never change, not even these. Whoever relies on a row checks its fields.
 
     :param table: ``segments``, as loaded: its state is the one that counts.
     :param known: rows that the chain is known to have had.
@@ -100,12 +120,41 @@ def check_links(table: Table, store_id: str, known: Collection[ChainHead] = ()) 
     :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
     :raises LakeUnavailableError: the table can't be read.
     """
-    columns = ("sequence", "previous_hash", "row_hash")
     with metadata_errors(table.location(), "read receipts"):
-        found = table.scan(row_filter=all_equal({"store_id": store_id}), selected_fields=columns).to_arrow()
-    found = found.sort_by("sequence")
+        found = _links(table, store_id)
     sequences = found["sequence"].to_numpy()
     return _check_links(store_id, sequences, found["previous_hash"], found["row_hash"], known)
+
+
+def forget_links() -> None:
+    """Let the next check of a chain read all of its files again."""
+    _files.clear()
+    _chains.clear()
+
+
+def _links(table: Table, store_id: str) -> pa.Table:
+    """Return what links a store's rows, in their order."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return _LINKS.empty_table()
+    of_snapshot = _chains.get(snapshot.manifest_list, dict)
+    if store_id not in of_snapshot:
+        where = all_equal({"store_id": store_id})
+        parts = [_links_of_file(table, where, task) for task in plan_files(table, where)]
+        of_snapshot[store_id] = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
+    return of_snapshot[store_id]
+
+
+def _links_of_file(table: Table, where: BooleanExpression, task: FileScanTask) -> pa.Table:
+    location = task.file.file_path
+
+    def read() -> pa.Table:
+        with open_data_file(table.io, location) as stored, pq.ParquetFile(stored) as file:
+            return file.read(columns=_LINKS.names).select(_LINKS.names).cast(_LINKS)
+
+    if not is_whole_file(task):
+        return read_files(table, where, _LINKS.names, [task]).cast(_LINKS)
+    return _files.get(location, read, lambda rows: rows.num_rows + 10)
 
 
 def receipt_name(receipt: Receipt) -> str:
@@ -128,17 +177,16 @@ def _check_links(
         else:
             what = f"row number {at} is not there: it was removed or replaced"
         raise ReceiptError(f"receipts of store {store_id}: {what}. {_WHAT_NOW}")
-    following = np.array([CHAIN_START, *_texts(hashes)])
-    broken = np.flatnonzero(following[:-1] != np.array(_texts(previous), dtype=following.dtype))
-    if len(broken):
-        at = int(broken[0])
+    following = _array([CHAIN_START], hashes)
+    linked = pc.equal(following[:-1], _array([], previous))
+    if (at := pc.index(linked, value=False).as_py()) >= 0:
         raise ReceiptError(
             f"receipts of store {store_id}: row number {at} does not follow row number {at - 1}: one of them "
             f"was removed or replaced. {_WHAT_NOW}"
         )
-    head = ChainHead(len(sequences) - 1, str(following[-1]))
+    head = ChainHead(len(sequences) - 1, following[-1].as_py())
     for row in known:
-        found = str(following[row.sequence + 1]) if row.sequence <= head.sequence else "no row"
+        found = following[row.sequence + 1].as_py() if row.sequence <= head.sequence else "no row"
         if found != row.row_hash:
             raise ReceiptError(
                 f"receipts of store {store_id}: expected row number {row.sequence} with the hash "
@@ -149,5 +197,7 @@ def _check_links(
     return head
 
 
-def _texts(column: Sequence[str] | pa.ChunkedArray[Any]) -> Sequence[str]:
-    return [str(text) for text in column.to_pylist()] if isinstance(column, pa.ChunkedArray) else column
+def _array(first: Sequence[str], column: Sequence[str] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    kind = pa.large_string()
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [pa.array(column, kind)]
+    return pa.concat_arrays([pa.array(first, kind), *chunks])

@@ -15,8 +15,10 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.jobs import ProvenSegment, file_name, slot_prefix, split_data_file_name
-from storage_engine.lake.live_files import LiveFile, live_data_files, read_files
+from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.manifest_entry import iceberg_data_file
+from storage_engine.lake.scan import plan_files, read_files
+from storage_engine.lake.transactions import begin
 
 _HOUR_MS = 3_600_000
 
@@ -71,7 +73,7 @@ def prepare_data(table: Table, missing: Sequence[Missing]) -> Transaction:
     added = [_data_file(table, item.segment) for item in missing]
     replaced = {entry.file_path: entry for item in missing for entry in item.replaces}
     rewritten = [item.segment for item in missing if item.rewritten]
-    transaction = table.transaction()
+    transaction = begin(table)
     if replaced:
         with transaction.update_snapshot().overwrite() as overwrite:
             for entry in replaced.values():
@@ -130,6 +132,8 @@ def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> 
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
         tasks = [
-            task for task in table.scan(row_filter=where).plan_files() if task.file.file_path not in locations
+            task
+            for task in plan_files(table, where, (segment.base_offset, segment.base_offset), segment.store_id)
+            if task.file.file_path not in locations
         ]
         return read_files(table, where, ("physical_offset",), tasks).num_rows > 0

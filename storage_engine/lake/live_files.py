@@ -1,19 +1,16 @@
-"""Which data files the ``messages`` table refers to at this moment, and the rows of some of them."""
+"""Which data files the ``messages`` table refers to at this moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyiceberg.expressions import BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import store_rows
+from storage_engine.lake.scan import EVERY_OFFSET, plan_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,9 @@ def live_data_files(
     """
     with metadata_errors(table.location(), "read the table's manifests"):
         try:
-            tasks = list(table.scan(row_filter=store_rows(store_id, base_offsets)).plan_files())
+            tasks = plan_files(
+                table, store_rows(store_id, base_offsets), base_offsets or EVERY_OFFSET, store_id
+            )
         except ValueError as error:
             if "equality delete" not in str(error):
                 raise
@@ -60,11 +59,3 @@ def live_data_files(
         return tuple(
             LiveFile(task.file, tuple(sorted(file.file_path for file in task.delete_files))) for task in tasks
         )
-
-
-def read_files(
-    table: Table, where: BooleanExpression, columns: tuple[str, ...], tasks: Iterable[FileScanTask]
-) -> pa.Table:
-    """Rows of chosen files only, without those that count as deleted."""
-    schema = table.schema().select(*columns)
-    return ArrowScan(table.metadata, table.io, schema, where).to_table(tasks)

@@ -19,9 +19,10 @@ from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.garbage_rule import Held
 from storage_engine.lake.jobs import slot_prefix
-from storage_engine.lake.live_files import LiveFile, live_data_files, read_files
+from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import proven_files
 from storage_engine.lake.receipts import live_fault, receipts_in
+from storage_engine.lake.scan import read_files
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.lake.small_files import file_system_of
 from storage_engine.model.receipt import Receipt, StoredFile

@@ -17,14 +17,16 @@ from pyiceberg.table import FileScanTask, Table, Transaction
 from storage_engine.lake.chain import ChainHead, row_hash
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import all_equal
-from storage_engine.lake.live_files import read_files
+from storage_engine.lake.scan import plan_files, read_files
+from storage_engine.lake.transactions import begin
 from storage_engine.model.receipt import Receipt
 
-SMALL_FILES = 32
-"""So many small files of one store are merged into one by the commit that finds them."""
+MERGED_FILES = 4
+"""So many files of one store and of about one size are merged into one by the commit that finds them. About
+one size: then a receipt is written again once each time its file grows fourfold, however long the history."""
 
-FULL_FILE_ROWS = 10_000
-"""A file with as many receipts is not small: rewriting it would cost more than reading it."""
+FULL_FILE_ROWS = 1_000
+"""A file with as many receipts is not merged: rewriting it would cost more than reading it."""
 
 
 def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequence[Receipt]) -> Transaction:
@@ -44,14 +46,15 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
         sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
     ):
         new = _as_table(table, _chained(heads[store_id], list(of_store)))
-        small = _small_files(table, store_id)
-        if len(small) >= SMALL_FILES:
-            old = read_files(table, all_equal({"store_id": store_id}), tuple(new.column_names), small)
-            if old.num_rows == sum(task.file.record_count for task in small):
-                merged += [task.file for task in small]
+        files = _files(table, store_id)
+        chosen = [files[at] for at in files_to_merge([task.file.record_count for task in files])]
+        if chosen:
+            old = read_files(table, all_equal({"store_id": store_id}), tuple(new.column_names), chosen)
+            if old.num_rows == sum(task.file.record_count for task in chosen):
+                merged += [task.file for task in chosen]
                 new = pa.concat_tables([old.cast(new.schema), new]).sort_by("sequence")
         added.append(_write(table, store_id, new))
-    transaction = table.transaction()
+    transaction = begin(table)
     snapshot = transaction.update_snapshot()
     with snapshot.overwrite() if merged else snapshot.merge_append() as change:
         for file in merged:
@@ -78,10 +81,24 @@ def _as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _small_files(table: Table, store_id: str) -> list[FileScanTask]:
+def files_to_merge(row_counts: Sequence[int]) -> list[int]:
+    """Choose files to merge with the rows that a commit appends.
+
+    :param row_counts: of a store's files.
+    :return: their places in ``row_counts``.
+    """
+    by_size: dict[int, list[int]] = {}
+    for at, count in enumerate(row_counts):
+        if count < FULL_FILE_ROWS:
+            # Two bits are a factor of four.
+            by_size.setdefault((count.bit_length() - 1) // 2, []).append(at)
+    return [at for same in by_size.values() if len(same) >= MERGED_FILES for at in same]
+
+
+def _files(table: Table, store_id: str) -> list[FileScanTask]:
     with metadata_errors(table.location(), "read the table's manifests"):
-        tasks = table.scan(row_filter=all_equal({"store_id": store_id})).plan_files()
-        return [task for task in tasks if task.file.record_count < FULL_FILE_ROWS and not task.delete_files]
+        tasks = plan_files(table, all_equal({"store_id": store_id}))
+        return [task for task in tasks if not task.delete_files]
 
 
 def _write(table: Table, store_id: str, rows: pa.Table) -> DataFile:

@@ -21,6 +21,7 @@ from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable, metadata
 from storage_engine.lake.filters import all_equal, between
 from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import data_file_of, proven_files
+from storage_engine.lake.scan import EVERY_OFFSET, Offsets, read_rows
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 
@@ -65,15 +66,22 @@ def receipts_in(
     lineage: int | None = None,
     log: str | None = None,
     base_offsets: tuple[int, int] | None = None,
+    superseded: bool = False,
 ) -> tuple[Receipt, ...]:
-    """The same from a ``segments`` table that is loaded already: its state is the one that counts."""
+    """The same from a ``segments`` table that is loaded already: its state is the one that counts.
+
+    :param superseded: all rows, in the order in which they were committed.
+    """
     where: dict[str, str | int] = {"store_id": store_id}
     if lineage is not None:
         where["lineage"] = lineage
     if log is not None:
         where["log"] = log
-    span = AlwaysTrue() if base_offsets is None else between("base_offset", *base_offsets)
-    return current(_read(table, And(all_equal(where), span)))
+    condition, offsets = all_equal(where), base_offsets or EVERY_OFFSET
+    if base_offsets is not None:
+        condition = And(condition, between("base_offset", *base_offsets))
+    rows = _read(table, condition, offsets)
+    return rows if superseded else current(rows)
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
@@ -81,7 +89,7 @@ def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
 
     :raises LakeUnavailableError: when the table can't be read.
     """
-    return _read(lake.segments(), all_equal({"store_id": store_id}))
+    return receipts_in(lake.segments(), store_id, superseded=True)
 
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
@@ -101,7 +109,7 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
         columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
         # A lake of version 1 lacks it.
         columns += [name for name in ("store_host",) if name in table.schema().column_names]
-        rows = table.scan(selected_fields=tuple(columns)).to_arrow().sort_by("sequence").to_pylist()
+        rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
     last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
     for row in last.values():
@@ -185,10 +193,12 @@ def live_fault(table: Table, row: Receipt, live: Mapping[str, LiveFile]) -> str:
     return ""
 
 
-def _read(table: Table, where: BooleanExpression) -> tuple[Receipt, ...]:
-    """Rows in the order of the chain."""
+def _read(
+    table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET
+) -> tuple[Receipt, ...]:
+    """Return rows in the order of the chain."""
     with metadata_errors(table.location(), "read receipts"):
-        rows = table.scan(row_filter=where).to_arrow().to_pylist()
+        rows = read_rows(table, where, base_offsets=base_offsets).to_pylist()
     return tuple(sorted(map(receipt_of_row, rows), key=lambda r: r.sequence))
 
 

@@ -16,9 +16,10 @@ from storage_engine.lake.commit import append_receipts
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
-from storage_engine.lake.live_files import live_data_files, read_files
+from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import data_file_of, relative_name
 from storage_engine.lake.receipts import live_fault, moved_receipts, receipts_in
+from storage_engine.lake.scan import read_files
 from storage_engine.lake.segment_reader import read_segment
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
 

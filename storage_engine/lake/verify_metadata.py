@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import check_chain, row_fault
+from storage_engine.lake.file_memory import forget_files
 from storage_engine.lake.live_files import LiveFile
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import (
@@ -64,8 +65,9 @@ def read_state(lake: Lake, store_id: str | None, remembered: Sequence[Check]) ->
     :param remembered: earlier checks of this lake, read before this is called.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    # What this process read of a manifest list before says nothing of the file as it is now.
+    # What this process read of metadata before says nothing of the files as they are now.
     clear_manifest_cache()
+    forget_files()
     segments = lake.segments()
     known = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
     rows = {name: receipts_in(segments, name) for name in known}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.receipts import broken_receipts, receipts
@@ -140,6 +141,8 @@ def read_proofs(
             if to_delete:
                 ready_to_write(lake)
                 mark_commits(lake)
+                # Not what this process has read before: a deletion rests on it.
+                forget_links()
             asked.append(_read(lake, record, wanted, known, read_files, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))

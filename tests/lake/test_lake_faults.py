@@ -129,7 +129,7 @@ def test_receipts_survive_the_expiry_of_snapshots(
 def test_small_files_of_receipts_are_merged_and_the_chain_goes_on(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipt_commit, "SMALL_FILES", 3)
+    monkeypatch.setattr(receipt_commit, "MERGED_FILES", 3)
     for lineage in range(4):
         archive_all(lake, make_jobs(lake, segments[0], lineage=lineage))
     history = receipt_history(lake, "store-1")
@@ -143,11 +143,11 @@ def test_removed_last_rows_are_found_by_who_knows_how_long_the_chain_was(
     lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:
     known = ChainHead.of(archived)
-    assert check_links(lake.segments(), "store-1", known) == known
+    assert check_links(lake.segments(), "store-1", (known,)) == known
     lake.segments().delete(f"sequence = {known.sequence}")
     assert check_links(lake.segments(), "store-1").sequence == known.sequence - 1
     with pytest.raises(ReceiptError, match="the last rows were removed"):
-        check_links(lake.segments(), "store-1", known)
+        check_links(lake.segments(), "store-1", (known,))
 
 
 @pytest.mark.parametrize("change", ["remove", "insert", "reorder"])
