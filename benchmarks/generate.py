@@ -47,6 +47,7 @@ class Shape:
 
     :param body_bytes: mean length of a body; the lengths vary by a quarter around it.
     :param topics: each has eight queues.
+    :param first_offset: of the first segment.
     :param fill_percent: how much of the last segment has been written; 100: it is sealed like the others.
     """
 
@@ -54,6 +55,7 @@ class Shape:
     segment_bytes: int = 64 << 20
     body_bytes: int = 1024
     topics: int = 16
+    first_offset: int = 0
     fill_percent: int = 50
     seed: int = 1
 
@@ -260,7 +262,7 @@ def write_store(root: Path, shape: Shape, *, queue_file_bytes: int = 300_000 * E
     (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
     paths = []
     for number in range(shape.segments):
-        base_offset = number * shape.segment_bytes
+        base_offset = shape.first_offset + number * shape.segment_bytes
         last = number == shape.segments - 1
         active = last and shape.fill_percent < 100
         fill = shape.segment_bytes * shape.fill_percent // 100 if active else None

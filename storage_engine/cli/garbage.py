@@ -82,7 +82,7 @@ def gc(
         grace_ms=round(grace_hours * _HOUR_MS),
         trash_ms=round(trash_days * _DAY_MS),
         delete=delete,
-        known_heads=_known_heads(lake, target.journal_url),
+        known_heads=known_heads_of(lake, target.journal_url),
     )
     if as_json:
         print_json(found)
@@ -91,7 +91,7 @@ def gc(
     return 0
 
 
-def _known_heads(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
+def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
     """Receipts that the lake has to have, by a journal and the stamps of its stores."""
     if journal_url is None:
         return {}

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import click
 
+from storage_engine.cli.garbage import known_heads_of
 from storage_engine.cli.options import journal_of, json_option, lake_option
 from storage_engine.cli.output import print_json
+from storage_engine.cli.witnesses import witnessed_lake
+from storage_engine.exceptions import LakeMissingError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.maintaining import MaintainResult, maintain_directory
-from storage_engine.wording import count_text
+from storage_engine.wording import bytes_text, count_text
 
 
 @click.command()
@@ -17,19 +23,47 @@ from storage_engine.wording import count_text
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
 @json_option
 def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
-    """Remove what has expired beside the lake: reports with their Data Docs, runs, events and samples of the
-    journal, and files of jobs that were killed.
+    """Remove what has expired: snapshots of the lake's tables, and then what gc may take; reports with their
+    Data Docs, runs, events and samples of the journal, and files of jobs that were killed.
 
     Never what a deletion is decided from: see docs/retention.md. It may be killed at any instant and run
     again.
     """
     # Each part of maintenance is one call and one key of the JSON, in the order in which they run.
+    metadata = _maintain_lake(lake_dir, dry_run=dry_run)
     history = maintain_directory(journal_of(lake_dir), lake_dir.absolute() / "reports", dry_run=dry_run)
     if as_json:
-        print_json({"history": history})
+        print_json({"lake": metadata, "history": history})
     else:
+        if metadata is not None:
+            _print_lake(metadata)
         _print_history(history)
     return 0
+
+
+def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
+    target = witnessed_lake(lake_dir, None, None)
+    try:
+        lake = open_lake(target.config)
+    except LakeMissingError:
+        # A journal and reports may lie beside no lake.
+        return None
+    return maintain_lake(
+        lake, LakePolicy(), clock_ms(), dry_run=dry_run, known_heads=known_heads_of(lake, target.journal_url)
+    )
+
+
+def _print_lake(done: LakeMaintenance) -> None:
+    for table in done.tables:
+        click.echo(f"{'Would expire' if done.dry_run else 'Lake'}: {table.text}.")
+    verb = "Would put" if done.dry_run else "Put"
+    files = count_text(done.taken_files, "file")
+    click.echo(f"{verb} into the lake's trash {files}, {bytes_text(done.taken_bytes)}.")
+    if done.deleted_files:
+        verb = "Would remove" if done.dry_run else "Removed"
+        click.echo(f"{verb} from the trash {count_text(done.deleted_files, 'file')} for good.")
+    for notice in done.notices:
+        click.echo(f"Note: {notice}")
 
 
 def _print_history(done: MaintainResult) -> None:

@@ -74,7 +74,7 @@ _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """What has to be committed next.
 
     :param what: says the same for the same work, so that two readings of the tables can be compared.
@@ -153,14 +153,14 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
     :raises StorageEngineError: as :func:`commit_segments` does.
     """
 
-    def next_step() -> _Step | None:
+    def next_step() -> Step | None:
         table = lake.segments()
         head = check_links(table, store_id)
         rows = missing(table)
         if not rows:
             return None
         what = tuple(row.sha256 for row in rows)
-        return _Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
+        return Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
 
     ready_to_write(lake)
     with CHANGE_LOCK:
@@ -198,7 +198,7 @@ def _look(
     return [segment for segment in proven if segment.identity not in settled], settled
 
 
-def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> _Step | None:
+def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> Step | None:
     """Data first; receipts only when the table has all of it.
 
     What is missing is asked of the very tables that the commit is then bound to.
@@ -215,24 +215,24 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> _Step | None:
             raise _conflict(item.segment, item.other_sha256)
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
-        return _Step(messages, what, lambda: prepare_data(messages, missing))
+        return Step(messages, what, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links(table, store_id) for store_id in _by_store(unsettled)}
     rows = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
     what = ("receipts", *(segment.data_file for segment in unsettled))
-    return _Step(table, what, lambda: prepare_receipts(table, heads, rows))
+    return Step(table, what, lambda: prepare_receipts(table, heads, rows))
 
 
-def commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
+def commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing."""
     with committing(lake):
         _commit_steps(lake, next_step)
         mark_commits(lake)
 
 
-def _commit_steps(lake: Lake, next_step: Callable[[], _Step | None]) -> None:
+def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
     unknown: Exception | None = None
     committed: Counter[tuple[str, ...]] = Counter()
     took_seconds = 0.0
@@ -322,7 +322,7 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
         raise _state_unknown(lake, unknown) from error
 
 
-def _is_still(step: _Step, next_step: Callable[[], _Step | None], lake: Lake, cause: Exception) -> bool:
+def _is_still(step: Step, next_step: Callable[[], Step | None], lake: Lake, cause: Exception) -> bool:
     """Whether the tables, read again, still miss exactly what an attempt wanted to add."""
     try:
         again = next_step()

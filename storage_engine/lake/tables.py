@@ -65,17 +65,31 @@ STATISTICS_COLUMNS = (
 )
 """Columns with minimum and maximum: what a query selects by. Bodies have none: they would be copies."""
 
+METADATA_AGE_MS = 7 * 24 * 3_600_000
+"""How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
+a catalog may be brought back from a backup that is as old."""
+
+GROWTH_PROPERTIES = {
+    # Else each commit leaves a manifest that every later one has to open.
+    "commit.manifest-merge.enabled": "true",
+    # A merge writes all entries of one manifest again: so small that a long history costs a commit nothing.
+    "commit.manifest.min-count-to-merge": "10",
+    "commit.manifest.target-size-bytes": "65536",
+    # A catalog from a backup names a file that is no longer the newest. Such files go by their age.
+    "write.metadata.delete-after-commit.enabled": "false",
+    # How many of them each new one names.
+    "write.metadata.previous-versions-max": "100",
+}
+"""Properties that bound what a table grows by. A table that another version made gets them when it is written
+to."""
+
 _COMMON_PROPERTIES = {
     "format-version": "2",
     # A built-in retry commits the same files again without looking whether they are there by now.
     COMMIT_RETRIES_PROPERTY: "0",
     SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
-    # Else each commit leaves a manifest that every later one has to open.
-    "commit.manifest-merge.enabled": "true",
     "write.parquet.compression-codec": "zstd",
-    # Each commit writes the whole table metadata; without a bound old versions outgrow small lakes.
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    **GROWTH_PROPERTIES,
 }
 
 SEGMENTS_PROPERTIES = _COMMON_PROPERTIES
@@ -199,6 +213,11 @@ def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
     """What a loaded table lacks, as one that an older version made does."""
     there = {field.name for field in table.schema().fields}
     return [field for field in expected.fields if field.name not in there]
+
+
+def missing_properties(table: Table) -> dict[str, str]:
+    """Return those of :data:`GROWTH_PROPERTIES` that a loaded table has not, or has otherwise."""
+    return {key: value for key, value in GROWTH_PROPERTIES.items() if table.properties.get(key) != value}
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:

@@ -36,6 +36,7 @@ from storage_engine.lake.tables import (
     evolve,
     messages_schema,
     missing_columns,
+    missing_properties,
     segments_schema,
 )
 
@@ -65,7 +66,7 @@ def ready_to_write(lake: Lake) -> None:
     if lake_id_of(segments) is None or lake_id_of(messages) is None:
         with CHANGE_LOCK, nobody_commits(lake):
             _take_over(lake)
-    _add_columns(lake)
+    _bring_up_to_date(lake)
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None:
             write_mark(table, _lake_id(table), lake.catalog_id)
@@ -94,14 +95,18 @@ def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
     return ((segments, segments_schema()), (messages, messages_schema(codec_for(BROKER).schema)))
 
 
-def _add_columns(lake: Lake) -> None:
+def _bring_up_to_date(lake: Lake) -> None:
     for _ in range(_ATTEMPTS):
-        lacking = [(table, schema) for table, schema in _schemas(lake) if missing_columns(table, schema)]
+        lacking = [
+            (table, schema)
+            for table, schema in _schemas(lake)
+            if missing_columns(table, schema) or missing_properties(table)
+        ]
         if not lacking:
             break
         with CHANGE_LOCK, lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
             for table, schema in lacking:
-                evolve(table.refresh(), schema)
+                evolve(table.refresh(), schema, missing_properties(table))
     else:
         raise _overtaken(lake, "add columns")
     messages = lake.messages()

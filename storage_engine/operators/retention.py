@@ -221,7 +221,7 @@ class StorageEngineArchiveLagOperator(StoreOperator):
 
 
 class StorageEngineMaintainOperator(StoreOperator):
-    """Removes what has expired of the store's reports, journal and dead jobs' files.
+    """Removes what has expired of the store's lakes, reports, journal and dead jobs' files.
 
     It may be killed at any instant and run again.
     """
@@ -229,8 +229,14 @@ class StorageEngineMaintainOperator(StoreOperator):
     ui_color = "#e8e8e8"
 
     def execute(self, context: Context) -> Result:
-        from storage_engine.retention.maintaining import maintain_store
+        from storage_engine.retention.maintaining import maintain_lakes, maintain_store
 
+        for lake in maintain_lakes(self.store):
+            for table in lake.tables:
+                self.log.info("%s", table.text)
+            self.log.info("put into the lake's trash: %d files, %d bytes", lake.taken_files, lake.taken_bytes)
+            for notice in lake.notices:
+                self.log.warning("%s", notice)
         done = maintain_store(self.store)
         for path in (*done.report_directories, *done.job_directories):
             self.log.info("removed %s", path)

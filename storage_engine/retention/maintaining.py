@@ -10,12 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.retention.identity import identify
 from storage_engine.retention.job_files import sweep_job_files
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.journal_expiry import ExpiredRows, JournalExpiry
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.maintenance import Expiry, reports_to_expire
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report_expiry import emptied_directories, old_reports, remove_report
@@ -48,6 +51,24 @@ def maintain_store(
     """
     store_id = identify(store, Journal(store.journal_url)).store_id
     return _maintain(store.journal_url, Path(store.report_dir), {store_id}, now_ms, expiry, dry_run)
+
+
+def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
+    """Expire what a store's lakes need no more; of stores that share a lake, the first one's call does it.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
+    """
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    known = known_heads(journal, record)
+    done = []
+    for config in store.lakes:
+        lake = open_lake(config)
+        heads = {record.store_id: known.of(lake, lake.segments())}
+        done.append(maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads))
+    return tuple(done)
 
 
 def maintain_directory(

@@ -1,0 +1,161 @@
+"""What a run costs on a lake that has had 10,000 commits, against the first run on a new lake.
+
+A run is plan, archive, release and archive lag of one segment, each step as a process of its own would do it:
+it has parsed none of the lake's files before. The history is written as metadata (:mod:`benchmarks.history`);
+then ``maintain_lake`` runs, unless ``--unmaintained`` says otherwise. Both figures may be 1.5 at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.common import Bench, report
+from benchmarks.generate import Shape, write_store
+from benchmarks.history import write_history
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import CATALOG_FILE
+from storage_engine.lake.file_memory import forget_files
+from storage_engine.lake.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.making import make_lake
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
+
+LIMIT = 1.5
+COMMITS = 10_000
+SEGMENT_BYTES = 1 << 20
+"""A thousandth of a broker's: the smaller the segment, the more of a run is metadata."""
+
+_RUNS = 8
+_EXPIRED_NS = 100 * 3600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """:param written_bytes: to files below the warehouse."""
+
+    cpu_seconds: float
+    written_bytes: int
+
+
+def make_store(directory: Path, *, first_offset: int, segments: int, segment_bytes: int) -> ManagedStore:
+    """Make a store all of whose segments have expired, and its lake."""
+    root = directory / "store"
+    shape = Shape(
+        segments=segments, segment_bytes=segment_bytes, body_bytes=512, topics=2, first_offset=first_offset
+    )
+    write_store(root, shape, queue_file_bytes=20_000)
+    then_ns = time.time_ns() - _EXPIRED_NS
+    for path in (root / "commitlog").iterdir():
+        os.utime(path, ns=(then_ns, then_ns))
+    store = ManagedStore.local(directory.name, str(root), directory, time_zone="UTC")
+    make_lake(store.lake)
+    return store
+
+
+def clean_one(store: ManagedStore, run_key: str) -> Cost:
+    """Archive and release one segment."""
+    request = PlanRequest(manual=True, max_segments=1, reason="a benchmark")
+    before = _files(store)
+    cpu_seconds = sum(
+        map(
+            _cpu_seconds,
+            (
+                lambda: steps.make_plan(store, run_key, request),
+                lambda: steps.archive_planned(
+                    store, run_key, lambda jobs: steps.archive(store, run_key, jobs)
+                ),
+                lambda: steps.release(store, run_key),
+                lambda: steps.record_archive_lag(store, run_key),
+            ),
+        )
+    )
+    after = _files(store)
+    return Cost(cpu_seconds, sum(file[0] for path, file in after.items() if before.get(path) != file))
+
+
+def add_history(store: ManagedStore, commits: int) -> None:
+    """Give a store's lake, which holds one segment, the metadata of so many commits before it."""
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    write_history(open_lake(store.lake), record.store_id, commits)
+
+
+def run(
+    commits: int = COMMITS, segment_bytes: int = SEGMENT_BYTES, *, maintained: bool = True
+) -> list[Bench]:
+    """Measure both lakes."""
+    with tempfile.TemporaryDirectory(prefix="growth-") as name:
+        stores = {}
+        for lake in ("warm", "new", "old"):
+            stores[lake] = make_store(
+                Path(name) / lake,
+                first_offset=commits * segment_bytes,
+                segments=_RUNS + 3,
+                segment_bytes=segment_bytes,
+            )
+        for number in range(2):
+            clean_one(stores["warm"], f"{number}")
+        clean_one(stores["old"], "first")
+        add_history(stores["old"], commits)
+        if maintained:
+            maintain_lake(open_lake(stores["old"].lake), LakePolicy(), time.time_ns() // 1_000_000)
+        first = clean_one(stores["new"], "first")
+        costs = [clean_one(stores["old"], f"{number}") for number in range(_RUNS)]
+    detail = {"commits": commits, "segment_bytes": segment_bytes, "maintained": int(maintained)}
+    return [
+        _bench("growth_cpu", first.cpu_seconds, [cost.cpu_seconds for cost in costs], detail),
+        _bench("growth_written", first.written_bytes, [cost.written_bytes for cost in costs], detail),
+    ]
+
+
+def _bench(name: str, first: float, later: list[float], detail: dict[str, int]) -> Bench:
+    figures = {
+        "first": first,
+        "mean": mean(later),
+        "most": max(later),
+        "times_the_first": round(mean(later) / first, 3),
+        "limit": LIMIT,
+    }
+    return Bench(name, first / mean(later), 1 / LIMIT, {**detail, **figures})
+
+
+def _cpu_seconds(step: Callable[[], object]) -> float:
+    forget_files()
+    began = time.process_time()
+    step()
+    return time.process_time() - began
+
+
+def _files(store: ManagedStore) -> dict[Path, tuple[int, int]]:
+    """Size and time of every file of the lake but its catalog."""
+    directory = Path(store.lake.properties["warehouse"].removeprefix("file://"))
+    return {
+        path: (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != CATALOG_FILE
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=COMMITS)
+    parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES)
+    parser.add_argument("--unmaintained", action="store_true", help="measure the lake as the history left it")
+    options = parser.parse_args()
+    benches = run(options.commits, options.segment_bytes, maintained=not options.unmaintained)
+    report(benches)
+    for bench in benches:
+        print(f"{bench.name}: {bench.detail['times_the_first']} times the first run, limit {LIMIT}")
+
+
+if __name__ == "__main__":
+    main()

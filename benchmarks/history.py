@@ -1,0 +1,236 @@
+"""Gives a lake the metadata of thousands of commits that never happened, in seconds.
+
+What a commit reads and writes is made as PyIceberg and this project would have left it: manifests as their
+merging leaves them, receipts with a whole chain in files as their merging leaves them, and a metadata file
+that lists each snapshot. What no run reads is left out: the segments' data files, and the manifest lists of
+older snapshots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DataFile,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
+from pyiceberg.types import LongType
+from pyiceberg.utils.bin_packing import ListPacker
+from pyiceberg.utils.properties import property_as_int
+from sqlalchemy import update
+
+from storage_engine.lake import receipt_commit
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import CHAIN_START, row_hash
+from storage_engine.lake.jobs import data_file_name
+from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.names import location_of
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.writing import mark_commits
+from storage_engine.model.receipt import Receipt
+
+COMMIT_EVERY_MS = 600_000
+_MANIFEST_TARGET, _MANIFEST_COUNT = "commit.manifest.target-size-bytes", "commit.manifest.min-count-to-merge"
+_ONE_MANIFEST_BYTES, _ENTRY_BYTES = 6_000, 250
+"""What a manifest of one entry takes at least, and each further one: were the sizes here above the true ones,
+the first commit would merge all of them once more."""
+
+
+def write_history(lake: Lake, store_id: str, commits: int) -> None:
+    """Give a store so many older segments in the lake, each by a commit of its own, ten minutes apart.
+
+    :param lake: holds the receipt of one segment, at an offset behind those of the history.
+    """
+    (last,) = receipts(lake, store_id)
+    rows = _receipts(last, commits)
+    messages = lake.messages()
+    (template,) = live_data_files(messages, store_id)
+    field_id = messages.schema().find_field("segment_base_offset").field_id
+    files = [
+        _moved(template.entry, location_of(messages, row.data_file), field_id, row.base_offset)
+        for row in rows[1:]
+    ]
+    _write(lake, messages, [*files, template.entry], _manifest_sizes(messages, commits + 1))
+    segments = lake.segments()
+    table = receipt_commit._as_table(segments, [asdict(row) for row in rows])
+    kept = []
+    for first, count in _receipt_files(commits + 1):
+        kept.append(receipt_commit._write(segments, store_id, table.slice(first, count)))
+    _write(lake, segments, kept, _manifest_sizes(segments, len(kept)), snapshots=commits + 1)
+    mark_commits(lake)
+
+
+def _receipts(last: Receipt, count: int) -> list[Receipt]:
+    """The store's receipt, and the history's behind it in the chain."""
+    rows = [last]
+    previous = last.row_hash
+    for number in range(count):
+        sha256 = hashlib.sha256(b"%d" % number).hexdigest()
+        row = replace(
+            last,
+            base_offset=number * last.size_bytes,
+            sha256=sha256,
+            source_path=last.source_path[:-20] + f"{number * last.size_bytes:020d}",
+            source_inode=number,
+            data_file_sha256=hashlib.sha256(sha256.encode()).hexdigest(),
+            sequence=number + 1,
+            previous_hash=previous,
+        )
+        directory = last.data_file.rpartition("/")[0]
+        row = replace(row, data_file=f"{directory}/{data_file_name(row.identity)}")
+        previous = row_hash(asdict(row))
+        rows.append(replace(row, row_hash=previous))
+    assert last.previous_hash == CHAIN_START
+    return rows
+
+
+def _moved(template: DataFile, location: str, field_id: int, base_offset: int) -> DataFile:
+    bound = to_bytes(LongType(), base_offset)
+    names = [field.name for field in DATA_FILE_TYPE[2].fields]
+    file = DataFile(*(template[at] for at in range(len(template))))
+    file[names.index("file_path")] = location
+    file[names.index("lower_bounds")] = {**template.lower_bounds, field_id: bound}
+    file[names.index("upper_bounds")] = {**template.upper_bounds, field_id: bound}
+    file.spec_id = template.spec_id
+    return file
+
+
+def _manifest_sizes(table: Table, commits: int) -> list[int]:
+    """How many entries each manifest has after so many commits of one file, newest first: PyIceberg's own
+    packing, over sizes in place of manifests."""
+    target = property_as_int(table.properties, _MANIFEST_TARGET, 8 << 20)
+    least = property_as_int(table.properties, _MANIFEST_COUNT, 100)
+    packer = ListPacker[tuple[int, int]](target_weight=target or 0, lookback=1, largest_bin_first=False)
+    manifests: list[tuple[int, int]] = []
+    for number in range(commits):
+        newest = (number, 1)
+        bins = packer.pack_end(
+            [newest, *manifests], lambda it: _ONE_MANIFEST_BYTES + (it[1] - 1) * _ENTRY_BYTES
+        )
+        manifests = []
+        for items in bins:
+            if len(items) == 1 or (newest in items and len(items) < least):
+                manifests += items
+            else:
+                manifests.append((number, sum(count for _, count in items)))
+    return [count for _, count in manifests]
+
+
+def _receipt_files(rows: int) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each file of receipts after so many commits of one."""
+    sizes: list[int] = []
+    for _ in range(rows):
+        merged = receipt_commit.files_to_merge(sizes)
+        sizes = [size for at, size in enumerate(sizes) if at not in merged] + [
+            1 + sum(sizes[at] for at in merged)
+        ]
+    first = 0
+    for size in sorted(sizes, reverse=True):
+        yield first, size
+        first += size
+
+
+def _write(
+    lake: Lake, table: Table, files: Sequence[DataFile], sizes: Sequence[int], snapshots: int | None = None
+) -> None:
+    """Replace what the catalog knows of a table by one that has had a commit for each file."""
+    count = snapshots or len(files)
+    metadata = table.metadata
+    ids = [metadata.new_snapshot_id() for _ in range(count)]
+    manifests = _write_manifests(table, files, sizes, ids)
+    location = table.location_provider().new_metadata_location(f"snap-{ids[-1]}-0-{uuid.uuid4()}.avro")
+    with write_manifest_list(2, table.io.new_output(location), ids[-1], None, count, "gzip") as writer:
+        writer.add_manifests(manifests)
+    now_ms = time.time_ns() // 1_000_000
+    first_ms = now_ms - count * COMMIT_EVERY_MS
+    current = table.current_snapshot()
+    assert current is not None
+    entries = []
+    for number, snapshot_id in enumerate(ids):
+        entries.append(
+            Snapshot(
+                snapshot_id=snapshot_id,
+                parent_snapshot_id=ids[number - 1] if number else None,
+                sequence_number=number + 1,
+                timestamp_ms=first_ms + number * COMMIT_EVERY_MS,
+                manifest_list=location.replace(str(ids[-1]), str(snapshot_id)),
+                summary=current.summary,
+                schema_id=current.schema_id,
+            )
+        )
+    folder = table.metadata_location.rpartition("/")[0]
+    kept = property_as_int(table.properties, "write.metadata.previous-versions-max", 100)
+    assert kept is not None
+    log = [
+        MetadataLogEntry(
+            metadata_file=f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json", timestamp_ms=now_ms
+        )
+        for number in range(max(0, count - kept), count)
+    ]
+    written = metadata.model_copy(
+        update={
+            "snapshots": entries,
+            "snapshot_log": [
+                SnapshotLogEntry(snapshot_id=entry.snapshot_id, timestamp_ms=entry.timestamp_ms)
+                for entry in entries
+            ],
+            "metadata_log": log,
+            "refs": {"main": SnapshotRef(snapshot_id=ids[-1], snapshot_ref_type=SnapshotRefType.BRANCH)},
+            "current_snapshot_id": ids[-1],
+            "last_sequence_number": count,
+            "last_updated_ms": now_ms,
+        }
+    )
+    location = f"{folder}/{count + 1:05d}-{uuid.uuid4()}.metadata.json"
+    ToOutputFile.table_metadata(written, table.io.new_output(location))
+    with lake.catalog.engine.begin() as connection:
+        connection.execute(
+            update(IcebergTables)
+            .where(IcebergTables.table_name == table.name()[-1])
+            .values(metadata_location=location)
+        )
+
+
+def _write_manifests(
+    table: Table, files: Sequence[DataFile], sizes: Sequence[int], ids: Sequence[int]
+) -> list[ManifestFile]:
+    """:param sizes: newest first."""
+    manifests = []
+    first = 0
+    for count in reversed(sizes):
+        last = first + count
+        snapshot_id = ids[last - 1] if len(ids) == len(files) else ids[-1]
+        name = f"{uuid.uuid4()}-m0.avro"
+        output = table.io.new_output(table.location_provider().new_metadata_location(name))
+        with write_manifest(2, table.spec(), table.schema(), output, snapshot_id, "gzip") as writer:
+            for at in range(first, last):
+                number = at + 1 if len(ids) == len(files) else 1
+                writer.existing(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.EXISTING,
+                        snapshot_id=snapshot_id,
+                        sequence_number=number,
+                        file_sequence_number=number,
+                        data_file=files[at],
+                    )
+                )
+        manifest = writer.to_manifest_file()
+        manifest.sequence_number = last
+        manifests.append(manifest)
+        first = last
+    return list(reversed(manifests))
