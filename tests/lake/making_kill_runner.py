@@ -24,7 +24,7 @@ from storage_engine.lake.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import broken_receipts, list_stores, receipt_history, receipts
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
-from storage_engine.lake.writing import ready_to_write
+from storage_engine.lake.writing import mark_commits, ready_to_write
 from tests.retention.kill_runner import Moment, count_durable_operations, in_child, not_killed
 
 STEP = "lake"
@@ -87,8 +87,13 @@ def main(what: str, directory: Path, work: Path, most: int) -> None:
         if what == "take-over":
             shutil.copytree(work, directory, copy_function=shutil.copy2)
 
-    def do() -> object:
-        return make_lake(config) if what == "make" else ready_to_write(open_lake(config))
+    def do() -> None:
+        if what == "make":
+            make_lake(config)
+        else:
+            lake = open_lake(config)
+            ready_to_write(lake)
+            mark_commits(lake)
 
     prepare()
     _, before = in_child(lambda: as_left(config))
