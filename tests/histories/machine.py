@@ -19,6 +19,7 @@ from tests.histories.model import World
 
 NUMBER = st.integers(0, 5)
 KILL = st.one_of(st.none(), st.integers(0, 40), st.integers(0, 140))
+THEN = st.sampled_from(sorted(do.THEN))
 _LAKES = ("lake", "second", "other")
 _MEMORY = Path("/dev/shm")
 
@@ -126,21 +127,24 @@ class Histories(RuleBasedStateMachine):
     def follow_advice(self, kill: int | None) -> None:
         self.act(do.follow_advice, kill=kill)
 
-    @rule(what=st.sampled_from(sorted(do.TO_DIRECTORIES)), lake=NUMBER, other=NUMBER, kill=KILL)
-    def move_things(self, what: str, lake: int, other: int, kill: int | None) -> None:
+    @rule(what=st.sampled_from(sorted(do.TO_DIRECTORIES)), lake=NUMBER, other=NUMBER, kill=KILL, then=THEN)
+    def move_things(self, what: str, lake: int, other: int, kill: int | None, then: str) -> None:
         self.act(do.TO_DIRECTORIES[what], lake=lake, other=other, kill=kill)
+        self.act(do.THEN[then], store=0, lake=lake)
 
     @rule(lake=NUMBER)
     def back_up(self, lake: int) -> None:
         self.act(do.back_up, lake=lake)
 
-    @rule(number=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)))
-    def roll_back(self, number: int, databases: str) -> None:
-        self.act(do.roll_back, number=number, databases=databases)
+    @rule(lake=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)), then=THEN)
+    def roll_back(self, lake: int, databases: str, then: str) -> None:
+        self.act(do.roll_back, lake=lake, databases=databases)
+        self.act(do.THEN[then], store=0, lake=lake)
 
-    @rule(lake=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)))
-    def lose(self, lake: int, databases: str) -> None:
+    @rule(lake=NUMBER, databases=st.sampled_from(sorted(do.DATABASES)), then=THEN)
+    def lose(self, lake: int, databases: str, then: str) -> None:
         self.act(do.lose, lake=lake, databases=databases)
+        self.act(do.THEN[then], store=0, lake=lake)
 
     @rule(what=st.sampled_from(sorted(do.TO_STORES)), store=NUMBER, lake=NUMBER, kill=KILL)
     def decide(self, what: str, store: int, lake: int, kill: int | None) -> None:

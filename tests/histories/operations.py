@@ -334,14 +334,12 @@ def back_up(world: World, lake: Lake) -> None:
     world.backups.append(Backup(lake, directory, names))
 
 
-def roll_back(world: World, number: int, databases: str) -> None:
-    """Put catalog, journal or both back as they were."""
-    backup = pick([one for one in world.backups if one.lake.path == one.lake.home], number)
-    if backup is None:
-        return
+def roll_back(world: World, lake: Lake, databases: str) -> None:
+    """Put a lake's catalog, journal or both back as they were when they were kept last."""
+    kept = [one for one in world.backups if one.lake is lake]
     for name in DATABASES[databases]:
-        if name in backup.names:
-            world.verb("copy-database", f"{backup.directory}/{name}", f"{backup.lake.path}/{name}")
+        if kept and name in kept[-1].names:
+            world.verb("copy-database", f"{kept[-1].directory}/{name}", f"{lake.path}/{name}")
 
 
 def lose(world: World, lake: Lake, databases: str) -> None:
@@ -460,3 +458,11 @@ TO_STORES: dict[str, Callable[..., object]] = {
     "lose stamp": lambda world, store, lake, kill: lose_stamp(world, store),
 }
 """What a person decides about a store, and what happens to it."""
+
+THEN: dict[str, Callable[..., object]] = {
+    "": lambda world, store, lake: None,
+    "clean": lambda world, store, lake: (seal(world, store, 1), clean(world, store, lake)),
+    "mend": lambda world, store, lake: (seal(world, store, 1), clean_with_mending(world, store, lake, None)),
+    "gc": lambda world, store, lake: collect_garbage(world, lake, days=3, kill=None),
+}
+"""What comes next, most of all, after something happened to a lake."""
