@@ -12,6 +12,7 @@ import pytest
 
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
+from storage_engine.retention.stamp import DIRECTORY
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store
 from tests.services.command_line import Outcome, run_command
@@ -39,12 +40,12 @@ def cli() -> Cli:
 
 @pytest.fixture(scope="session")
 def files() -> Files:
-    """Files, and every file below directories: size, mtime and SHA-256 by path."""
+    """Files, and every file below directories but our own stamp's: size, mtime and SHA-256 by path."""
 
     def look(*paths: Path) -> dict[str, tuple[int, int, str]]:
         found = {}
         for path in (below for given in paths for below in (given, *sorted(given.rglob("*")))):
-            if path.is_file():
+            if path.is_file() and path.parent.name != DIRECTORY:
                 stat = path.stat()
                 found[str(path)] = (stat.st_size, stat.st_mtime_ns, file_sha256(path))
         return found
