@@ -75,7 +75,7 @@ def archive(
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
-    The store is only read. A segment that is archived already is left alone.
+    Of the store only our stamp is written. A segment that is archived already is left alone.
     """
     managed = managed_store(
         store,
