@@ -21,6 +21,7 @@ from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.preview import preview
+from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
@@ -55,7 +56,7 @@ def content(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.parent.name != DIRECTORY
     }
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError, RunStateError
+from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, RunStateError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
@@ -27,6 +27,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status, ValidationResult, Where
 from storage_engine.quality.validate import DATA_DOCS, validate_store
 from storage_engine.retention import steps
+from storage_engine.retention.adopting import stamp
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_files import DATA_DOCS_DIRECTORY
@@ -486,6 +487,9 @@ def test_what_the_journal_says_was_deleted_is_missed(case: Case) -> None:
     """The lake forgets everything: what was released is lost, though no gap shows in the store."""
     lake = open_lake(case.store.lake)
     lake.segments().delete("base_offset >= 0")
+    with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
+        case.validate(None)
+    stamp(case.store, "ann", "nothing of it can be brought back")
     result = case.validate(None)
     assert places(result)[0] == (0, Where.LOST, Status.FAILURE)
     assert "ExpectNoLostRanges" in failed(result)
