@@ -159,7 +159,7 @@ def _locations(config: LakeConfig) -> dict[str, str]:
 
 def _lake_id(catalog: Catalog, namespace: str) -> str:
     """Return the new lake's UUID: that with which its namespace was made, by whoever made it first."""
-    made = {"exists": "true", LAKE_ID_PROPERTY: str(uuid.uuid4())}
+    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace(namespace, made)
     found = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
