@@ -11,7 +11,7 @@ from storage_engine.lake.catalog import Lake, connect
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import Collection, collect
-from storage_engine.lake.identity import MARK_NAME
+from storage_engine.lake.identity import lake_id_of, mark_of, put_mark
 from storage_engine.lake.receipts import broken_receipts, list_stores, receipts
 from storage_engine.lake.restore import restore
 
@@ -53,10 +53,10 @@ def expire_snapshots(table: Table) -> None:
 
 
 def unchecked(config: LakeConfig) -> Lake:
-    """A lake that is opened without a look at whose it is, with no mark that would tell."""
+    """A lake that is opened without a look at whose it is, with marks that agree with its catalog."""
     lake = connect(config)
     for table in lake.tables():
-        (root_of(table) / MARK_NAME).unlink(missing_ok=True)
+        put_mark(table.io, table.location(), mark_of(table, lake_id_of(table) or "", lake.catalog_id))
     return lake
 
 

@@ -69,4 +69,5 @@ def old_release() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "mark_fault", lambda *_: "")
         patch.setattr("storage_engine.lake.commit.mark_commits", lambda _lake: None)
+        patch.setattr("storage_engine.lake.commit._is_up_to_date", lambda _lake, _table: True)
         yield

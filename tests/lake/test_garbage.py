@@ -191,7 +191,7 @@ def test_a_file_that_was_superseded_goes_once_no_snapshot_needs_it(
 def test_receipts_that_were_merged_into_another_file_go_and_one_whose_row_is_nowhere_else_stays(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipt_commit, "SMALL_FILES", 2)
+    monkeypatch.setattr(receipt_commit, "MERGED_FILES", 2)
     for path in segments:
         archive_all(lake, make_jobs(lake, path))
     merged = set((root_of(lake.segments()) / "data/store_id=store-1").iterdir())
