@@ -137,6 +137,7 @@ def test_gc_in_a_plain_copy_takes_nothing_of_the_original(
     archive: Archive,
     wanted: Callable[..., dict[str, bytes]],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     archive(lake, 0)
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
@@ -145,6 +146,7 @@ def test_gc_in_a_plain_copy_takes_nothing_of_the_original(
     with pytest.raises(LakeIdentityError, match="plain copy"):
         open_lake(config)
     copy = unchecked(config)
+    monkeypatch.setattr("storage_engine.lake.writing.check_identity", lambda *_: None)
     assert root_of(copy.messages()) == root_of(lake.messages())
     archive(copy, *runs_in_copy, store_id="store-2")
     assert collected(copy, delete=True).taken == ()
