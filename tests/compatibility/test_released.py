@@ -125,9 +125,12 @@ class TestTakeover:
         released.cli(*words, "--budget", 1)
         done(*words)
         before = state.files()
-        for command in (words, ("verify", "--lake", state.lake), ("gc", "--lake", state.lake, "--delete")):
+        # The journal beside the lake is of a later version, too, and is opened first where one is needed.
+        for command in (words, ("verify", "--lake", state.lake)):
             refused = released.cli(*command, exit_code=2)
-            assert "Use the release of storage-engine that made it, or a later one" in refused.err
+            assert "Use the release of storage-engine that" in refused.err
+        collected = released.cli("gc", "--lake", state.lake, "--delete", exit_code=2)
+        assert "Use the release of storage-engine that made it, or a later one" in collected.err
         assert state.files() == before
 
     def test_a_store_whose_journal_is_lost_is_known_by_its_lake(
