@@ -28,7 +28,6 @@ from storage_engine.lake.identity import (
     check_below_warehouse,
     check_containment,
     check_mark,
-    copy_of,
     lake_id_of,
 )
 from storage_engine.lake.place import check_catalog_file, make_advice
@@ -196,8 +195,3 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
     for table in (messages, segments):
         check_containment(lake.config, table)
         check_mark(table, lake_id, lake.catalog_id)
-
-
-def is_copy(lake: Lake) -> bool:
-    """Whether a lake is a copy that nobody has promoted: it is read, and nothing else."""
-    return copy_of(lake.segments()) is not None
