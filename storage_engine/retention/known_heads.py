@@ -6,9 +6,8 @@ fork the chain of receipts, and what it proves is not all that was proven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyiceberg.table import Table
 
@@ -16,6 +15,7 @@ from storage_engine.exceptions import LakeIdentityError, ReceiptError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import EMPTY_CHAIN, ChainHead, check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
+from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.stamp import LakeHead, read_stamp
 
@@ -104,14 +104,7 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     """
     stamp = read_stamp(record.real_path)
     last: dict[tuple[str, str], list[LakeHead]] = {}
-    for payload in _since_reset(journal, record.store_id):
-        head = LakeHead(
-            payload.get("lake_id", ""),
-            payload["lake"],
-            payload["receipt_sequence"],
-            payload["receipt_hash"],
-            payload.get("place", ""),
-        )
+    for head in _journalled(journal, record.store_id):
         heads = last.setdefault((head.lake_id, head.location), [head])
         if head.sequence > heads[0].sequence:
             heads[:] = [head]
@@ -124,15 +117,26 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     return KnownHeads((*known, *stamped), frozenset(journalled))
 
 
-def _since_reset(journal: Journal, store_id: str) -> list[Mapping[str, Any]]:
-    resets = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
-    since = max((event.event_id for event in resets if event.payload.get(RESET)), default=0)
-    return [
-        event.payload
-        for step in (Step.ARCHIVE, Step.SEALED)
-        for event in journal.store_events(store_id, step, Phase.RESULT)
-        if "receipt_sequence" in event.payload and event.event_id > since
-    ]
+def _journalled(journal: Journal, store_id: str) -> Iterator[LakeHead]:
+    """What a person's last decision kept, and what was recorded since."""
+    stamps = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
+    reset = max(
+        (event for event in stamps if event.payload.get(RESET)), key=lambda event: event.event_id, default=None
+    )
+    if reset is not None:
+        yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
+    since = reset.event_id if reset is not None else 0
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.store_events(store_id, step, Phase.RESULT):
+            said = event.payload
+            if "receipt_sequence" in said and event.event_id > since:
+                yield LakeHead(
+                    said.get("lake_id", ""),
+                    said["lake"],
+                    said["receipt_sequence"],
+                    said["receipt_hash"],
+                    said.get("place", ""),
+                )
 
 
 def _sequence(head: ChainHead) -> int:

@@ -13,7 +13,7 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 from tests.services.command_line import run_command
 from tests.services.released import Kill, Released
-from tests.services.released_state import MIB, RUN, State, expired
+from tests.services.released_state import MIB, RUN, State, expired, leases_run_out
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +81,7 @@ def live(tmp_path: Path, name_server_port: int) -> Iterator[Live]:
 
 def test_a_hold_that_was_half_made_is_ended(live: Live, released: Released) -> None:
     released.killed_cli(HALF_HELD, *live.words("hold"))
+    leases_run_out(live.state)
     assert not live.is_as_before()
     live.run("unmanage")
     assert live.is_as_before()
@@ -91,9 +92,10 @@ def test_a_held_stores_run_is_finished_and_its_hold_renewed_and_ended(
     live: Live, released: Released, tmp_path: Path
 ) -> None:
     released.cli(*live.words("hold"))
-    held = live.run("inspect")["hold"]
+    held = released.cli(*live.words("inspect")).json["hold"]
     assert (held["held"], held["fence_offset"]) == (True, 0)
     released.killed_cli(HALF_RELEASED, *live.words(*CLEAN))
+    leases_run_out(live.state)
     assert live.state.there[0] == 2 * MIB
     assert live.state.lost(tmp_path / "after-the-kill") == []
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
 from storage_engine.model.hold import DisturbanceKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
+from storage_engine.retention.adopting import adopt, stamp
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import TendResult, tend
 from storage_engine.retention.watching import watch
@@ -207,6 +207,9 @@ def broker_on_a_wiped_store(watched: Watched) -> None:
     create_topic(watched.log.broker.client)
     log = LiveLog(watched.log.broker)
     log.fill(2)
+    with pytest.raises(StoreIdentityError, match="found no stamp"):
+        watched.alarms()
+    stamp(watched.store, "a test", "the disk was wiped, and is this store's still")
     assert "adopt" in only(DisturbanceKind.BROKER_REPLACED, watched.alarms())
     before = log.mtimes()
     tended = watched.tend()

@@ -239,6 +239,7 @@ def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Mak
     written = stamp(store, "ann", "the first lake was put back")
     assert {head.lake_id for head in written.lakes} == {asked_id, "stamped-lake", "journalled-lake"}
     assert set(stamp(store, "ann", "once more").lakes) == set(written.lakes)
+    stamp_path(store.real_root).unlink()
     assert {stamped, journalled} < set(known_heads(journal, record).heads)
 
 
