@@ -120,9 +120,8 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
 def _journalled(journal: Journal, store_id: str) -> Iterator[LakeHead]:
     """What a person's last decision kept, and what was recorded since."""
     stamps = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
-    reset = max(
-        (event for event in stamps if event.payload.get(RESET)), key=lambda event: event.event_id, default=None
-    )
+    resets = [event for event in stamps if event.payload.get(RESET)]
+    reset = max(resets, key=lambda event: event.event_id, default=None)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
     since = reset.event_id if reset is not None else 0

@@ -25,6 +25,7 @@ from storage_engine.lake.codecs import codec_for
 from tests.histories import broker
 from tests.histories.children import in_child
 from tests.histories.machine import Histories, tally
+from tests.histories.mutants import MUTANTS, found_in
 from tests.histories.verbs import VERBS, print_held
 
 _LEFT_OUT = ("storage_engine.quality", "great_expectations")
@@ -41,8 +42,22 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=14, help="operations of a history, at most")
     parser.add_argument("--failures", type=int, default=1, help="go on until so many were found")
+    parser.add_argument("--check", action="store_true", help="show what is found with protections taken out")
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
-    return _many(parser.parse_args(words))
+    options = parser.parse_args(words)
+    warm_up()
+    return _check_mutants() if options.check else _many(options)
+
+
+def _check_mutants() -> int:
+    """Show that a history without one of the protections loses something, and none with it."""
+    wrong = 0
+    for name, mutant in MUTANTS.items():
+        for taken_out in (False, True):
+            found = found_in(mutant, taken_out=taken_out)
+            wrong += bool(found) is not taken_out
+            _say(f"{name if taken_out else 'the same history as it is'}: {found or 'nothing is lost'}")
+    return 1 if wrong else 0
 
 
 def _one(words: list[str]) -> int:
@@ -62,7 +77,6 @@ def _one(words: list[str]) -> int:
 
 def _many(options: argparse.Namespace) -> int:
     begun = time.monotonic()
-    warm_up()
     number, failures = 0, 0
     tally.deadline = deadline = begun + options.seconds
     while failures < options.failures and time.monotonic() < deadline:
