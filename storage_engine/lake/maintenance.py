@@ -27,7 +27,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.chain import ChainHead, check_chain, check_links
-from storage_engine.lake.commit import Step, commit_steps
+from storage_engine.lake.commit_steps import Step, commit_steps
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.garbage import Collection, collect
 from storage_engine.lake.manifest_ranges import write_ranges

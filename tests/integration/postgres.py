@@ -56,6 +56,27 @@ class Postgres:
             self.server.kill()
             self.server = None
 
+    def dump(self) -> bytes:
+        """What pg_dump writes of the database: SQL that replaces all that is there."""
+        return self._client("pg_dump", "--clean", "--if-exists")
+
+    def put_back(self, dump: bytes) -> None:
+        """Restore what :meth:`dump` returned, of this server or another."""
+        self._client("psql", "--quiet", "--set=ON_ERROR_STOP=1", stdin=dump)
+
+    def _client(self, name: str, *options: str, stdin: bytes = b"") -> bytes:
+        where = ["--host=127.0.0.1", f"--port={self.port}", f"--username={USER}", "--dbname=postgres"]
+        ran = subprocess.run(
+            [_program(name), *where, *options],
+            env={**os.environ, "PGPASSWORD": PASSWORD},
+            input=stdin,
+            capture_output=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise ServerError(f"{name}: {ran.stderr.decode()}")
+        return ran.stdout
+
     def _answers(self) -> bool:
         try:
             with psycopg.connect(self.uri.replace("+psycopg", ""), connect_timeout=2):

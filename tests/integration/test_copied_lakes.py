@@ -128,6 +128,28 @@ def test_a_lost_database_is_rebuilt_from_the_bucket(
             open_lake(config)
 
 
+def test_a_dump_is_no_catalog_elsewhere_and_an_older_one_here_is_rebuilt(
+    config: LakeConfig, database: Postgres, store_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = store_copy("clean-stop")
+    make_lake(config)
+    archive(config, root, 0, 1)
+    yesterday = database.dump()
+    archive(config, root, 1, 2)
+    with postgres() as staging:
+        staging.put_back(database.dump())
+        with pytest.raises(LakeIdentityError, match="this catalog is a copy, or the catalog was moved"):
+            open_lake(config.with_properties({"uri": staging.uri}))
+    check(config, root, 2, tmp_path)
+    database.put_back(yesterday)
+    with pytest.raises(LakeIdentityError, match="put back from an older copy"):
+        archive(config, root, 2, 3)
+    rebuild(config, unseen, {})
+    check(config, root, 2, tmp_path)
+    archive(config, root, 2, 3)
+    check(config, root, 3, tmp_path)
+
+
 def test_a_schema_that_comes_first_later_makes_no_other_catalog(database: Postgres, tmp_path: Path) -> None:
     properties = {
         "type": "sql",

@@ -68,6 +68,6 @@ def old_release() -> Iterator[None]:
     """A release that knows of no marks: it goes on over an older catalog and writes none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "mark_fault", lambda *_: "")
-        patch.setattr("storage_engine.lake.commit.mark_commits", lambda _lake: None)
-        patch.setattr("storage_engine.lake.commit._is_up_to_date", lambda _lake, _table: True)
+        patch.setattr("storage_engine.lake.commit_steps.mark_commits", lambda _lake: None)
+        patch.setattr("storage_engine.lake.commit_steps._is_up_to_date", lambda _lake, _table: True)
         yield

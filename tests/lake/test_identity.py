@@ -19,7 +19,7 @@ from storage_engine.exceptions import (
     LakeMissingError,
     LakeUnavailableError,
 )
-from storage_engine.lake import commit
+from storage_engine.lake import commit_steps
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
@@ -301,7 +301,7 @@ class TestMarks:
 
         before = [path.read_bytes() for path in marks(archived)]
         with monkeypatch.context() as patched:
-            patched.setattr(commit, "mark_commits", die)
+            patched.setattr(commit_steps, "mark_commits", die)
             with pytest.raises(KeyboardInterrupt):
                 archive_all(archived, make_jobs(archived, segments[1]))
         assert [path.read_bytes() for path in marks(archived)] == before
@@ -348,7 +348,6 @@ from pathlib import Path
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.commit import commit_steps
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, path = sys.argv[1:]
