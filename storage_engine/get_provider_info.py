@@ -160,7 +160,10 @@ def _connection_type() -> dict[str, Any]:
                 "Host name or machine id of the only host that may look at the store; * where every host "
                 "mounts the same disk; empty: the host on which it was first seen.",
             ),
-            "spark_conn_id": _text("Spark connection", "Connection that Spark jobs are submitted with."),
+            "spark_conn_id": _text(
+                "Spark connection",
+                "Connection that Spark jobs are submitted with; empty: the tasks archive by themselves.",
+            ),
         },
     }
 

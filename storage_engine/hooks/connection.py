@@ -21,7 +21,6 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.managed_store import ManagedStore
 
-DEFAULT_SPARK_CONNECTION = "spark_default"
 _CATALOG_NAME = "storage_engine"
 
 
@@ -89,9 +88,9 @@ def store_queue(extra: Mapping[str, Any]) -> str | None:
     return str(extra.get("queue") or "").strip() or None
 
 
-def spark_connection(extra: Mapping[str, Any]) -> str:
-    """The connection that a store's Spark jobs are submitted with."""
-    return str(extra.get("spark_conn_id") or DEFAULT_SPARK_CONNECTION)
+def spark_connection(extra: Mapping[str, Any]) -> str | None:
+    """The connection that a store's Spark jobs are submitted with; None: its tasks do their work."""
+    return str(extra.get("spark_conn_id") or "").strip() or None
 
 
 def lake_names(lakes: Sequence[LakeConfig]) -> tuple[str, ...]:

@@ -75,8 +75,8 @@ class StorageEngineHook(BaseHook):
         return store
 
     @cached_property
-    def spark_conn_id(self) -> str:
-        """The connection that this store's Spark jobs are submitted with."""
+    def spark_conn_id(self) -> str | None:
+        """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
         return spark_connection(self.connection.extra_dejson)
 
     @cached_property

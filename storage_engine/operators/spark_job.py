@@ -13,6 +13,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 class StoreSparkOperator(SparkSubmitOperator):
     """Submits one of our jobs for a store: request in, result out, each a file.
 
-    The Spark connection is the one that the store's connection names. The files lie below the store's
+    The Spark connection is the one that the store's connection names; where it names none, the task itself
+    does what the job would, and no Spark starts. The files lie below the store's
     report directory and are gone when the job has ended, or swept at the next one's start if this process is
     killed. Credentials are in none of them: the driver inherits them in its environment, so it has to run
     where spark-submit does (deploy mode client).
@@ -84,8 +86,14 @@ class StoreSparkOperator(SparkSubmitOperator):
     def _prepare(self, request: Path, result: Path) -> None:
         from storage_engine.spark.session import spark_environment, spark_settings
 
-        self._conn_id = self.store_hook.spark_conn_id
-        master = _master(self._conn_id)
+        conn_id = self.store_hook.spark_conn_id
+        if conn_id is None:
+            raise BadInputError(
+                f"connection {self.storage_engine_conn_id}: expected a Spark connection in the field "
+                "spark_conn_id, found none, so no job can be submitted. Name one."
+            )
+        self._conn_id = conn_id
+        master = _master(conn_id)
         variables = spark_environment(master)
         # spark-submit comes with this interpreter, whatever PATH the worker was started with.
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
@@ -129,7 +137,8 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
     where the release looks for them under ``lag_policy`` block.
 
     :param spark_above_positions: Spark is started for more groups' positions in queues than these; fewer
-        are computed in this task, in less time than Spark takes to start.
+        are computed in this task, in less time than Spark takes to start. So are all of them where the
+        store's connection names no Spark connection.
     """
 
     entry_point = "consumer_lag.py"
@@ -163,7 +172,8 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             plan_base_offsets=asked.base_offsets,
             now_ms=asked.decided_at_ms,
         )
-        result = lag_without_spark(request, self.spark_above_positions)
+        most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions
+        result = lag_without_spark(request, most)
         if result is None:
             result = self.submit(context, request, ConsumerLagResult)
         record_lag(store, key, result.summary, result.at_risk)
@@ -182,18 +192,28 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
 
 
 class _ArchivingOperator(StoreSparkOperator):
-    """Archives segments with Spark: copy, proof, one commit. Without any, no Spark is started."""
+    """Archives segments: copy, proof, one commit; with Spark where the store has a connection for it."""
 
     entry_point = "archive_segments.py"
 
-    def _on_spark(self, context: Context) -> Callable[[Sequence[SegmentJob]], tuple[Receipt, ...]]:
+    def _archive_with(self, context: Context) -> Callable[[Sequence[SegmentJob]], tuple[Receipt, ...]]:
+        from storage_engine.lake.archive import archive_all
+        from storage_engine.lake.catalog import open_lake
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
+
+        def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+            self.log.info(
+                "%s has no Spark connection (spark_conn_id): this task archives %d segments",
+                self.storage_engine_conn_id,
+                len(jobs),
+            )
+            return archive_all(open_lake(jobs[0].lake), jobs)
 
         def submit(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
             result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
             return result.receipts
 
-        return submit
+        return here if self.store_hook.spark_conn_id is None else submit
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
@@ -212,14 +232,14 @@ class _ArchivingOperator(StoreSparkOperator):
 class StorageEngineArchiveOperator(_ArchivingOperator):
     """Archives what the plan lets go and no lake has a proof of yet.
 
-    Without anything to archive no Spark is started. Where archiving fails, a person's waiver of the plan
+    Where archiving fails, a person's waiver of the plan
     does instead: then this task succeeds, and the release goes by the waiver.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from storage_engine.retention.steps import archive_planned
 
-        done = archive_planned(self.store, run_key(context), self._on_spark(context))
+        done = archive_planned(self.store, run_key(context), self._archive_with(context))
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
@@ -249,7 +269,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
         done = archive_sealed(
             self.store,
             run_key(context),
-            self._on_spark(context),
+            self._archive_with(context),
             budget_bytes=policy.archive_budget_bytes,
         )
         return self._tell(done)

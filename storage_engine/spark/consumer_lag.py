@@ -158,14 +158,15 @@ def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
     return LagInProcess(*prepare(request))
 
 
-def lag_without_spark(request: ConsumerLagRequest, most_positions: int) -> ConsumerLagResult | None:
+def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -> ConsumerLagResult | None:
     """What the job computes and writes, computed and written here: no Spark has to start.
 
-    :param most_positions: of groups in queues; for more than these, None: they are Spark's to compute.
+    :param most_positions: of groups in queues; more than these are Spark's to compute. None: there is none.
+    :return: None where it is Spark's.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     context, positions = prepare(request)
-    if positions.num_rows > most_positions:
+    if most_positions is not None and positions.num_rows > most_positions:
         return None
     with new_lag_table(request.table_path) as directory:
         table = queue_lags(context, positions)

@@ -88,8 +88,14 @@ def archived(directory: Path) -> list[int]:
     return sorted(row.base_offset for row in receipts(lake, store.store_id))
 
 
-def test_retention_archives_proves_and_deletes_what_has_expired(store_connection: Any, run: Any) -> None:
-    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+@pytest.mark.parametrize("spark", [None, "spark_default"])
+def test_retention_archives_proves_and_deletes_what_has_expired(
+    spark: str | None, store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if spark is None:
+        # No Spark can be started.
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
+    store = store_connection(STORE, extra={"spark_conn_id": spark}, deleteWhen=ALL_HOURS)
     old = age(store.root, 3)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
@@ -234,7 +240,8 @@ def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any
 def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_spark(
     store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20}
+    spark = {"spark_conn_id": "spark_default"}
+    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20, **spark}
     store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 0)
     state, tasks = run("storage_retention.py")

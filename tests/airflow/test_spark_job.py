@@ -38,7 +38,9 @@ def test_a_killed_task_leaves_no_credentials_on_disk(
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark-submit"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
     properties = {"type": "rest", "uri": "http://127.0.0.1:1", "s3.secret-access-key": SECRET}
-    store = store_connection(extra={"lake_directory": "", "lake_properties": properties})
+    store = store_connection(
+        extra={"lake_directory": "", "lake_properties": properties, "spark_conn_id": "spark_default"}
+    )
 
     task = subprocess.Popen(
         [sys.executable, "-c", SUBMIT], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
