@@ -47,8 +47,10 @@ from storage_engine.lake.pace import pace_at
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.settling import settle
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
@@ -165,6 +167,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
     :raises StoreNotFoundError: the segment file can't be seen from this host.
     :raises ProofError: the file changed, or what was read back from the lake is not the file.
+    :raises ChangedUnderUsError: somebody writes to the file again and again.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
@@ -188,7 +191,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
                 write_data_file(job, codec, data, sink)
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
-        _check_facts(job, "while it was archived")
+        with _source_errors(job):
+            _check_facts(job, FileFacts.of(job.path), "while it was archived")
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -267,6 +271,7 @@ def _prove(
         manifest_facts=manifest_facts,
         store_name=job.store_name,
         store_host=job.store_host,
+        evidence=SETTLED,
     )
 
 
@@ -285,8 +290,10 @@ def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, fou
 
 
 def _read_source(job: SegmentJob) -> tuple[memoryview, str]:
-    """The whole file and its SHA-256; its facts must be the job's before it is read, and after the proof."""
-    _check_facts(job, "since it was chosen")
+    """Read the whole file and return it with its SHA-256. Its facts must be the job's before it is read, when
+    every later write has to change them, and after the proof."""
+    with _source_errors(job):
+        _check_facts(job, settle(job.path), "since it was chosen")
     data = _source_memory(job.facts.size_bytes)
     digest = hashlib.sha256()
     done = 0
@@ -327,11 +334,10 @@ def _window_memory() -> WindowMemory:
     return memory
 
 
-def _check_facts(job: SegmentJob, when: str) -> None:
-    with _source_errors(job):
-        found = FileFacts.of(job.path)
+def _check_facts(job: SegmentJob, found: FileFacts, when: str) -> None:
     # A disk mounted on several hosts is another device on each.
-    if replace(found, device=job.facts.device) != job.facts:
+    found = replace(found, device=job.facts.device)
+    if found != job.facts and not read_own_acts(job.store_root).same_file(found, job.facts):
         raise ProofError(
             f"{job.path}: expected {job.facts}, found {found}: the file changed {when}. Nothing was "
             "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed "
