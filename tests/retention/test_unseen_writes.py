@@ -20,6 +20,7 @@ from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, St
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.store import FileFacts
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
@@ -27,7 +28,7 @@ from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.broker import unlink_unchanged
 from storage_engine.same_bytes.own_acts import own_acts
-from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
 from tests.rounds import ALL
 from tests.services.file_systems import KINDS, mounted
@@ -149,6 +150,13 @@ def test_where_times_tell_a_proven_segment_is_not_read_again(planned: ManagedSto
     archive(planned)
     (release,) = steps.release(planned, "r").deleted
     assert release.passage_detail == "as it was when its copy was proven"
+
+
+def test_a_file_system_is_not_asked_where_nothing_goes(planned: ManagedStore) -> None:
+    archive(planned)
+    os.utime(first(planned))
+    assert steps.release(planned, "r").deleted == ()
+    assert not (Path(planned.root) / DIRECTORY / NAME).exists()
 
 
 def test_what_another_process_may_write_to_by_another_name_is_compared(

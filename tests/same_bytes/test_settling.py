@@ -13,6 +13,8 @@ from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.settling import settle, until_distinct_seconds
 from storage_engine.same_bytes.trusted_times import times_are_trusted
+from tests.rounds import ALL
+from tests.services.file_systems import KINDS, mounted
 
 SECOND_NS = 10**9
 
@@ -20,7 +22,17 @@ SECOND_NS = 10**9
 def test_each_write_to_a_settled_file_shows(tmp_path: Path) -> None:
     if not times_are_trusted(tmp_path, tmp_path):
         pytest.skip("no write through a mapping shows on the file system of the temporary directory")
-    path = tmp_path / "segment"
+    check_each_write_shows(tmp_path / "segment")
+
+
+@pytest.mark.skipif(not ALL, reason="make test-all mounts file systems")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "overlay-volatile"])
+def test_each_write_shows_on_each_file_system(kind: str, tmp_path: Path) -> None:
+    with mounted(kind, tmp_path) as mount:
+        check_each_write_shows(mount / "segment")
+
+
+def check_each_write_shows(path: Path) -> None:
     path.write_bytes(b"x" * 8192)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         mapping[0] = 1

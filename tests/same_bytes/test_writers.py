@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.writers import mapped_for_writing
+from tests.rounds import ALL
 
 MAP = (
     "import mmap, sys\n"
@@ -22,8 +23,8 @@ MAP = (
 
 
 @contextmanager
-def mapping_process(path: Path, access: str = "ACCESS_WRITE") -> Iterator[int]:
-    command = [sys.executable, "-c", MAP, str(path), access]
+def mapping_process(path: Path, access: str = "ACCESS_WRITE", through: Sequence[str] = ()) -> Iterator[int]:
+    command = [*through, sys.executable, "-c", MAP, str(path), access]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"mapped\n"
@@ -49,6 +50,18 @@ def test_a_writer_is_found_whatever_name_it_came_by(segment: Path, tmp_path: Pat
     other_name.parent.mkdir()
     os.link(segment, other_name)
     with mapping_process(other_name) as pid:
+        assert mapped_for_writing([FileFacts.of(segment)]) == {str(segment): pid}
+
+
+@pytest.mark.skipif(not ALL, reason="make test-all mounts file systems")
+def test_a_writer_is_found_in_another_mount_namespace(segment: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    bind = ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh"]
+    command = [*bind, str(tmp_path), str(elsewhere)]
+    if os.geteuid() != 0 or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("no bind mounts in a namespace of their own here")
+    with mapping_process(elsewhere / segment.name, through=command) as pid:
         assert mapped_for_writing([FileFacts.of(segment)]) == {str(segment): pid}
 
 
