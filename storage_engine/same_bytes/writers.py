@@ -7,6 +7,7 @@ btrfs and overlays have another one in ``maps`` than in ``stat``. One file too m
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Final
 from storage_engine.model.store import FileFacts
 
 _PROC: Final = Path("/proc")
+_WRITABLE: Final = re.compile(rb"^\S+ .w.s \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)
+"""Inode and path of a mapping that is writable and shared (proc_pid_maps(5))."""
 
 
 def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] = ()) -> dict[str, int]:
@@ -22,7 +25,7 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
 
     :param except_pids: processes that may.
     """
-    wanted = list(files)
+    wanted = tuple(files)
     by_inode: dict[int, list[str]] = {}
     for file in wanted:
         by_inode.setdefault(file.inode, []).append(file.path)
@@ -31,9 +34,9 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
     for pid in _other_processes(except_pids):
         # It ended, or we may not look into it.
         with suppress(OSError):
-            maps = (_PROC / str(pid) / "maps").read_bytes().decode(errors="surrogateescape")
-            for inode, path in _writable(maps):
-                for name in (*by_inode.get(inode, ()), *filter(None, (by_path.get(path),))):
+            maps = (_PROC / str(pid) / "maps").read_bytes()
+            for inode, path in _WRITABLE.findall(maps):
+                for name in (*by_inode.get(int(inode), ()), *filter(None, (by_path.get(os.fsdecode(path)),))):
                     found.setdefault(name, pid)
     return found
 
@@ -42,11 +45,3 @@ def _other_processes(except_pids: Collection[int]) -> Iterator[int]:
     with suppress(OSError):
         pids = (int(path.name) for path in _PROC.iterdir() if path.name.isdecimal())
         yield from (pid for pid in pids if pid not in except_pids)
-
-
-def _writable(maps: str) -> Iterator[tuple[int, str]]:
-    """Yield inode and path of each mapping that is writable and shared (proc_pid_maps(5): ``rw-s``)."""
-    for line in maps.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1][1] == "w" and fields[1][3] == "s":
-            yield int(fields[4]), fields[5]
