@@ -213,7 +213,7 @@ def test_what_we_did_ourselves_is_no_change(
     if when == "chosen":
         act_on(planned, link)
     if when == "read":
-        monkeypatch.setattr("storage_engine.lake.archive.FileFacts.of", act_before_the_last_look)
+        monkeypatch.setattr("storage_engine.lake.source_file.FileFacts.of", act_before_the_last_look)
     assert steps.archive(planned, "r", jobs)
     if when == "archived":
         act_on(planned, link)
