@@ -39,6 +39,7 @@ _WAIT_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.002
 _MOST_TIMES: Final = 200
 """Kept of a file, the last ones: a hold that is renewed each minute for hours must not grow its record."""
+_LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 """How finely file systems keep times."""
 
@@ -110,7 +111,7 @@ class Acting:
         :param other_name: that the act gives the file.
         :raises FileNotFoundError: there is no such file.
         """
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(path, _LOOK)
         try:
             before = os.fstat(fd)
             yield
