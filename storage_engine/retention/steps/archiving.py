@@ -243,10 +243,14 @@ def _jobs(
 
 
 def _settled(segment: Segment) -> Segment:
-    """Return the segment with facts that each later write to its file changes."""
-    # Where it can't be flushed here, whoever archives it says why.
+    """Return the segment with facts that each later write to its file changes.
+
+    Where another file lies there, or it can't be flushed here, whoever archives it says so.
+    """
     with suppress(OSError):
-        return replace(segment, facts=settle(segment.facts.path))
+        facts = settle(segment.facts.path)
+        if (facts.inode, facts.size_bytes) == (segment.facts.inode, segment.facts.size_bytes):
+            return replace(segment, facts=facts)
     return segment
 
 
