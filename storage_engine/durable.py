@@ -30,6 +30,7 @@ _YOUNG_SECONDS = 10
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ANY_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -106,38 +107,71 @@ def create_empty(path: str | os.PathLike[str]) -> None:
         fsync_path(Path(path).parent)
 
 
+def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: bool = True) -> int:
+    """Open a file for processes to lock, for reading and writing; a missing one is created.
+
+    Whoever can open a file can lock it. So only those can who may write its directory, whatever the umask.
+
+    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
+    :param ours: nobody else makes this file: one that is there gets its mode and owner, too.
+    :raises OSError: it can't be opened, is a symbolic link, or no regular file.
+    """
+    parent = _parent(path, dir_fd)
+    try:
+        fd, settles = os.open(path, _NEW_FILE, 0o600, dir_fd=dir_fd), True
+    except FileExistsError:
+        fd, settles = os.open(path, _LOCK_FILE, dir_fd=dir_fd), ours
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if settles:
+        writers = parent.st_mode & 0o022
+        _settle(fd, 0o600 | writers | writers << 1, parent)
+    return fd
+
+
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
     """A hidden file name made of another, which nobody can foresee."""
     return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[BinaryIO]:
+def replacing(
+    path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False
+) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` atomically and durably, when the block ends well.
 
+    :param dir_fd: of the directory that ``path``, then a mere name, is in.
     :param shared: as for :func:`create`.
     """
     path = Path(path)
     temporary = path.with_name(temporary_name(path.name))
     try:
         # Buffered: an unbuffered file may take less than it is given.
-        with create(temporary, shared=shared) as raw, io.BufferedWriter(raw) as file:
+        with create(temporary, dir_fd=dir_fd, shared=shared) as raw, io.BufferedWriter(raw) as file:
             yield file
             file.flush()
             os.fsync(raw.fileno())
-        temporary.replace(path)
+        os.replace(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)  # no dir_fd there
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=dir_fd)
         raise
-    fsync_path(path.parent)
+    if dir_fd is None:
+        fsync_path(path.parent)
+    else:
+        os.fsync(dir_fd)
 
 
-def write_file(path: str | os.PathLike[str], data: bytes, *, shared: bool = False) -> None:
+def write_file(
+    path: str | os.PathLike[str], data: bytes, *, dir_fd: int | None = None, shared: bool = False
+) -> None:
     """Replace a file's content atomically: temporary file, fsync, rename, directory fsync.
 
+    :param dir_fd: as for :func:`replacing`.
     :param shared: as for :func:`create`.
     """
-    with replacing(path, shared=shared) as file:
+    with replacing(path, dir_fd=dir_fd, shared=shared) as file:
         file.write(data)
 
 
@@ -230,13 +264,14 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
                     os.close(made)
 
 
-def unlink(path: str | os.PathLike[str]) -> bool:
+def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
     """Remove a file if it is there. The caller fsyncs the directory once for a batch.
 
+    :param dir_fd: of the directory that a relative path begins in; None: the working directory.
     :return: whether this call removed it.
     """
     try:
-        Path(path).unlink()
+        os.unlink(path, dir_fd=dir_fd)  # pathlib knows no dir_fd
     except FileNotFoundError:
         return False
     return True

@@ -70,7 +70,7 @@ class StoreBusyError(StorageEngineError):
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a held store isn't as it was a moment ago: somebody changes it. It was not deleted."""
+    """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted."""
 
 
 class StoreCrashedError(StorageEngineError):

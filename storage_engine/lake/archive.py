@@ -6,17 +6,12 @@ proven, but counts only once :func:`storage_engine.lake.commit.commit_segments` 
 
 from __future__ import annotations
 
-import hashlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +20,7 @@ from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
 from storage_engine.durable import create, fsync_path, make_dirs, unlink
-from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreNotFoundError
+from storage_engine.exceptions import LakeUnavailableError, ProofError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.commit import commit_segments
@@ -45,17 +40,15 @@ from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.manifest_entry import packed_facts
 from storage_engine.lake.pace import pace_at
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.source_file import facts_of_proven, read_source
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt, SegmentIdentity
+from storage_engine.model.store import Segment
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
 _THREADS = 2
-
-_BLOCK_BYTES = 1 << 20
-"""Read and hashed at a time, so that the hash finds it in the processor's caches."""
 
 _per_thread = threading.local()
 
@@ -164,12 +157,14 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     the earlier, it is written under a final name that no other attempt has.
 
     :raises StoreNotFoundError: the segment file can't be seen from this host.
-    :raises ProofError: the file changed, or what was read back from the lake is not the file.
+    :raises ProofError: the file was written to or replaced, or what was read back from the lake is not it.
+    :raises ChangedUnderUsError: somebody writes to the file again and again.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
     codec = codec_for(job.broker)
-    data, sha256 = _read_source(job)
+    source = read_source(job)
+    data, sha256 = source.data, source.sha256
     data_file = job.data_file(sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
     is_local = local_path(data_file) is not None
@@ -188,7 +183,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
                 write_data_file(job, codec, data, sink)
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
-        _check_facts(job, "while it was archived")
+        facts = facts_of_proven(job, source)
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -207,7 +202,12 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     except BaseException:
         _remove_staged(staged, data_file)
         raise
-    return proven
+    return replace(
+        proven,
+        # Where a hold has set another time, the one before it is the segment's.
+        source_mtime_ns=facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
+        source_ctime_ns=facts.ctime_ns,
+    )
 
 
 def _remove_staged(staged: str, data_file: str) -> None:
@@ -255,8 +255,7 @@ def _prove(
         source_path=job.path,
         source_device=job.facts.device,
         source_inode=job.facts.inode,
-        # Where a hold has set another time, this is no longer the file's, and a release hashes it again.
-        source_mtime_ns=job.facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
+        source_mtime_ns=job.facts.mtime_ns,
         source_ctime_ns=job.facts.ctime_ns,
         data_file=data_file,
         data_file_bytes=stored_bytes,
@@ -267,6 +266,7 @@ def _prove(
         manifest_facts=manifest_facts,
         store_name=job.store_name,
         store_host=job.store_host,
+        evidence=SETTLED,
     )
 
 
@@ -284,71 +284,12 @@ def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, fou
     )
 
 
-def _read_source(job: SegmentJob) -> tuple[memoryview, str]:
-    """The whole file and its SHA-256; its facts must be the job's before it is read, and after the proof."""
-    _check_facts(job, "since it was chosen")
-    data = _source_memory(job.facts.size_bytes)
-    digest = hashlib.sha256()
-    done = 0
-    pace = pace_at(job.bytes_per_second)
-    with _source_errors(job), Path(job.path).open("rb", buffering=0) as file:
-        inode = os.fstat(file.fileno()).st_ino
-        while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
-            digest.update(data[done : done + count])
-            done += count
-            pace.spend(count)
-        pace.forget(file.fileno())
-    if (done, inode) != (len(data), job.facts.inode):
-        raise ProofError(
-            f"{job.path}: expected {len(data)} bytes of inode {job.facts.inode}, read {done} of inode "
-            f"{inode}: the file was replaced or truncated meanwhile. Nothing was committed or deleted."
-        )
-    return data, digest.hexdigest()
-
-
-def _source_memory(size_bytes: int) -> memoryview:
-    """This thread's memory for a segment, which serves the next one too.
-
-    Fresh pages would have to be cleared by the kernel, which takes as long as reading the file.
-    """
-    memory: np.ndarray[Any, Any] | None = getattr(_per_thread, "memory", None)
-    if memory is None or len(memory) < size_bytes:
-        # The old goes before the new comes.
-        _per_thread.memory = memory = None
-        _per_thread.memory = memory = np.empty(size_bytes, dtype=np.uint8)
-    return memory[:size_bytes].data
-
-
 def _window_memory() -> WindowMemory:
     """This thread's memory for what is read back."""
     memory: WindowMemory | None = getattr(_per_thread, "windows", None)
     if memory is None:
         memory = _per_thread.windows = WindowMemory()
     return memory
-
-
-def _check_facts(job: SegmentJob, when: str) -> None:
-    with _source_errors(job):
-        found = FileFacts.of(job.path)
-    # A disk mounted on several hosts is another device on each.
-    if replace(found, device=job.facts.device) != job.facts:
-        raise ProofError(
-            f"{job.path}: expected {job.facts}, found {found}: the file changed {when}. Nothing was "
-            "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed "
-            "segment."
-        )
-
-
-@contextmanager
-def _source_errors(job: SegmentJob) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreNotFoundError(
-            f"{job.path}: expected a segment file that host {socket.gethostname()} can read: "
-            f"{error.strerror}. Work on a store runs where its disk is: use local[N] there, or mount the "
-            "store at the same path on every executor."
-        ) from error
 
 
 @contextmanager

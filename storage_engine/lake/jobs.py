@@ -98,6 +98,7 @@ class ProvenSegment:
     manifest_facts: bytes = field(repr=False)
     store_name: str | None = None
     store_host: str | None = None
+    evidence: str | None = None
 
     @property
     def identity(self) -> SegmentIdentity:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
+from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.same_bytes.own_acts import read_own_acts
 
 
 def local_spans(
@@ -27,34 +28,25 @@ def local_spans(
     :raises OSError: a segment to hash can't be read.
     """
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
+    acts = read_own_acts(snapshot.root)
     spans = []
     for log in snapshot.logs:
         for segment in log.segments:
             with suppress(FileNotFoundError):
                 receipt = newest.get((log.name, segment.base_offset))
-                spans.append(_local_span(log, segment, receipt, pending, hash_changed))
+                same = receipt is not None and acts.same_file(segment.facts, receipt.source_facts)
+                spans.append(_local_span(log, segment, receipt, same, pending, hash_changed))
     return tuple(spans)
-
-
-def unchanged(facts: FileFacts, receipt: Receipt) -> bool:
-    """Whether a file is, by device, inode, size, mtime and ctime, the one that was proven."""
-    return (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns, facts.ctime_ns) == (
-        receipt.source_device,
-        receipt.source_inode,
-        receipt.size_bytes,
-        receipt.source_mtime_ns,
-        receipt.source_ctime_ns,
-    )
 
 
 def _local_span(
     log: LogSnapshot,
     segment: Segment,
     receipt: Receipt | None,
+    same: bool,
     pending: frozenset[tuple[str, int]],
     hash_changed: bool,
 ) -> LocalSpan:
-    same = receipt is not None and unchanged(segment.facts, receipt)
     sha256 = sha256_of(segment.facts.path) if receipt is not None and not same and hash_changed else None
     return LocalSpan(
         log=log.name,

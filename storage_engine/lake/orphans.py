@@ -158,6 +158,7 @@ def prove_orphan(
         manifest_facts=facts,
         store_name=known.store_name if known else None,
         store_host=known.store_host if known else None,
+        evidence=known.evidence if known else None,
     )
 
 

@@ -132,6 +132,10 @@ class BrokerStore(Protocol):
         """
         ...
 
+    def running_pid(self) -> int | None:
+        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        ...
+
     def progress(self, now_ms: int) -> BrokerProgress | None:
         """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
         ...

@@ -6,9 +6,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storage_engine.model.store import FileFacts
+
 PROOF_VERSION = 2
 """Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
 not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``."""
+
+
+SETTLED = json.dumps({"settled": True})
+"""Evidence that the file's facts were taken when every later write had to change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Receipt:
     :param store_host: the machine on which the store lay then.
     :param log_id: the broker's own identity of the log, where its name is none.
     :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
-    :param evidence: what the broker said of the segment, as JSON.
+    :param evidence: what else is known of the proof, as JSON; see :data:`SETTLED`.
     """
 
     store_id: str
@@ -107,6 +113,27 @@ class Receipt:
         if self.moved_to is not None:
             return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
         return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
+
+    @property
+    def source_facts(self) -> FileFacts:
+        """Facts of the file that it was made from; with the mtime from before a hold set another one."""
+        return FileFacts(
+            path=self.source_path,
+            device=self.source_device,
+            inode=self.source_inode,
+            size_bytes=self.size_bytes,
+            mtime_ns=self.source_mtime_ns,
+            ctime_ns=self.source_ctime_ns,
+        )
+
+    @property
+    def was_settled(self) -> bool:
+        """Whether the proof was made of a settled file; releases before this one didn't see to that."""
+        try:
+            evidence = json.loads(self.evidence or "null")
+        except ValueError:
+            return False
+        return isinstance(evidence, dict) and evidence.get("settled") is True
 
     @property
     def end(self) -> int:

@@ -10,7 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the file system says of a file. Two equal facts mean: nobody wrote to it in between."""
+    """What the file system says of a file.
+
+    Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
+    and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
+    """
 
     path: str
     device: int
@@ -25,7 +29,11 @@ class FileFacts:
 
         :raises OSError: when it can't be stat'ed.
         """
-        stat = Path(path).stat()
+        return cls.of_stat(path, Path(path).stat())
+
+    @classmethod
+    def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
+        """Take the facts of ``path`` from what stat has said of it."""
         return cls(
             path=str(path),
             device=stat.st_dev,

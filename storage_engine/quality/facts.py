@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.local_spans import unchanged
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.staging import sha256_of
@@ -30,6 +29,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake:
             "the lake was not asked: what the store no longer has can't be told from what it never had",
         )
     local = _collect_store(store, run, lake, full=full)
-    spans = _spans(local.local, lake.receipts, run.pending if run else frozenset(), full=full)
+    acts = read_own_acts(store.real_root)
+    spans = _spans(local.local, lake.receipts, acts, run.pending if run else frozenset(), full=full)
     ranges = log_ranges(spans, lake.receipts, released=released, broken=lake.broken)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
@@ -178,19 +179,26 @@ def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *
 
 
 def _spans(
-    local: Sequence[LocalSegment], rows: Sequence[Receipt], pending: frozenset[Slot], *, full: bool
+    local: Sequence[LocalSegment],
+    rows: Sequence[Receipt],
+    acts: OwnActs,
+    pending: frozenset[Slot],
+    *,
+    full: bool,
 ) -> tuple[LocalSpan, ...]:
     newest = _newest(rows)
     spans = []
     for segment in local:
         with suppress(FileNotFoundError):  # what goes away meanwhile isn't on disk
             slot = (segment.log, segment.start_offset)
-            spans.append(_span(segment, newest.get(slot), full=full, pending=slot in pending))
+            spans.append(_span(segment, newest.get(slot), acts, full=full, pending=slot in pending))
     return tuple(spans)
 
 
-def _span(segment: LocalSegment, receipt: Receipt | None, *, full: bool, pending: bool) -> LocalSpan:
-    same = receipt is not None and unchanged(segment.facts, receipt)
+def _span(
+    segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
+) -> LocalSpan:
+    same = receipt is not None and acts.same_file(segment.facts, receipt.source_facts)
     read = receipt is not None and (full or not same)
     return LocalSpan(
         log=segment.log,

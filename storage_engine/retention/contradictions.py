@@ -15,9 +15,10 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.gate import proven_facts, same_file
+from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.journal import StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
 def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment]:
@@ -29,6 +30,7 @@ def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment
     :raises LakeUnavailableError: a lake can't be read.
     """
     snapshot = open_store(store).snapshot(clock_ms())
+    acts = read_own_acts(store.real_root)
     segments = {
         slot_prefix(SegmentIdentity(record.store_id, record.lineage, log.name, s.base_offset, "")): s
         for log in snapshot.logs
@@ -40,7 +42,7 @@ def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment
             slot_prefix(row.identity): row for row in receipts(lake, record.store_id, lineage=record.lineage)
         }
         for slot, segment in segments.items():
-            if slot in rows and _contradicts(segment, rows[slot]):
+            if slot in rows and _contradicts(segment, rows[slot], acts):
                 yield segment
         for slot, digits in _contents(lake, record.store_id):
             if slot in segments and slot not in rows and not _sha256(segments[slot]).startswith(digits):
@@ -53,8 +55,8 @@ def _contents(lake: Lake, store_id: str) -> set[tuple[str, str]]:
     return {split_data_file_name(file_name(file.location)) for file in files}
 
 
-def _contradicts(segment: Segment, row: Receipt) -> bool:
-    return not same_file(segment.facts, proven_facts(row)) and _sha256(segment) != row.sha256
+def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
+    return not is_proven_file(segment, row, acts) and _sha256(segment) != row.sha256
 
 
 def _sha256(segment: Segment) -> str:

@@ -14,8 +14,11 @@ from enum import StrEnum
 from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import Segment
 from storage_engine.retention.journal import Waiver
+from storage_engine.same_bytes.own_acts import OwnActs
+
+NO_ACTS = OwnActs()
 
 
 class Passage(StrEnum):
@@ -100,6 +103,7 @@ def judge(
     faults: Mapping[SegmentIdentity, str],
     policy: Policy,
     waiver: Waiver | None,
+    acts: OwnActs = NO_ACTS,
 ) -> Verdict:
     """Decide whether an eligible segment passes.
 
@@ -108,9 +112,10 @@ def judge(
     :param receipts: those of this store and lineage for this log and base offset.
     :param faults: receipts that are not valid, and why.
     :param waiver: of the approved plan.
+    :param acts: what we did ourselves to the store's files.
     """
     segment = decision.segment
-    untouched = undisturbed(segment, planned)
+    untouched = undisturbed(segment, planned, acts)
     if policy.archive is ArchiveMode.OFF:
         if untouched:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
@@ -123,38 +128,39 @@ def judge(
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
     if receipt is None:
         return Verdict(decision, Passage.REFUSED, None, doubt)
-    if same_file(segment.facts, proven_facts(receipt)):
-        return Verdict(decision, Passage.PROVEN, receipt, "as it was when its copy was proven")
-    return Verdict(decision, Passage.HASH_AGAIN, receipt, "touched since its copy was proven")
+    if not is_proven_file(segment, receipt, acts):
+        return Verdict(decision, Passage.HASH_AGAIN, receipt, "touched since its copy was proven")
+    if not receipt.was_settled:
+        return Verdict(decision, Passage.HASH_AGAIN, receipt, "proven when a later write might not show")
+    return Verdict(decision, Passage.PROVEN, receipt, "as it was when its copy was proven")
 
 
-def same_file(left: FileFacts, right: FileFacts) -> bool:
-    """Whether device, inode, size, mtime and ctime agree: then nobody wrote to it in between."""
-    return replace(left, path="") == replace(right, path="")
+def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
+    """Return whether nobody but us has touched a segment's file since it was proven.
+
+    :param acts: what we did ourselves to the store's files.
+    """
+    # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
+    before_hold = replace(segment.facts, mtime_ns=segment.mtime_ns)
+    known = receipt.source_facts
+    return acts.same_file(segment.facts, known) or NO_ACTS.same_file(before_hold, known)
 
 
-def undisturbed(segment: Segment, planned: Segment) -> bool:
-    """Whether a segment is as it was, or only a hold of ours has set its file's mtime since."""
+def undisturbed(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
+    """Return whether a segment is as it was, or only we have touched its file since."""
     if segment.original_mtime_ns is None and planned.original_mtime_ns is None:
-        return same_file(segment.facts, planned.facts)
-    return _content(segment) == _content(planned)
+        return acts.same_file(segment.facts, planned.facts)
+    return same_content(segment, planned)
+
+
+def same_content(left: Segment, right: Segment) -> bool:
+    """Return whether two looks are at one file of one age, whatever was done to it but writing."""
+    return _content(left) == _content(right)
 
 
 def _content(segment: Segment) -> tuple[int, int, int, int]:
     facts = segment.facts
     return facts.device, facts.inode, facts.size_bytes, segment.mtime_ns
-
-
-def proven_facts(receipt: Receipt) -> FileFacts:
-    """The facts of the file that a receipt was made from."""
-    return FileFacts(
-        path=receipt.source_path,
-        device=receipt.source_device,
-        inode=receipt.source_inode,
-        size_bytes=receipt.size_bytes,
-        mtime_ns=receipt.source_mtime_ns,
-        ctime_ns=receipt.source_ctime_ns,
-    )
 
 
 def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -> tuple[Receipt | None, str]:

@@ -9,7 +9,7 @@ from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.gate import Passage, undisturbed
+from storage_engine.retention.gate import Passage, same_content
 from storage_engine.retention.journal import Event, Journal, Phase, Step
 
 
@@ -108,7 +108,7 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     for run_key in dict.fromkeys(event.run_key for event in events if event.subject == subject):
         done, meant = releases(event for event in events if event.run_key == run_key)
         release = done.get(subject) or meant.get(subject)
-        if release is not None and undisturbed(release.segment, segment):
+        if release is not None and same_content(release.segment, segment):
             return release
     return None
 

@@ -21,10 +21,11 @@ from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
-from storage_engine.retention.gate import Passage, Verdict, judge, proven_facts, same_file
+from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, is_proven_file, judge
 from storage_engine.retention.journal import StoreRecord, Waiver
 from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
@@ -53,10 +54,12 @@ class LakeProofs:
 class Proofs:
     """:param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
+    :param acts: what we did ourselves to the store's files.
     """
 
     asked: tuple[LakeProofs, ...]
     unreachable: tuple[tuple[LakeConfig, str], ...] = ()
+    acts: OwnActs = NO_ACTS
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -69,7 +72,7 @@ class Proofs:
             segment
             for segment in segments
             if not any(
-                same_file(segment.facts, proven_facts(row))
+                is_proven_file(segment, row, self.acts)
                 for proofs in self.asked
                 for row in proofs.valid((segment.log, segment.base_offset))
             )
@@ -95,7 +98,8 @@ class Proofs:
             )
             return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
         found = [
-            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None) for proofs in self.asked
+            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None, self.acts)
+            for proofs in self.asked
         ]
         for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
             for verdict in found:
@@ -103,7 +107,7 @@ class Proofs:
                     return verdict
         doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
         rows, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
-        without = judge(decision, planned, rows, faults, policy, waiver)
+        without = judge(decision, planned, rows, faults, policy, waiver, self.acts)
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
@@ -146,7 +150,7 @@ def read_proofs(
             asked.append(_read(lake, record, wanted, known, read_files, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
-    return Proofs(tuple(asked), tuple(unreachable))
+    return Proofs(tuple(asked), tuple(unreachable), read_own_acts(record.real_path))
 
 
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:

@@ -28,6 +28,7 @@ from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
+from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NO_BROKER = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
 
@@ -80,7 +81,10 @@ class RocketMQBrokerStore:
 
     def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
         for segment in segments:
-            unlink_unchanged(segment)
+            unlink_unchanged(segment, self.files.layout.root)
+
+    def running_pid(self) -> int | None:
+        return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         return None
@@ -164,19 +168,20 @@ def running_broker(live: LiveBroker) -> RunningBroker:
     )
 
 
-def unlink_unchanged(segment: Segment) -> None:
-    """Unlink a segment's file and flush its directory, if the file is as the segment says.
+def unlink_unchanged(segment: Segment, root: Path) -> None:
+    """Unlink a segment's file and flush its directory, if nobody else touched it since it was looked at.
 
     The directory is flushed before the next, younger one goes: a power loss must never leave a hole.
 
-    :raises ChangedUnderUsError: it is not; nothing was done.
+    :param root: the store's.
+    :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     path = Path(segment.facts.path)
     try:
         found = FileFacts.of(path)
     except FileNotFoundError:
         found = None
-    if found != segment.facts:
+    if found is None or not read_own_acts(root).same_file(found, segment.facts):
         raise ChangedUnderUsError(
             f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
             "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "

@@ -11,7 +11,7 @@ import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from storage_engine.lake.errors import LAKE_FAILURES, lake_errors
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.model.store import FileFacts
+from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,12 +34,14 @@ class Sight:
     """What every executor has to see.
 
     :param segments: as the driver sees them; one of each directory.
+    :param store_roots: whose segments they are.
     :param token: a file that the driver has just put into the lake.
     :param content: of the token.
     """
 
     driver: str
     segments: tuple[FileFacts, ...]
+    store_roots: tuple[str, ...]
     lake: LakeConfig
     token: str
     content: bytes
@@ -55,7 +58,14 @@ def visible_to_executors(spark: SparkSession, jobs: Sequence[SegmentJob]) -> Ite
     identity = uuid.uuid4().hex
     token = f"{jobs[0].messages_location}/data/probe.{identity}{PARTIAL_SUFFIX}"
     by_directory = {str(Path(job.path).parent): job.facts for job in jobs}
-    sight = Sight(socket.gethostname(), tuple(by_directory.values()), jobs[0].lake, token, identity.encode())
+    sight = Sight(
+        driver=socket.gethostname(),
+        segments=tuple(by_directory.values()),
+        store_roots=tuple({job.store_root for job in jobs}),
+        lake=jobs[0].lake,
+        token=token,
+        content=identity.encode(),
+    )
     _write(sight, token)
     try:
         context = spark.sparkContext
@@ -78,7 +88,7 @@ def check_sight(sight: Sight) -> None:
     host = socket.gethostname()
     for expected in sight.segments:
         found = _facts_here(expected.path)
-        if found is None or _comparable(found) != _comparable(expected):
+        if found is None or not _is_same(found, expected, sight.store_roots):
             seen = "finds none there" if found is None else f"finds another there: {found}"
             raise StoreNotFoundError(
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
@@ -128,5 +138,7 @@ def _facts_here(path: str) -> FileFacts | None:
         return None
 
 
-def _comparable(facts: FileFacts) -> tuple[int, int, int, int]:
-    return facts.inode, facts.size_bytes, facts.mtime_ns, facts.ctime_ns
+def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]) -> bool:
+    # A disk mounted on several hosts is another device on each.
+    found = replace(found, device=expected.device)
+    return found == expected or any(read_own_acts(root).same_file(found, expected) for root in store_roots)

@@ -105,14 +105,12 @@ def test_what_is_proven_but_not_committed_is_only_staged(
     assert list(_data_directory(lake).iterdir()) == []
 
 
-@pytest.mark.parametrize("change", ["touched", "grown", "replaced"])
-def test_a_file_that_changed_since_it_was_chosen_is_refused(
+@pytest.mark.parametrize("change", ["grown", "replaced"])
+def test_another_file_than_the_one_that_was_chosen_is_refused(
     change: str, lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    if change == "touched":
-        os.utime(segments[0], ns=(1, 1))
-    elif change == "grown":
+    if change == "grown":
         with segments[0].open("ab") as file:
             file.write(b"x")
     else:
@@ -123,23 +121,58 @@ def test_a_file_that_changed_since_it_was_chosen_is_refused(
     assert not _data_directory(lake).exists()
 
 
-def test_a_file_that_changes_while_it_is_archived_is_refused(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+def write_a_byte(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(500)
+        file.write(b"\xff")
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+@pytest.fixture
+def before_the_last_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Do something between the proof of a segment and the last look at its file."""
+    facts_of = FileFacts.of
+
+    def register(act: Callable[[], None]) -> None:
+        def acted(path: str) -> FileFacts:
+            monkeypatch.undo()
+            act()
+            return facts_of(path)
+
+        monkeypatch.setattr(FileFacts, "of", acted)
+
+    return register
+
+
+def test_a_file_that_is_written_to_while_it_is_archived_is_refused(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, before_the_last_look: Callable[..., None]
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    facts_of = FileFacts.of
-    calls: list[int] = []
-
-    def touch_before_the_second_look(path: str) -> FileFacts:
-        calls.append(1)
-        if len(calls) == 2:
-            os.utime(path, ns=(1, 1))
-        return facts_of(path)
-
-    monkeypatch.setattr(FileFacts, "of", touch_before_the_second_look)
-    with pytest.raises(ProofError, match="the file changed while it was archived"):
+    before_the_last_look(lambda: write_a_byte(segments[0]))
+    with pytest.raises(ProofError, match="the file changed since it was chosen"):
         archive_segment(job)
     assert list(_data_directory(lake).iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["since it was chosen", "while it is archived"])
+def test_a_file_that_is_only_touched_is_proven_as_it_is_then(
+    when: str,
+    lake: Lake,
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    before_the_last_look: Callable[..., None],
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    if when == "since it was chosen":
+        touch(segments[0])
+    else:
+        before_the_last_look(lambda: touch(segments[0]))
+    proven, facts = archive_segment(job), FileFacts.of(segments[0])
+    assert facts != job.facts
+    assert (proven.source_mtime_ns, proven.source_ctime_ns) == (facts.mtime_ns, facts.ctime_ns)
 
 
 def test_a_file_that_this_host_cannot_see_is_one_clear_error(

@@ -17,7 +17,7 @@ from storage_engine.model.plan import (
     Urgency,
 )
 from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import Passage, judge, request_again, still_eligible
 from storage_engine.retention.journal import Waiver
@@ -72,6 +72,7 @@ def receipt(index: int) -> Receipt:
         sequence=0,
         previous_hash="0" * 64,
         row_hash="c" * 64,
+        evidence=SETTLED,
     )
 
 

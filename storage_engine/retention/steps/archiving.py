@@ -8,6 +8,7 @@ it all the same, as after a commit whose outcome is unknown, does no harm: a rec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.stamping import stamp_store
+from storage_engine.same_bytes.settling import settle
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
@@ -228,7 +230,7 @@ def _jobs(
         return ()
     return segment_jobs(
         open_lake(config),
-        segments,
+        [_settled(segment) for segment in segments],
         store_id=context.record.store_id,
         lineage=context.record.lineage,
         broker=context.store.broker,
@@ -238,6 +240,18 @@ def _jobs(
         store_name=context.store.name,
         store_host=this_host(),
     )
+
+
+def _settled(segment: Segment) -> Segment:
+    """Return the segment with facts that each later write to its file changes.
+
+    Where another file lies there, or it can't be flushed here, whoever archives it says so.
+    """
+    with suppress(OSError):
+        facts = settle(segment.facts.path)
+        if (facts.inode, facts.size_bytes) == (segment.facts.inode, segment.facts.size_bytes):
+            return replace(segment, facts=facts)
+    return segment
 
 
 def _record_proven(

@@ -8,14 +8,13 @@ instant and run again, it goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError, RunStateError
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
@@ -39,6 +38,8 @@ from storage_engine.retention.steps.consumer_lag import lag_notices, without_hel
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.stamping import witness_release
+from storage_engine.retention.unseen_writes import check_bytes, unseen_writes
+from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
 
 
@@ -129,6 +130,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         known = known_heads(context.journal, context.record)
         proofs = _proofs(context, plan, known, held.lease)
         verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
+        going = [verdict.segment for verdict in verdicts]
+        unseen = unseen_writes(context.record.real_path, going, context.broker.running_pid()) if going else {}
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
             dependents = context.broker.dependents(verdicts[-1].segment.end_offset)
@@ -138,7 +141,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
-            _delete(context, run, batch, proofs, held.lease)
+            _delete(context, run, _compared_last(context, batch, unseen, held.lease), proofs, held.lease)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
     return ReleaseResult(
@@ -217,7 +220,7 @@ def _proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Pr
     :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
-        return Proofs(())
+        return Proofs((), acts=read_own_acts(context.record.real_path))
     wanted = {(segment.log, segment.base_offset) for segment in plan.to_delete}
     proofs = read_proofs(
         context.store.lakes,
@@ -256,7 +259,7 @@ def _judge_all(
         )
     for i, verdict in enumerate(verdicts):
         if verdict.passage is Passage.HASH_AGAIN:
-            verdicts[i] = _hash_again(verdict)
+            verdicts[i] = _hash_again(context, verdict)
             context.journal.renew(lease)
     return verdicts
 
@@ -271,24 +274,36 @@ def _what_now(proofs: Proofs) -> str:
     )
 
 
-def _hash_again(verdict: Verdict) -> Verdict:
+def _hash_again(context: Context, verdict: Verdict) -> Verdict:
     """Compare a touched file with its receipt.
 
     :raises LakeConflictError: it has other bytes.
     """
     assert verdict.receipt is not None
-    path = verdict.segment.facts.path
-    with Path(path).open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if sha256 != verdict.receipt.sha256:
-        raise LakeConflictError(
-            f"{path}: expected SHA-256 {verdict.receipt.sha256}, which its receipt proves, found {sha256}. "
-            "Nothing was deleted. If the broker recovered from a crash and wrote these offsets again, run "
-            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; "
-            "otherwise find out who changed the file."
-        )
-    detail = f"{verdict.detail}, and its SHA-256 is still {sha256}"
-    return Verdict(verdict.decision, Passage.PROVEN, verdict.receipt, detail)
+    check_bytes(verdict.segment, verdict.receipt, context.record.real_path, "Nothing was deleted.")
+    detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
+    return replace(verdict, passage=Passage.PROVEN, detail=detail)
+
+
+def _compared_last(
+    context: Context, verdicts: Sequence[Verdict], unseen: Mapping[str, str], lease: Lease
+) -> list[Verdict]:
+    """Compare with their receipts the files that may have been written to without a trace.
+
+    :param unseen: why, by path.
+    :param lease: renewed as often as a file was hashed.
+    :raises LakeConflictError: one has other bytes.
+    """
+    compared = []
+    for verdict in verdicts:
+        why = unseen.get(verdict.segment.facts.path)
+        if why is not None and verdict.receipt is not None:
+            said = "It was not deleted, older ones of the plan may be."
+            check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said)
+            context.journal.renew(lease)
+            verdict = replace(verdict, detail=f"{verdict.detail}; hashed again right before, as {why}")
+        compared.append(verdict)
+    return compared
 
 
 def _batches(verdicts: Sequence[Verdict], size: int | None) -> Iterator[Sequence[Verdict]]:

@@ -16,7 +16,6 @@ from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.doubts import read_doubted
-from storage_engine.retention.gate import same_file
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
@@ -178,7 +177,7 @@ def still_unproven(
         slot = (segment.log, segment.base_offset)
         has_receipt = any(lake.valid(slot) for lake in proofs.asked)
         return any(
-            same_file(facts, segment.facts) and (has_receipt or lake in unreachable)
+            proofs.acts.same_file(segment.facts, facts) and (has_receipt or lake in unreachable)
             for facts, lake in compared.get(segment_subject(*slot), ())
         )
 

@@ -38,6 +38,7 @@ from storage_engine.rocketmq.beside.passes import (
 )
 from storage_engine.rocketmq.mapped_files import NAME_DIGITS
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
@@ -80,7 +81,7 @@ def let_go(
         return
     memory, state = _standing_hold(store)
     prefix = _prefix(store, segments)
-    _check_unchanged(prefix, state)
+    _check_unchanged(store, prefix, state)
     info = store.admin.runtime_info()
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise GateRefusedError(
@@ -132,11 +133,12 @@ def _identity(directory: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _check_unchanged(prefix: Prefix, state: HoldState) -> None:
+def _check_unchanged(store: BesideStore, prefix: Prefix, state: HoldState) -> None:
     """
-    :raises ChangedUnderUsError: one isn't as it was, and no release of ours is on its way.
+    :raises ChangedUnderUsError: somebody but us touched one, and no release of ours is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
+    acts = read_own_acts(store.files.files.layout.root)
     for segment in prefix.segments:
         try:
             found = FileFacts.of(segment.facts.path)
@@ -144,7 +146,7 @@ def _check_unchanged(prefix: Prefix, state: HoldState) -> None:
             if segment.base_offset in state.releasing:
                 continue
             found = None
-        if found == segment.facts:
+        if found is not None and acts.same_file(found, segment.facts):
             continue
         text = (
             f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "

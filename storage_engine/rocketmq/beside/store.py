@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
+from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.beside import dependents, hold, progress, release, unmanaging, watch
 from storage_engine.rocketmq.beside.hold import HeldBeside
 from storage_engine.rocketmq.beside.live_config import local_settings, refuse_other_broker, refuse_slave
@@ -109,6 +110,12 @@ class BesideStore:
 
     def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
         release.let_go(self, segments, meanwhile)
+
+    def running_pid(self) -> int | None:
+        with suppress(OSError):
+            holder = store_lock.lock_holder(self.files.files.layout)
+            return None if holder is None else holder.pid
+        return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()

@@ -1,0 +1,58 @@
+"""Segments whose facts don't tell that they were written to: each is hashed again right before it goes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.writers import mapped_for_writing
+
+
+def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
+    """Return why a write to a segment may not show, by path; without those where it does.
+
+    :param root: the store's.
+    :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
+    """
+    files = [segment.facts for segment in segments]
+    reasons: dict[str, str] = {}
+    for directory in {str(Path(file.path).parent) for file in files}:
+        if not times_are_trusted(directory, root):
+            said = f"the times of the file system of {directory} don't tell of each write"
+            reasons |= {file.path: said for file in files if str(Path(file.path).parent) == directory}
+    writers = mapped_for_writing(files, () if broker_pid is None else (broker_pid,))
+    return reasons | {path: f"process {pid} has it mapped for writing" for path, pid in writers.items()}
+
+
+def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str) -> None:
+    """Hash a segment's file, as it is from now on, and compare it with its receipt.
+
+    :param root: the store's.
+    :param otherwise: a sentence for the error: what was deleted.
+    :raises LakeConflictError: it has other bytes.
+    :raises ChangedUnderUsError: it is written to while it is hashed.
+    """
+    path = segment.facts.path
+    facts = settle(path)
+    with Path(path).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != receipt.sha256:
+        raise LakeConflictError(
+            f"{path}: expected SHA-256 {receipt.sha256}, which its receipt proves, found {sha256}. "
+            f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "
+            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; "
+            "otherwise find out who changed the file."
+        )
+    found = FileFacts.of(path)
+    if not read_own_acts(root).same_file(found, facts):
+        raise ChangedUnderUsError(
+            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
+            f"writes to it. {otherwise} Stop who does."
+        )

@@ -1,0 +1,240 @@
+"""What we did ourselves to a segment's file: setting its mtime, making or removing another name of it.
+
+Each of these moves the file's ctime, as a write does. A file is the same as before only where the times that
+it had before and has now are both known here. Whoever does such an act does it so::
+
+    with own_acts(store_root) as acts:
+        with acts.on(path, mtime_ns=wanted):
+            os.utime(path, ns=(atime_ns, wanted))
+        with acts.on(path, other_name=link):
+            os.link(path, link)
+
+The record is in our directory in the store's root, under a lock of its own, which is held for the block.
+Nothing is lost where a record can't be made, or is lost: a file with times that nobody explains is one that
+somebody touched, and is hashed again before it is deleted. So no act has to fail or to wait for its record.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.store import FileFacts
+from storage_engine.own_directory import own_directory
+
+NAME: Final = "own-acts.json"
+_LOCK: Final = "own-acts.lock"
+_WAIT_SECONDS: Final = 1.0
+"""A process that was stopped while it had the lock must not keep another one from mending a fence."""
+_PAUSE_SECONDS: Final = 0.002
+_MOST_TIMES: Final = 200
+"""Kept of a file, the last ones: a hold that is renewed each minute for hours must not grow its record."""
+_LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
+_GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
+"""How finely file systems keep times."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file that only we touched since the first of these times.
+
+    :param paths: names that it has; without one left it is forgotten.
+    :param times: (mtime, ctime) in nanoseconds that it had, oldest first: one before and one after each act.
+    """
+
+    device: int
+    inode: int
+    size_bytes: int
+    paths: tuple[str, ...]
+    times: tuple[tuple[int, int], ...]
+
+    def is_of(self, facts: FileFacts) -> bool:
+        """Return whether these facts are this file's, whatever its times."""
+        return _key(facts) == (self.device, self.inode, self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnActs:
+    """All that is recorded of a store."""
+
+    files: tuple[KnownFile, ...] = ()
+
+    def same_file(self, found: FileFacts, known: FileFacts) -> bool:
+        """Return whether nobody but us touched the file since: device, inode, size, mtime and ctime agree.
+
+        :param found: as the file is now.
+        :param known: as it was. Its ctime decides, since every write moves that: a receipt has the mtime that
+            the file had before a hold set another.
+        """
+        if replace(found, path=known.path) == known:
+            return True
+        file = next((file for file in self.files if file.is_of(found)), None)
+        return (
+            file is not None
+            and file.is_of(known)
+            and (found.mtime_ns, found.ctime_ns) in file.times
+            and known.ctime_ns in {ctime_ns for _, ctime_ns in file.times}
+        )
+
+
+class Acting:
+    """Takes note of acts while the store's record is locked."""
+
+    def __init__(self, files: tuple[KnownFile, ...]) -> None:
+        self._files = list(files)
+        self.has_noted = False
+
+    @contextmanager
+    def on(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mtime_ns: int | None = None,
+        other_name: str | os.PathLike[str] | None = None,
+    ) -> Iterator[None]:
+        """Do one act on one file in the block, and nothing else: what others do in it is taken for ours.
+
+        The act isn't noted where the block raises, or the file is then not as only the act would leave it.
+
+        :param path: of the file, by a name that it has now.
+        :param mtime_ns: what the act sets its mtime to; None: it leaves it as it is.
+        :param other_name: that the act gives the file.
+        :raises FileNotFoundError: there is no such file.
+        """
+        fd = os.open(path, _LOOK)
+        try:
+            before = os.fstat(fd)
+            yield
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if after.st_nlink and _is_ours(before, after, mtime_ns):
+            names = (path,) if other_name is None else (path, other_name)
+            self._note(before, after, tuple(os.fspath(name) for name in names))
+
+    @property
+    def record(self) -> OwnActs:
+        """What is to be recorded: files that are gone are forgotten."""
+        left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
+        return OwnActs(tuple(file for file in left if file.paths))
+
+    def _note(self, before: os.stat_result, after: os.stat_result, names: tuple[str, ...]) -> None:
+        then, now = (before.st_mtime_ns, before.st_ctime_ns), (after.st_mtime_ns, after.st_ctime_ns)
+        if then == now:
+            return
+        key = (after.st_dev, after.st_ino, after.st_size)
+        known = next((file for file in self._files if (file.device, file.inode) == key[:2]), None)
+        if known is not None:
+            self._files.remove(known)
+            names = tuple(dict.fromkeys((*known.paths, *names)))
+        times = known.times if known is not None and known.times[-1:] == (then,) else (then,)
+        self._files.append(KnownFile(*key, names, (*times, now)[-_MOST_TIMES:]))
+        self.has_noted = True
+
+
+@contextmanager
+def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
+    """Touch files of a store in the block, and record durably at its end what we did. Not to be nested.
+
+    :param root: the store's.
+    """
+    with ExitStack() as held:
+        directory = None
+        with suppress(OSError):
+            directory = held.enter_context(_locked(root))
+        acting = Acting(() if directory is None else _read(directory).files)
+        try:
+            yield acting
+        finally:
+            if directory is not None and acting.has_noted:
+                content = json.dumps(to_jsonable(acting.record)).encode()
+                with suppress(OSError):
+                    durable.write_file(NAME, content, dir_fd=directory, shared=True)
+
+
+def read_own_acts(root: str | os.PathLike[str]) -> OwnActs:
+    """Return what is recorded, once no act is on its way; nothing where it can't be read.
+
+    :param root: the store's.
+    """
+    with ExitStack() as held:
+        try:
+            directory = held.enter_context(own_directory(root))
+            with suppress(FileNotFoundError, PermissionError, TimeoutError):
+                fd = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+                held.callback(os.close, fd)
+                _lock(fd)
+            return _read(directory)
+        except OSError:
+            return OwnActs()
+
+
+def _is_ours(before: os.stat_result, after: os.stat_result, mtime_ns: int | None) -> bool:
+    """A write would have moved the mtime to the present."""
+    if (before.st_dev, before.st_ino, before.st_size) != (after.st_dev, after.st_ino, after.st_size):
+        return False
+    if mtime_ns is None:
+        return before.st_mtime_ns == after.st_mtime_ns
+    return any(mtime_ns // granule * granule == after.st_mtime_ns for granule in _GRANULES_NS)
+
+
+def _key(facts: FileFacts) -> tuple[int, int, int]:
+    return facts.device, facts.inode, facts.size_bytes
+
+
+def _names_left(file: KnownFile) -> Iterator[str]:
+    for path in file.paths:
+        with suppress(OSError):
+            found = Path(path).stat()
+            if (found.st_dev, found.st_ino) == (file.device, file.inode):
+                yield path
+
+
+def _read(directory: int) -> OwnActs:
+    """Return the record; an empty one where there is none, or none that can be understood."""
+    try:
+        fd = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        with os.fdopen(fd, "rb") as file:
+            return from_jsonable(OwnActs, json.loads(file.read()), NAME)
+    except (OSError, ValueError, BadInputError):
+        return OwnActs()
+
+
+@contextmanager
+def _locked(root: str | os.PathLike[str]) -> Iterator[int]:
+    """Keep other processes from acting; gives the descriptor of our directory.
+
+    :raises OSError: the lock can't be had.
+    """
+    with own_directory(root, makes=True) as directory:
+        fd = durable.open_lock(_LOCK, dir_fd=directory)
+        try:
+            _lock(fd)
+            yield directory
+        finally:
+            os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """
+    :raises TimeoutError: another process has it for too long.
+    """
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError from None
+        time.sleep(_PAUSE_SECONDS)
