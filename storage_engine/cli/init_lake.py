@@ -12,7 +12,7 @@ from storage_engine.cli.output import print_json
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import lake_id_of
+from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.making import make_lake
 
 
@@ -40,7 +40,7 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     for lake in made:
         said = "made" if lake["made"] else "is there already"
         click.echo(f"Lake {lake['lake_id']} {said}: {lake['location']}")
-    if lake_dir is not None:
+    if lake_dir is not None and not any(lake["copy_of"] for lake in made):
         click.echo(f"Next: storage-engine archive STORE --lake {lake_dir}")
     return 0
 
@@ -65,4 +65,10 @@ def _make(config: LakeConfig) -> dict[str, object]:
     except LakeMissingError:
         made = True
     lake = make_lake(config)
-    return {"lake_id": lake_id_of(lake.segments()), "location": lake.location, "made": made}
+    segments = lake.segments()
+    return {
+        "lake_id": lake_id_of(segments),
+        "copy_of": copy_of(segments),
+        "location": lake.location,
+        "made": made,
+    }

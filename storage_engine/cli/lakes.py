@@ -153,6 +153,10 @@ def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
             f"({done.person})"
         )
+        click.echo(
+            f"Next: storage-engine archive STORE --lake {lake_dir}. For a store of which the original had "
+            f"more than this copy, first: storage-engine stamp STORE --lake {lake_dir} --reason TEXT"
+        )
     return 0
 
 

@@ -22,7 +22,7 @@ from storage_engine.lake.catalog_connections import REST_CATALOG, SQL_CATALOG, s
 from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.errors import lake_errors, metadata_errors
+from storage_engine.lake.errors import lake_errors, metadata_errors, reason_of
 from storage_engine.lake.identity import (
     catalog_identity,
     check_below_warehouse,
@@ -161,10 +161,11 @@ def _check(lake: Lake) -> None:
         messages, segments = lake.tables()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
+            reason = reason_of(error.__cause__)
             raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
-                f"{lake.config.namespace}, found at least one missing ({error.__cause__}). Nothing was "
-                f"created. {make_advice(lake.config)}"
+                f"{lake.config.namespace}, found at least one missing ({reason}). Nothing was created. "
+                f"{make_advice(lake.config)}"
             ) from error
         raise
     for table in (messages, segments):

@@ -30,7 +30,7 @@ from storage_engine.lake.identity import (
     is_below,
     lake_id_of,
 )
-from storage_engine.lake.intents import Intent, begin, read_intent
+from storage_engine.lake.intents import Intent, begin, open_intent, read_intent
 from storage_engine.lake.jobs import file_name, split_data_file_name
 from storage_engine.lake.making import check_empty, make_sqlite_file
 from storage_engine.lake.moving import (
@@ -253,7 +253,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     :raises LakeIdentityError: something else is there.
     """
     location = own_location(to, SEGMENTS)
-    intent = read_intent(load_file_io(to.file_io_properties, location), location)
+    file_io = load_file_io(to.file_io_properties, location)
+    intent = read_intent(file_io, location)
     original = _original_id(lake)
     if intent is not None and (intent.command, intent.copy_of) != ("copy", original):
         raise _taken(
@@ -262,6 +263,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     file = sqlite_file_of(to)
     copy = None if file is not None and not file.exists() else connect(to)
     if copy is None or not read_pointers(copy):
+        if intent != open_intent(file_io, location):
+            intent = None
         if intent is None:
             for name in TABLES:
                 check_empty(to, own_location(to, name), None)
@@ -269,6 +272,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     tables = placed_tables(copy)
     if intent is not None and has_landed(intent, tables):
         finish(copy, tables, intent)
+        intent = None
+    elif intent != open_intent(file_io, location):
         intent = None
     opened = open_lake(to)
     found = opened.segments().properties.get(COPY_OF_PROPERTY)

@@ -11,6 +11,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
+_DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
+"""What SQLite says of a file that is none of its own, or not whole."""
+
 LAKE_FAILURES = (OSError, SQLAlchemyError, RESTError, NoSuchTableError, NoSuchNamespaceError)
 """How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
 
@@ -77,14 +80,21 @@ def is_file_failure(error: Exception) -> bool:
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
     """The error to raise for a library's failure; keeps the reason and the file it names."""
+    if isinstance(error, DBAPIError) and any(said in str(error.orig) for said in _DAMAGED_CATALOG):
+        return LakeUnavailableError(
+            f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store was not "
+            "changed. Put back a copy of the catalog's file; or move it away and run storage-engine lake "
+            "rebuild, which makes it again from the warehouse."
+        )
     return LakeUnavailableError(
-        f"lake {location}: can't {doing}: {_reason(error)}. The store was not changed. Check that the "
+        f"lake {location}: can't {doing}: {reason_of(error)}. The store was not changed. Check that the "
         "lake is mounted or reachable, its credentials valid, and that it is writable and has space, then "
         "run again: what is proven already is kept."
     )
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: BaseException | None) -> str:
+    """What a library's failure says, without what only a developer of it understands."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if isinstance(error, DBAPIError):

@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -247,6 +249,20 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
             "changed. Run storage-engine lake relocate on this one, which looks at its files and changes "
             "nothing at the other place; storage-engine lake copy makes copies that need no such step."
         )
+
+
+def table_around(file_io: FileIO, location: str) -> str | None:
+    """Return the location of a lake's table that a place lies inside; None: of none that may be looked at."""
+    scheme, separator, path = location.rpartition("://")
+    for parent in PurePosixPath(path).parents:
+        if str(parent) in (".", "/"):
+            break
+        around = f"{scheme}{separator}{parent}"
+        # Of a bucket one may be allowed to see a part only.
+        with suppress(LakeUnavailableError):
+            if read_small_file(file_io, mark_location(around)) is not None:
+                return around
+    return None
 
 
 def is_below(location: str, directory: str) -> bool:

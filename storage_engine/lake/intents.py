@@ -1,7 +1,8 @@
 """What a command that makes a lake's metadata means to do, kept beside the tables until it is done.
 
 A command that was killed and is run again finds here which UUID it gave, and which files its earlier attempts
-wrote. Those are removed only after the catalog names another attempt's.
+wrote. Those are removed only after the catalog names another attempt's. What was meant is over once the mark
+below the table says that somebody committed since: then the place is a lake by its own right.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.io import FileIO
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.identity import mark_location, parse_mark
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
     delete_small_file,
@@ -32,12 +34,14 @@ class Intent:
     :param lake_id: the UUID that the lake has when the command is done.
     :param copy_of: UUID of the lake that it is a copy of then; None: it is none.
     :param attempts: UUIDs in the names of the files that were written for it, the last one last.
+    :param began_at: name of the metadata file that the mark of ``segments`` named then; "" without one.
     """
 
     command: str
     lake_id: str | None
     copy_of: str | None
     attempts: tuple[str, ...] = ()
+    began_at: str = ""
 
     @property
     def attempt(self) -> str:
@@ -63,16 +67,37 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
         ) from error
 
 
+def open_intent(file_io: FileIO, location: str) -> Intent | None:
+    """Return what a command that was killed meant to do, if nobody has committed there since.
+
+    :param location: where the files of ``segments`` lie.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    intent = read_intent(file_io, location)
+    return intent if intent is not None and intent.began_at == _marked(file_io, location) else None
+
+
 def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
     """Record durably what is to be done by a new attempt.
 
     :return: the same with the new attempt.
     """
-    intent = replace(intent, attempts=(*intent.attempts, str(uuid.uuid4())))
+    attempts = (*intent.attempts, str(uuid.uuid4()))
+    intent = replace(intent, attempts=attempts, began_at=_marked(file_io, location))
     replace_small_file(
         file_io, f"{location}/{INTENT_NAME}", json.dumps(to_jsonable(intent), indent=1).encode()
     )
     return intent
+
+
+def _marked(file_io: FileIO, location: str) -> str:
+    """Name of the metadata file that a mark names; "" where there is none, or none that can be understood."""
+    path = mark_location(location)
+    data = read_small_file(file_io, path)
+    try:
+        return "" if data is None else parse_mark(data, path).metadata
+    except LakeUnavailableError:
+        return ""
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:

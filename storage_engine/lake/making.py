@@ -41,9 +41,11 @@ from storage_engine.lake.identity import (
     put_mark,
     read_mark,
     sqlite_identity,
+    table_around,
     write_mark,
     written_identity,
 )
+from storage_engine.lake.intents import read_intent
 from storage_engine.lake.place import sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
@@ -198,6 +200,17 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
     :raises LakeIdentityError: one does.
     """
     file_io = load_file_io(config.file_io_properties, location)
+    if (around := table_around(file_io, location)) is not None:
+        raise LakeIdentityError(
+            f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
+            "another lake, which takes these files for its own. Nothing was created. Choose another place."
+        )
+    if (intent := read_intent(file_io, location)) is not None:
+        raise LakeIdentityError(
+            f"{location}: expected an empty place for a new lake, found what storage-engine lake "
+            f"{intent.command} of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing "
+            "was created. Run that command again, with the same arguments; or choose another place."
+        )
     for file in list_files(file_io, location):
         if fault := _fault(file_io, catalog_id, location, file):
             raise LakeIdentityError(

@@ -27,7 +27,7 @@ from storage_engine.lake.identity import (
     parse_mark,
     put_mark,
 )
-from storage_engine.lake.intents import Intent, begin, end, read_intent, sweep_attempts
+from storage_engine.lake.intents import Intent, begin, end, open_intent, sweep_attempts
 from storage_engine.lake.placed_table import (
     PlacedTable,
     by_store,
@@ -142,7 +142,7 @@ def move_tables(
     :raises LakeUnavailableError: something can't be read or written.
     """
     segments = tables[SEGMENTS]
-    earlier = read_intent(segments.io, segments.location)
+    earlier = open_intent(segments.io, segments.location)
     lake_id = lake_id_of_tables(tables)
     meant = Intent(command, lake_id, None)
     if earlier is not None and earlier.copy_of is not None:

@@ -71,7 +71,11 @@ def make_advice(config: LakeConfig) -> str:
     """Say what to do where there is no lake."""
     file = sqlite_file_of(config)
     local = file is not None and config == LakeConfig.local(file.parent)
-    arguments = f"--lake {file.parent}" if local and file else "--conn-id ID, of the store's connection"
+    arguments = (
+        f"--lake {file.parent}"
+        if local and file
+        else "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
+    )
     return (
         "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
         f"init-lake {arguments}. Where the warehouse is there and the catalog is lost, run storage-engine "

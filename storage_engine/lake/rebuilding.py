@@ -27,7 +27,7 @@ from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
-from storage_engine.lake.intents import read_intent
+from storage_engine.lake.intents import open_intent, read_intent
 from storage_engine.lake.jobs import ProvenSegment
 from storage_engine.lake.leaves import choose, find_metadata, leaves, of_one_table
 from storage_engine.lake.making import make_sqlite_file
@@ -266,14 +266,15 @@ class _Rebuild:
         :raises LakeIdentityError: it is a copy that never was whole.
         """
         location = own_location(self._config, SEGMENTS, self._pointers.get(SEGMENTS))
-        intent = read_intent(load_file_io(self._config.file_io_properties, location), location)
+        file_io = load_file_io(self._config.file_io_properties, location)
+        intent = read_intent(file_io, location)
         pointer = self._pointers.get(SEGMENTS) or ""
         self._landed = (
             intent is not None
             and pointer.startswith(f"{location}/")
             and any(attempt in pointer for attempt in intent.attempts)
         )
-        if intent is None or self._landed:
+        if intent is None or self._landed or intent != open_intent(file_io, location):
             return ()
         if intent.command == "copy":
             raise LakeIdentityError(

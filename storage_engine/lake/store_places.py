@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import MARK_NAME
 from storage_engine.model.broker import StoreAround, broker_module
 
 
@@ -27,8 +28,17 @@ def refuse_inside_store(broker: str, places: Mapping[str, Path]) -> None:
 
 
 def refuse_target_inside_store(broker: str, target: Path) -> None:
-    """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made."""
+    """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made.
+
+    Nor may it lie inside a lake's table, whose garbage collection takes what lies there for its own.
+    """
     real = Path(os.path.realpath(target))
+    for around in real.parents:
+        if (around / MARK_NAME).exists():
+            raise BadInputError(
+                f"{target}: expected a place outside of a lake's tables, found one inside {around}. Nothing "
+                "was changed. Name another."
+            )
     store_around: StoreAround = broker_module(broker, "places").store_around
     if (root := store_around(target)) is not None and root != real:
         raise inside_store("the target", target, root)

@@ -95,6 +95,7 @@ def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> l
     """
     if not files:
         return []
+    _check_own(place)
     listed = [Taken(file.inside, file.size_bytes, file.modified_ns, why) for file, why in files]
     text = json.dumps(
         [[item.inside, item.size_bytes, item.modified_ns, item.why] for item in listed], indent=0
@@ -116,6 +117,7 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
     :return: those that were removed.
     :raises LakeUnavailableError: the place can't be written.
     """
+    _check_own(place)
     removed = []
     for taken, file in files:
         with lake_errors(file.path, "remove a file"):
@@ -160,6 +162,7 @@ def put_back(place: Place, moment: str | None) -> PutBack:
     :param moment: None: all.
     :raises LakeUnavailableError: the place can't be read or written.
     """
+    _check_own(place)
     listing = list_place(place)
     moments = sorted({*(taken.moment for taken in listing.lists), *listing.trashed})
     moments = [name for name in moments if moment in (None, name)]
@@ -184,6 +187,18 @@ def put_back(place: Place, moment: str | None) -> PutBack:
         if not stay:
             forget(place, name)
     return PutBack(tuple(moments), tuple(paths), tuple(occupied))
+
+
+def _check_own(place: Place) -> None:
+    """
+    :raises LakeUnavailableError: the trash is a link to another directory.
+    """
+    trash = Path(place.root) / TRASH
+    if place.is_local and trash.is_symlink():
+        raise LakeUnavailableError(
+            f"{trash}: expected a directory of the lake for its trash, found a symbolic link. Nothing was "
+            "removed. Remove the link and run again."
+        )
 
 
 def _move(source: Path, target: Path, file: TableFile) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from storage_engine import durable
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake import trash
 from storage_engine.lake.durable_io import DurableFileIO
 from storage_engine.lake.garbage_files import TAKEN_LIST, TRASH, Place, TableFile, list_place
@@ -71,6 +72,16 @@ def test_what_is_taken_keeps_its_path_is_listed_with_a_reason_and_comes_back_as_
     assert (len(back.paths), back.moments, back.occupied) == (3, (moment,), ())
     assert {file.inside: file for file in _files(place)} == before
     assert _leftovers(place) == []
+
+
+def test_a_trash_that_is_a_link_is_not_followed(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (Path(place.root) / TRASH).symlink_to(tmp_path / "other")
+    for act in (lambda: _take_all(place, new_moment(0)), lambda: put_back(place, None)):
+        with pytest.raises(LakeUnavailableError, match="found a symbolic link"):
+            act()
+    assert list((tmp_path / "other").iterdir()) == []
+    assert _in_place(place) == CONTENTS
 
 
 def test_one_pass_comes_back_without_another(place: Place) -> None:

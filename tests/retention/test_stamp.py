@@ -293,7 +293,8 @@ def test_a_store_that_cannot_be_stamped_is_released_only_where_the_journal_knows
     (missing,) = [notice for notice in done.notices if "could not be stamped" in notice]
     assert missing.endswith("journal and catalog agree on the last receipt")
 
-    plan_and_archive(store, "two")
+    (said,) = plan_and_archive(store, "two").notices
+    assert "could not be stamped" in said
     journal_file(store).unlink()
     steps.make_plan(store, "three", PlanRequest(manual=True, max_segments=1))
     with pytest.raises(GateRefusedError, match=r"could not be stamped.*expected a witness"):

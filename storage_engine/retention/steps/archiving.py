@@ -52,7 +52,7 @@ class ArchiveResult:
     :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
     :param error: why it is not, where a waiver does instead.
     :param lake: where it was archived; "" when there was nothing to archive.
-    :param notices: lakes that could not be used.
+    :param notices: lakes that could not be used, and a witness that is missing.
     """
 
     receipts: tuple[Receipt, ...]
@@ -161,7 +161,9 @@ def archive_somewhere(
             failures.append(error)
             proofs = None
             continue
-        _record_proven(context, run, step, jobs, receipts)
+        missing = _record_proven(context, run, step, jobs, receipts)
+        if missing:
+            notices = (*notices, f"{missing}: only the journal tells what the lake has of it")
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -256,8 +258,11 @@ def _settled(segment: Segment) -> Segment:
 
 def _record_proven(
     context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
-) -> None:
-    """Take down which file was found to be in which lake, for when that lake can't be asked."""
+) -> str:
+    """Take down which file was found to be in which lake, for when that lake can't be asked.
+
+    :return: why the store could not be stamped with it; "" where it was.
+    """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
     known_heads(context.journal, context.record).check(lake, context.record.store_id)
@@ -279,7 +284,7 @@ def _record_proven(
     ]
     context.journal.record(run, step, Phase.RESULT, said)
     last = max(receipts, key=lambda receipt: receipt.sequence)
-    stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
+    return stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
 
 
 def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
