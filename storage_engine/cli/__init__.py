@@ -30,6 +30,7 @@ COMMANDS = {
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "hold": ("hold", "Keep a running broker from deleting."),
+    "watch": ("watch", "Mend what a hold rests on, at once."),
     "unmanage": ("hold", "End a hold: put everything back."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),

@@ -12,7 +12,7 @@ from storage_engine.cli.output import print_json
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.retention import steps
-from storage_engine.retention.brokers import running_broker
+from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import HoldResult
@@ -34,10 +34,14 @@ def hold(
     """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
 
     clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
-    for --hold-hours ends by itself. Exit code 1 when the store isn't held after all.
+    for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit
+    code 1 when the store isn't held after all.
     """
     managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     broker = _running(managed)
+    before = open_to_look(managed).look_at_hold(clock_ms())
+    for notice in () if before.held else before.notices:
+        click.echo(f"Before: {notice}", err=True)
     result = steps.hold(managed, run_key=f"hold-{clock_ms()}")
     _print(broker, result, as_json)
     return 0 if result.status.held else 1

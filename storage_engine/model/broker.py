@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Protocol
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -175,6 +175,48 @@ class WatchStore(Protocol):
     """
 
     def __call__(self, settings: StoreSettings, now_ms: int) -> Watch: ...
+
+
+class FenceWatch(Protocol):
+    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where files lie whose change is a reason to look at once, as of the last look."""
+        ...
+
+    def watching(self) -> AbstractContextManager[Beating | None]:
+        """Be the store's only watch until the block ends; None: another process is.
+
+        :raises OSError: the store can't be written.
+        """
+        ...
+
+    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
+        """Mend what isn't as the hold left it.
+
+        :return: what was found, and what was done.
+        :raises StorageEngineError: something can't be mended; says why.
+        :raises OSError: the store can't be read or written.
+        """
+        ...
+
+
+class Beating(Protocol):
+    """What tells others that a watch is alive."""
+
+    def beat(self) -> None:
+        """To be called at each look.
+
+        :raises OSError: the store can't be written.
+        """
+        ...
+
+
+class WatchFence(Protocol):
+    """Signature of ``watch_fence`` in a broker's ``broker`` module. The store needn't be there yet."""
+
+    def __call__(self, settings: StoreSettings) -> FenceWatch: ...
 
 
 class AskBroker(Protocol):

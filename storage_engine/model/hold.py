@@ -29,9 +29,13 @@ class DisturbanceKind(StrEnum):
     """The broker's config file still has the old value, which a restart would bring back."""
     SEGMENT_GONE = "segment-gone"
     BROKER_RESTARTED = "broker-restarted"
+    BROKER_MOVED = "broker-moved"
+    """The same broker, on the same files, at another address."""
     BROKER_REPLACED = "broker-replaced"
     """Another store's bytes under offsets that we know: a new lineage."""
     ROLE_CHANGED = "role-changed"
+    FENCE_MENDED = "fence-mended"
+    """Somebody touched or removed what a hold rests on; a watch has mended it already."""
     HOLD_LAPSED = "hold-lapsed"
     """Nobody renewed it in time; the broker was free to delete."""
 
@@ -58,9 +62,12 @@ class HoldStatus:
     """:param held: nothing that isn't released on purpose can go now, as far as can be told.
     :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
         needed, since only the active segment is there.
-    :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
+    :param ends_at_ms: when the hold ends by itself unless it is renewed, whatever settings become; None: it
+        doesn't, or isn't held.
     :param disturbances: found by this look, and not reported before.
     :param notices: what a person should know, and what could not be checked.
+    :param deletes_from_ms: when the broker's own rules, as they are now, begin to delete what is held, unless
+        it is renewed; None: unknown, or isn't held.
     """
 
     held: bool
@@ -68,6 +75,7 @@ class HoldStatus:
     ends_at_ms: int | None = None
     disturbances: tuple[Disturbance, ...] = ()
     notices: tuple[str, ...] = ()
+    deletes_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
 from storage_engine.retention.history import released_spans, segment_subject
-from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.journal import Event, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
@@ -27,19 +27,28 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
     """
     if not disturbances:
         return
-    renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
-    since_ms = renewed[-1].at_ms if renewed else 0
-    known = {
-        event.subject
-        for event in journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
-        if event.at_ms >= since_ms
-    }
+    known = {event.subject for event in _since_renewal(journal, record)}
     new = {
         _subject(one): {"lineage": record.lineage, "disturbance": to_jsonable(one)}
         for one in disturbances
         if _subject(one) not in known
     }
     journal.record(run, Step.DISTURBED, Phase.RESULT, list(new.items()))
+
+
+def mended_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Disturbance, ...]:
+    """Return what a watch has mended since a run recorded the hold last."""
+    found = (
+        from_jsonable(Disturbance, event.payload["disturbance"]) for event in _since_renewal(journal, record)
+    )
+    return tuple(one for one in found if one.kind is DisturbanceKind.FENCE_MENDED)
+
+
+def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
+    renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
+    since_ms = renewed[-1].at_ms if renewed else 0
+    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    return [event for event in events if event.at_ms >= since_ms]
 
 
 def all_gone_spans(

@@ -17,12 +17,18 @@ def broker_text(broker: RunningBroker) -> str:
 
 
 def hold_text(status: HoldStatus) -> str:
-    """A hold in one line."""
+    """A hold in one line: until when it stands, and what comes then if nobody renews it."""
     if not status.held:
         return "not held: the broker deletes by its own rules"
     until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
     what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
-    return f"held {until}: {what}"
+    text = f"held {until}: {what}"
+    if status.deletes_from_ms is None:
+        return text
+    return (
+        f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on, "
+        "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
+    )
 
 
 def disturbance_text(disturbance: Disturbance) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker import WatchStore, broker_module
 from storage_engine.model.watch import Watch
 from storage_engine.retention.brokers import settings_of
@@ -19,8 +22,24 @@ def check_watcher(store: ManagedStore) -> None:
 
     :raises WrongHostError: they are another one's.
     """
-    if store.live is not None:
-        return
+    if store.live is None:
+        _check_is_here(store)
+
+
+def is_watched_here(store: ManagedStore) -> bool:
+    """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
+    if store.live is None or not Path(store.root).is_dir():
+        return False
+    if not hasattr(broker_module(store.broker, "broker"), "watch_fence"):
+        return False
+    try:
+        _check_is_here(store)
+    except StorageEngineError:
+        return False
+    return True
+
+
+def _check_is_here(store: ManagedStore) -> None:
     known = None
     if not missing_sqlite_file(store.journal_url):
         known = Journal(store.journal_url).find_store(store.real_root)

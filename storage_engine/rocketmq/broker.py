@@ -18,7 +18,9 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import FileFacts, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
+from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
 from storage_engine.rocketmq.beside.live_config import local_settings as live_settings
+from storage_engine.rocketmq.beside.originals import with_original_times
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
@@ -47,7 +49,10 @@ class RocketMQBrokerStore:
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        return self.files.snapshot(now_ms)
+        """A hold outlives its broker: the segments are as old as they were without it."""
+        seen = self.files.snapshot(now_ms)
+        root = self.files.layout.root
+        return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
 
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)
@@ -138,6 +143,11 @@ def watch_store(settings: StoreSettings, now_ms: int) -> Watch:
 
         return watch_beside(settings, settings.live, now_ms)
     return open_files(settings).watch(now_ms)
+
+
+def watch_fence(settings: StoreSettings) -> FenceKeeper:
+    """See :class:`storage_engine.model.broker.WatchFence`."""
+    return FenceKeeper(Path(settings.root))
 
 
 def local_settings(settings: StoreSettings) -> StoreSettings:

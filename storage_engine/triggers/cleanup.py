@@ -2,13 +2,15 @@
 
 Nothing here blocks the triggerer's event loop: connections are read through its own bridge, disks are
 measured and brokers asked in threads of their own. A level that is unknown never fires, and a running
-broker that can't be asked is no failure: it is asked again. Each may be deferred to by a task, which takes
-the first event, or watched by an asset, which takes one event each time that the cause begins.
+broker that can't be asked is no failure: it is asked again. Where a held store's disk is this host's, its
+hold is watched meanwhile (:mod:`storage_engine.retention.store_watch`). Each may be deferred to by a task,
+which takes the first event, or watched by an asset, which takes one event each time that the cause begins.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
@@ -23,7 +25,8 @@ from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngin
 from storage_engine.model.plan import Cause
 from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.watching import check_watcher, watch
+from storage_engine.retention.store_watch import HostWatch
+from storage_engine.retention.watching import check_watcher, is_watched_here, watch
 
 DEFAULT_POLL_SECONDS = 10.0
 """As often as the broker itself looks."""
@@ -35,6 +38,10 @@ _SHORTEST_SLEEP_SECONDS = 0.05
 _LOOKS = ThreadPoolExecutor(64, thread_name_prefix="storage-engine-look")
 """A disk that hangs or a broker that is silent takes a thread until it is given up: not one of those that the
 event loop shares with everybody, nor the others'."""
+
+
+_WATCH = HostWatch(logging.getLogger(__name__).warning)
+"""Mends the fences of held stores whose disks this triggerer sees, in threads of its own."""
 
 
 class _CauseTrigger(BaseEventTrigger):
@@ -54,6 +61,17 @@ class _CauseTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         store = await self._store()
+        watched = await asyncio.get_running_loop().run_in_executor(_LOOKS, is_watched_here, store)
+        if watched:
+            _WATCH.add(store)
+        try:
+            async for event in self._events(store):
+                yield event
+        finally:
+            if watched:
+                _WATCH.remove(store)
+
+    async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
         armed = known = True
         while True:
             seen = await asyncio.get_running_loop().run_in_executor(_LOOKS, watch, store)

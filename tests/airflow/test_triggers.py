@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +25,12 @@ from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.beside import reach
+from storage_engine.rocketmq.beside.heartbeat import no_watch
 from storage_engine.rocketmq.beside.watch import unknown
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
+from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 NEVER = "99"
@@ -306,6 +310,32 @@ def test_a_broker_that_is_silent_does_not_block_the_loop(
         return count
 
     assert asyncio.run(ticks()) > 20
+
+
+def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its broker can be asked or not, and without blocking the loop."""
+    held_store(tmp_path)
+    extra = {"root": str(tmp_path), "mode": "beside", "broker_address": "127.0.0.1:1"}
+    definition = {"conn_type": "storage_engine", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
+
+    async def mended() -> bool:
+        waiting = [asyncio.create_task(_events(disk_trigger(), 10)) for _ in range(2)]
+        while no_watch(tmp_path):
+            await asyncio.sleep(0.01)
+        os.utime(path_of(tmp_path, 0), ns=(0, 0))
+        while mtimes_ns(tmp_path)[0] != LEASE_NS:
+            await asyncio.sleep(0.01)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        while not no_watch(tmp_path):
+            await asyncio.sleep(0.01)
+        return True
+
+    assert asyncio.run(asyncio.wait_for(mended(), 20))
 
 
 def test_what_is_unknown_ends_no_window(looks: Any, monkeypatch: pytest.MonkeyPatch) -> None:

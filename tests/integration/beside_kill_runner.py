@@ -57,7 +57,8 @@ WEIGHTS = {"hold": 4, "make_plan": 1, "archive": 4, "release": 9, "clean_depende
 """How often a step is disturbed."""
 VICTIMS = {"task": 5, "broker": 2, "both": 2}
 MOST_KILLS_A_ROUND = 3
-SPARE_SEGMENTS = 4
+FENCED = 3
+SPARE_SEGMENTS = FENCED + 1
 """Expired ones that are left behind a run's plan at the least."""
 PRODUCER_PAUSE_SECONDS = 0.1
 STRUCK = "killed"
@@ -397,9 +398,10 @@ class Stress:
 
 def main(work: Path, kills: int, seed: int) -> None:
     work.mkdir(parents=True)
+    settings = {**SETTINGS, "deleteFileBatchMax": FENCED - 1}
     with (
         name_server(work) as port,
-        running_broker(work / "store", work, port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker,
+        running_broker(work / "store", work, port, settings, main_class=CLEANS_AT_ONCE) as broker,
     ):
         create_topic(broker.client)
         stress = Stress(work, broker, port, seed)

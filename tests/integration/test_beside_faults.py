@@ -15,6 +15,7 @@ import pytest
 from storage_engine.exceptions import BrokerError, StorageEngineError, StoreLayoutError
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
@@ -86,7 +87,7 @@ class State:
         return cls(
             tuple(log.names()),
             log.mtimes(),
-            tuple(sorted(path.name for path in log.broker.store.iterdir())),
+            tuple(sorted(p.name for p in log.broker.store.iterdir() if p.name != DIRECTORY)),
             {key: config[key] for key in HELD_SETTINGS},
             log.broker.client.runtime_info().commitlog_min_offset,
         )

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")
 
 UPDATE_BROKER_CONFIG = 25
 HOUR_MS = 3_600_000
+FENCED = 11
 ENDS_SOON_MS = 5_000
 """Far more than a hold takes."""
 AS_AT_FIRST = {"cleanFileForciblyEnable": "true", "fileReservedTime": "48"}
@@ -97,7 +98,8 @@ def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
     assert client.config()["cleanFileForciblyEnable"] == "false"
     assert (log.broker.store / NAME).exists()
     touched = {base for base, mtime_ns in log.mtimes().items() if mtimes[base] != mtime_ns}
-    assert touched == {names[0]}
+    assert touched == set(list(mtimes)[:FENCED])
+    assert status.deletes_from_ms == status.ends_at_ms + 48 * HOUR_MS
 
     log.others_clean()
     assert log.names() == names
@@ -133,7 +135,7 @@ def test_a_hold_begins_in_the_middle_of_the_brokers_own_deletion(log: LiveLog, t
 
 def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: ManagedStore) -> None:
     names = log.names()
-    ends_at_ms = hold(store, now_ms() - 24 * HOUR_MS + ENDS_SOON_MS).status.ends_at_ms
+    ends_at_ms = hold(store, now_ms() - (24 + 48) * HOUR_MS + ENDS_SOON_MS).status.deletes_from_ms
     assert ends_at_ms is not None
     until_it_is_through = log.others_begin_to_clean()
     while (found_names := log.names())[: len(names)] == names and now_ms() < ends_at_ms:
@@ -285,10 +287,10 @@ def test_a_file_system_that_keeps_no_such_mtime_is_refused_and_left_as_it_was(
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
 
 
-def test_a_broker_that_keeps_nothing_is_refused(log: LiveLog, store: ManagedStore) -> None:
+def test_a_broker_for_which_no_file_is_young_enough_is_refused(log: LiveLog, store: ManagedStore) -> None:
     before = log.mtimes()
-    log.broker.client.update_config({"fileReservedTime": "0"})
-    with pytest.raises(GateRefusedError, match="expected fileReservedTime of at least 1 hour"):
+    log.broker.client.update_config({"fileReservedTime": "-100000"})
+    with pytest.raises(GateRefusedError, match="expected fileReservedTime of 0 hours or more"):
         hold(store)
     assert log.mtimes() == before
     assert not (log.broker.store / NAME).exists()

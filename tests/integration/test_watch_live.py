@@ -64,7 +64,6 @@ class Watched:
         names = self.log.names()
         for base in reversed(names[:segments]):
             os.utime(self.log.path(base), ns=(0, 0))
-        os.utime(self.log.path(names[segments]))
         self.log.others_clean()
         self.log.wait_for_min_offset(names[segments])
 

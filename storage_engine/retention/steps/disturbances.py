@@ -7,9 +7,7 @@ from storage_engine.retention.disturbed import disturbance_alarms, gone_ranges, 
 from storage_engine.retention.journal import Run
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context
-
-WATCH_RUN = "watch"
-"""Run of a store under which looks that belong to no run take down what they find."""
+from storage_engine.retention.watch_records import WATCH_RUN
 
 
 def record_disturbances(context: Context, status: HoldStatus, run: Run | None = None) -> None:

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.model.hold import HoldStatus
+from storage_engine.model.hold import DisturbanceKind, HoldStatus
+from storage_engine.retention.disturbed import disturbance_alarms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.holding import hold
@@ -48,6 +49,9 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
         except GateRefusedError as error:
             alarms.append(f"the store can't be held: {error}")
         else:
+            # The watch has mended these, so that no look finds them.
+            mended = [d for d in status.disturbances if d.kind is DisturbanceKind.FENCE_MENDED]
+            alarms += disturbance_alarms(mended, ())
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     checkpoint = flush_checkpoint(store, run_key)

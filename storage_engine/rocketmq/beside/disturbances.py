@@ -9,7 +9,7 @@ from typing import Final
 
 from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState
-from storage_engine.rocketmq.beside.live_config import SLAVE
+from storage_engine.rocketmq.beside.live_config import CLUSTER, NAME, SLAVE
 from storage_engine.rocketmq.store import LOG
 
 ENDS_TRUST: Final = frozenset({DisturbanceKind.BROKER_REPLACED, DisturbanceKind.ROLE_CHANGED})
@@ -31,6 +31,7 @@ def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
     if not seen:
         seen = tuple(
             chain(
+                _moved(state, found),
                 _restarted(state, found),
                 _lapsed(state, found),
                 _gone(state, found),
@@ -42,9 +43,10 @@ def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
     return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
 
 
-def is_role_changed(state: HoldState, found: Found) -> bool:
-    """Whether the broker that answers isn't the master any more whose store is held."""
-    return next(_role(state, found), None) is not None
+def has_moved(state: HoldState, found: Found) -> bool:
+    """Return whether another process answers as the master, at another address than the one that was held."""
+    elsewhere = bool(state.address) and found.address != state.address
+    return found.role != SLAVE and elsewhere and _is_other_process(state, found)
 
 
 def name_of(disturbance: Disturbance) -> str:
@@ -62,13 +64,34 @@ def _role(state: HoldState, found: Found) -> Iterator[Disturbance]:
             "the master now. Nothing is held or let go here. Manage the new master's store, and unmanage "
             "this one.",
         )
-    elif state.address and found.address != state.address and _is_other_process(state, found):
+    elif has_moved(state, found) and (why := _why_another(state, found)):
         yield Disturbance(
             DisturbanceKind.ROLE_CHANGED,
             f"expected the master at {state.address}, found another process as the master at "
-            f"{found.address}: a slave was promoted, or the broker has moved. Its segments need not be the "
-            "files here, so nothing is held or let go. Where they are the same files, unmanage the store, "
-            "and the next run holds it anew; where they aren't, manage the new master's store.",
+            f"{found.address}, which isn't provably the same broker ({why.rstrip('.')}): a slave was "
+            "promoted, or the broker has moved. Its segments need not be the files here, so nothing is held "
+            "or deleted. Where they are the same files, unmanage the store, and the next run holds it again; "
+            "where they aren't, manage the new master's store.",
+        )
+
+
+def _why_another(state: HoldState, found: Found) -> str:
+    """Return why a broker at another address isn't provably the one that was held; empty: it is."""
+    for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
+        if not expected:
+            return f"the hold doesn't know {key} of the one that was held"
+        if (there := found.settings.get(key, "")) != expected:
+            return f"expected {key}={expected}, found {there}"
+    return found.unproven
+
+
+def _moved(state: HoldState, found: Found) -> Iterator[Disturbance]:
+    if has_moved(state, found):
+        yield Disturbance(
+            DisturbanceKind.BROKER_MOVED,
+            f"expected broker {state.broker_name} at {state.address}, found it at {found.address}: the same "
+            "name and cluster, the lock of this store on this host, and its messages. The hold goes on. "
+            "Where the connection names the address, change it there.",
         )
 
 
@@ -109,13 +132,15 @@ def _restarted(state: HoldState, found: Found) -> Iterator[Disturbance]:
 
 
 def _lapsed(state: HoldState, found: Found) -> Iterator[Disturbance]:
-    if 0 < state.ends_at_ms < found.at_ms:
-        yield Disturbance(
-            DisturbanceKind.HOLD_LAPSED,
-            f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody "
-            "did: since then the broker was free to delete by its own rules. Let the pipeline run more often "
-            "than hold_hours.",
-        )
+    if not 0 < state.ends_at_ms < found.at_ms:
+        return
+    free_ms = max(state.ends_at_ms, state.deletes_from_ms)
+    since = f"since {_time(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
+    yield Disturbance(
+        DisturbanceKind.HOLD_LAPSED,
+        f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody did: "
+        f"{since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
+    )
 
 
 def _gone(state: HoldState, found: Found) -> Iterator[Disturbance]:
@@ -167,8 +192,8 @@ def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
             )
         yield Disturbance(
             DisturbanceKind.MTIME_CHANGED,
-            f"{file.path}: {why}. The hold rests on it until it is renewed. Find out who changes the store's "
-            "files, and stop it.",
+            f"{file.path}: {why}. The hold rests on the rest of its fence until it is renewed. Find out who "
+            "changes the store's files, and stop it.",
             log=LOG,
         )
 
@@ -180,8 +205,18 @@ def _settings(state: HoldState, found: Found) -> Iterator[Disturbance]:
             yield Disturbance(
                 DisturbanceKind.SETTING_CHANGED,
                 f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
-                "store was held. Find out who, and set it back.",
+                f"store was held.{_meaning(key, value)} Find out who, and set it back.",
             )
+
+
+def _meaning(key: str, value: str | None) -> str:
+    """Say what a value means that a broker takes unchecked."""
+    if key != RESERVED or not (value or "").startswith("-"):
+        return ""
+    return (
+        " Below 0 a segment has expired before it is written: the hold ends so much earlier, and makes up "
+        "for it when it is renewed."
+    )
 
 
 def _saved(state: HoldState, found: Found) -> Iterator[Disturbance]:

@@ -1,25 +1,41 @@
-"""The fence: one segment whose mtime keeps itself and all younger ones. And how mtimes are set so that no
-kill loses the first one.
+"""The fence: the oldest segments, with mtimes that keep them and all younger ones. And how mtimes are set so
+that no kill loses the first one.
 
 A broker deletes from the oldest segment on and stops at the first whose mtime + fileReservedTime hasn't
-passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime at every pass. So the first segment that
-must stay gets the mtime by which it expires when the hold is to end by itself; nothing has to run for that.
+passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime at every pass. So the segments that must
+stay get an mtime in the future: the moment at which the hold is to end. Until then no fileReservedTime from 0
+on makes them old, whoever sets it; nothing has to run for that.
+
+One such segment would do, until somebody touches or removes it. A pass deletes deleteFileBatchMax segments
+at most; the fence has one more, so that a pass through a gap in it doesn't come to its end.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
-from storage_engine.rocketmq.beside.hold_state import Found, HoldState, SeenFile, Touched, save_state
+from storage_engine.rocketmq.beside.hold_state import (
+    BATCH_MAX,
+    Found,
+    HoldState,
+    SeenFile,
+    Touched,
+    save_state,
+)
+from storage_engine.same_bytes.own_acts import Acting, own_acts
 
 HOUR_MS = 3_600_000
 _MS_NS = 1_000_000
 _SECOND_MS = 1000
+_DEFAULT_BATCH_MAX: Final = 10
+"""Of releases that have no such setting (MappedFileQueue.DELETE_FILES_BATCH_MAX)."""
 
 
 class SegmentGoneError(GateRefusedError):
@@ -28,84 +44,119 @@ class SegmentGoneError(GateRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """:param file: the segment; None: only the active one is left, which no broker deletes.
-    :param mtime_ns: what it should have.
-    :param ends_at_ms: when it, or what is left, can go by the broker's own rules.
+    """:param mtimes_ns: its segments, oldest first, with the mtime that each should have; none: only the
+        active one is left, which no broker deletes.
+    :param ends_at_ms: until when it stands, whatever fileReservedTime becomes, from 0 on.
+    :param deletes_from_ms: when it, or what is left, can go by the broker's rules as they are now.
     """
 
-    file: SeenFile | None
-    mtime_ns: int
+    mtimes_ns: tuple[tuple[SeenFile, int], ...]
     ends_at_ms: int
+    deletes_from_ms: int
+
+    @property
+    def offset(self) -> int:
+        """Base offset of its first segment; -1: it has none."""
+        return self.mtimes_ns[0][0].base_offset if self.mtimes_ns else -1
 
 
-def first_that_stays(found: Found, releasing: Collection[int] = ()) -> SeenFile | None:
-    """The oldest segment that must stay, if a fence can be put on it.
+def fence_count(settings: Mapping[str, str]) -> int:
+    """Return how many segments a fence has: one more than this broker deletes in a pass."""
+    try:
+        batch_max = int(settings.get(BATCH_MAX, _DEFAULT_BATCH_MAX))
+    except ValueError:
+        batch_max = _DEFAULT_BATCH_MAX
+    # It deletes one before it looks whether that was too many.
+    return max(batch_max, 1) + 1
+
+
+def first_that_stay(found: Found, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
+    """Return the oldest segments that must stay, as far as a fence can be put on them.
 
     What lies below the broker's min offset it has given up already: no mtime holds that
-    (MappedFileQueue#retryDeleteFirstFile).
+    (MappedFileQueue#retryDeleteFirstFile). The active segment is none of them: the broker writes to it.
 
-    :param releasing: base offsets of the segments that are let go.
-    :return: None where it is the active segment, to which the broker writes, or there is none.
+    :param releasing: base offsets of the segments that are deleted.
+    :param count: so many at most.
     """
     start = max((found.min_offset, *(offset + 1 for offset in releasing)))
-    file = next((file for file in found.files if file.base_offset >= start), None)
-    return file if file is not None and file.end_offset <= found.max_offset else None
+    sealed = (f for f in found.files if f.base_offset >= start and f.end_offset <= found.max_offset)
+    return tuple(sealed)[:count]
 
 
 def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
-    """The mtime of a segment that the broker may delete once ``hold_hours`` have passed.
+    """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
+    A negative fileReservedTime, which a broker takes as it is, makes files older; the mtime makes up for it.
     A whole second, rounded up: some file systems, and Java 8, keep no more.
     """
-    mtime_ms = now_ms + (hold_hours - reserved_hours) * HOUR_MS
+    mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
 
 
+def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
+    """Return until when no broker takes a file for expired, whatever fileReservedTime becomes, from 0 on."""
+    return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
+
+
 def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """When a broker takes a file for expired (MappedFileQueue#deleteExpiredFileByTime)."""
+    """Return when a broker takes a file for expired (MappedFileQueue#deleteExpiredFileByTime)."""
     return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
 
 
 def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
-    """What a file's mtime was before we touched it for the first time."""
+    """Return what a file's mtime was before we touched it for the first time."""
     touched = None if state is None else state.touched_at(file.base_offset)
     return file.mtime_ns if touched is None or touched.inode != file.inode else touched.original_mtime_ns
 
 
 def fence(found: Found, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Where the fence belongs now, and with which mtime: never an older one than the segment's own.
+    """Return where the fence belongs now, and with which mtimes: never older ones than the segments' own.
 
     A lease of which more than half is left is kept as it is.
     """
-    file = first_that_stays(found, () if state is None else state.releasing)
-    if file is None:
+    releasing = () if state is None else state.releasing
+    files = first_that_stay(found, releasing, fence_count(found.settings))
+    mtimes_ns = tuple((file, _mtime_ns(found, state, file, hold_hours, reserved_hours)) for file in files)
+    if not mtimes_ns:
         # What is sealed next was written to just now.
-        return Fence(None, 0, found.at_ms + reserved_hours * HOUR_MS)
-    kept = None if state is None else _lease_of(state, file)
-    if kept is not None:
-        left_ms = expires_at_ms(kept, reserved_hours) - found.at_ms
-        if not is_due(left_ms, hold_hours) and left_ms <= (hold_hours * HOUR_MS + _SECOND_MS):
-            return Fence(file, kept, expires_at_ms(kept, reserved_hours))
-    original = original_mtime_ns(state, file)
-    mtime_ns = max(original, lease_mtime_ns(found.at_ms, hold_hours, reserved_hours))
-    return Fence(file, mtime_ns, expires_at_ms(mtime_ns, reserved_hours))
+        expires_ms = found.at_ms + reserved_hours * HOUR_MS
+        return Fence((), expires_ms, expires_ms)
+    # A pass that deletes the first of them has come to the next.
+    first_ns = min(mtime_ns for _, mtime_ns in mtimes_ns)
+    return Fence(
+        mtimes_ns, stands_until_ms(first_ns, reserved_hours), expires_at_ms(first_ns, reserved_hours)
+    )
 
 
 def is_due(left_ms: int, hold_hours: int) -> bool:
-    """Whether a hold of which so much is left is to be renewed: less than half of it."""
+    """Return whether a hold of which so much is left is to be renewed: less than half of it."""
     return 2 * left_ms < hold_hours * HOUR_MS
 
 
-def _lease_of(state: HoldState, file: SeenFile) -> int | None:
-    """The mtime that our fence on this file has, if it is there untouched."""
+def _mtime_ns(
+    found: Found, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
+) -> int:
+    if state is not None and _has_lease(state, file):
+        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - found.at_ms
+        if not is_due(left_ms, hold_hours) and left_ms <= hold_hours * HOUR_MS + _SECOND_MS:
+            return file.mtime_ns
+    lease_ns = lease_mtime_ns(found.at_ms, hold_hours, reserved_hours)
+    return max(original_mtime_ns(state, file), lease_ns)
+
+
+def _has_lease(state: HoldState, file: SeenFile) -> bool:
+    """Return whether a file is of our fence, and untouched."""
     touched = state.touched_at(file.base_offset)
-    ours = touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
-    return file.mtime_ns if ours and state.fence_offset == file.base_offset else None
+    return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
 
 
-def set_mtimes(memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[SeenFile, int]]) -> HoldState:
+def set_mtimes(
+    root: Path, memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[SeenFile, int]]
+) -> HoldState:
     """Set mtimes in this order, durably, with the first ones remembered before.
 
+    :param root: the store's, which has the record of what we did ourselves.
     :param wanted: files with the mtime in nanoseconds that each shall have.
     :return: the state as it is remembered now.
     :raises GateRefusedError: a file's mtime may not be set, or isn't kept; what was set before is remembered.
@@ -127,13 +178,14 @@ def set_mtimes(memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[Seen
     }
     state = _with_touched(state, meant.values())
     save_state(memory, state)
-    done = [_set_mtime(meant[file.base_offset]) for file, _ in wanted]
+    with own_acts(root) as acts:
+        done = [set_mtime(acts, meant[file.base_offset]) for file, _ in wanted]
     state = _with_touched(state, done)
     save_state(memory, state)
     return state
 
 
-def put_back(memory: HoldMemory, state: HoldState, base_offsets: Collection[int]) -> HoldState:
+def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Collection[int]) -> HoldState:
     """Give files their first mtimes again, oldest first, and forget that they were touched.
 
     A fence is the youngest of them: it stands until what lies before it is as it was.
@@ -147,13 +199,25 @@ def put_back(memory: HoldMemory, state: HoldState, base_offsets: Collection[int]
     chosen = [touched for touched in state.touched if touched.base_offset in base_offsets]
     if not chosen:
         return state
-    for touched in chosen:
-        if is_ours(touched):
-            _set_mtime(replace(touched, mtime_ns=touched.original_mtime_ns))
+    with own_acts(root) as acts:
+        for touched in chosen:
+            if is_ours(touched):
+                with suppress(SegmentGoneError):  # deleted by its own age meanwhile
+                    set_mtime(acts, replace(touched, mtime_ns=touched.original_mtime_ns))
     left = tuple(touched for touched in state.touched if touched.base_offset not in base_offsets)
     state = replace(state, touched=left)
     save_state(memory, state)
     return state
+
+
+def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
+    """Give all files their first mtimes again; from now on no watch takes them for a fence.
+
+    :raises GateRefusedError: a file's mtime may not be set.
+    """
+    state = replace(state, fence=())
+    save_state(memory, state)
+    return put_back(root, memory, state, [touched.base_offset for touched in state.touched])
 
 
 def is_ours(touched: Touched) -> bool:
@@ -177,10 +241,16 @@ def _with_touched(state: HoldState, touched: Iterable[Touched]) -> HoldState:
     return replace(state, touched=tuple(item for _, item in sorted(by_offset.items())))
 
 
-def _set_mtime(meant: Touched) -> Touched:
-    """Set one file's mtime, flush it, and look whether it is kept."""
+def set_mtime(acts: Acting, meant: Touched) -> Touched:
+    """Set one file's mtime, flush it, and look whether it is kept.
+
+    :raises GateRefusedError: it may not be set, or isn't kept.
+    :raises SegmentGoneError: the file is gone.
+    :raises ChangedUnderUsError: another file lies under its path; it was not touched.
+    """
     try:
-        fd = os.open(meant.path, os.O_RDONLY | os.O_CLOEXEC)
+        with acts.on(meant.path, mtime_ns=meant.mtime_ns):
+            return _set_mtime(meant)
     except FileNotFoundError as error:
         raise SegmentGoneError(
             f"{meant.path}: expected the log's first segments to stay while the hold is put there, found "
@@ -188,6 +258,10 @@ def _set_mtime(meant: Touched) -> Touched:
         ) from error
     except OSError as error:
         raise _refused(meant, error) from error
+
+
+def _set_mtime(meant: Touched) -> Touched:
+    fd = os.open(meant.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         before = os.fstat(fd)
         if before.st_ino != meant.inode:
@@ -209,8 +283,6 @@ def _set_mtime(meant: Touched) -> Touched:
                 f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
                 "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
             )
-    except OSError as error:
-        raise _refused(meant, error) from error
     finally:
         os.close(fd)
     return replace(meant, ctime_ns=after.st_ctime_ns)

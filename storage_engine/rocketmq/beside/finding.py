@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import javaproperties
 
-from storage_engine.rocketmq.beside.disturbances import is_role_changed
+from storage_engine.rocketmq.beside.disturbances import has_moved
 from storage_engine.rocketmq.beside.hold_state import (
     HELD_SETTINGS,
     Found,
@@ -15,9 +16,9 @@ from storage_engine.rocketmq.beside.hold_state import (
     SavedSettings,
     SeenFile,
 )
-from storage_engine.rocketmq.beside.live_config import ROLE
+from storage_engine.rocketmq.beside.live_config import ROLE, SLAVE
 from storage_engine.rocketmq.beside.rights import as_who_may_read
-from storage_engine.rocketmq.beside.same_store import check_same_store
+from storage_engine.rocketmq.beside.same_store import check_same_store, why_unproven
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
 
@@ -37,7 +38,7 @@ def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Fou
     info = store.admin.runtime_info()
     config = store.admin.config()
     with as_who_may_read(layout.root):
-        files = _files(layout.log_paths)
+        files = list_files(layout.log_paths)
     listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
     found = Found(
         at_ms=now_ms,
@@ -50,7 +51,9 @@ def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Fou
         files=files,
         saved=saved_settings(store.broker_conf),
     )
-    if state is None or not is_role_changed(state, found):
+    if state is not None and has_moved(state, found):
+        return replace(found, unproven=why_unproven(store.admin, info, layout, listed))
+    if state is None or found.role != SLAVE:
         check_same_store(store.admin, info, layout, listed)
     return found
 
@@ -67,7 +70,7 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
     return SavedSettings(broker_conf, values)
 
 
-def _files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
+def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
     """A file that goes in the middle of it is one that went before."""
     seen = []
     for path, _ in list_raw_files(directories):

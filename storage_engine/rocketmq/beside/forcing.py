@@ -10,26 +10,29 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found
 from storage_engine.rocketmq.broker_config import BrokerConfig
 
+LOWEST_HOURS: Final = 24 * 365
+"""A negative fileReservedTime is made up for so far; file systems end somewhere."""
+
 MARGIN_PERCENT: Final = 5
 """So far below the force level a hold is refused, where the broker may delete by force above it."""
 
 
 def reserved_hours(found: Found, root: str) -> int:
-    """fileReservedTime as it works now.
+    """Return fileReservedTime as it works now; a broker takes any number, below 0 too.
 
-    :raises GateRefusedError: no mtime holds anything by it.
+    :raises GateRefusedError: it isn't known, or so far below 0 that no mtime makes up for it.
     """
     value = found.settings.get(RESERVED, "")
     try:
         hours = int(value)
     except ValueError:
-        hours = 0
-    if hours > 0:
+        hours = -LOWEST_HOURS - 1
+    if hours >= -LOWEST_HOURS:
         return hours
     raise GateRefusedError(
-        f"{root}: expected {RESERVED} of at least 1 hour, found {value!r} at broker {found.address}: it "
-        "takes every segment for expired as soon as it is written, so nothing can be held. Nothing was "
-        f"changed. Set {RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
+        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
+        "segment can be young enough for it, so nothing can be held. Nothing was changed. Set "
+        f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
 
@@ -75,4 +78,15 @@ def check_force_is_far(found: Found, config: BrokerConfig, disks: Sequence[DiskU
         f"{FORCIBLY} is true at broker {found.address}: above {config.disk_space_clean_forcibly_percent} % "
         f"it deletes whatever is held (the fullest disk is at {fullest} %). Let us set it to false "
         "(may_change_settings)."
+    )
+
+
+def announce_rewrite(found: Found) -> str:
+    """Say before a hold sets a setting what that makes the broker do, and how it can be had without."""
+    conf = found.saved.path or "its broker.conf"
+    return (
+        f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
+        f"broker rewrite {conf} with all of its settings, without comments. To keep that file as it is, "
+        f"write {FORCIBLY}=false there yourself, restart the broker, and hold without may_change_settings "
+        "(--may-change-settings)"
     )

@@ -1,7 +1,7 @@
 """Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
 
-The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segment that
-must stay is a fence (:mod:`fence`), and the broker doesn't delete by force (:mod:`forcing`). It ends by
+The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
+that must stay are a fence (:mod:`fence`), and the broker doesn't delete by force (:mod:`forcing`). It ends by
 itself when nobody renews it, so that a dead pipeline fills no disk. What is unknown, as an unreachable broker
 or a file that can't be looked at, never leads to a change.
 """
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import Disturbance, HoldMemory, HoldStatus
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, disturbances, name_of
+from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, name_of
 from storage_engine.rocketmq.beside.finding import find
-from storage_engine.rocketmq.beside.forcing import check_force_is_far, deletes_by_force, reserved_hours
+from storage_engine.rocketmq.beside.forcing import deletes_by_force, reserved_hours
+from storage_engine.rocketmq.beside.hold_look import all_disturbances, notices, root_of, weaknesses
 from storage_engine.rocketmq.beside.hold_state import (
     FORCIBLY,
     HELD_SETTINGS,
@@ -33,9 +34,8 @@ from storage_engine.rocketmq.beside.hold_state import (
     save_state,
 )
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.beside.live_config import refuse_slave
-from storage_engine.rocketmq.beside.lost_topics import with_topics
-from storage_engine.rocketmq.disk import disk_usage
+from storage_engine.rocketmq.beside.live_config import CLUSTER, NAME, refuse_slave
+from storage_engine.rocketmq.beside.local_hold import left_behind
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
@@ -64,7 +64,7 @@ def guard(store: BesideStore, now_ms: int) -> HoldStatus:
     :raises BrokerError: the broker can't be asked, or doesn't take a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
-    with marker.alone(_root(store)):
+    with marker.alone(root_of(store)):
         return _guard(store, now_ms)
 
 
@@ -74,20 +74,11 @@ def held(store: BesideStore) -> Iterator[HeldBeside]:
 
     :raises GateRefusedError: it can't be held.
     """
-    with marker.alone(_root(store)):
+    with marker.alone(root_of(store)):
         status = _guard(store, time.time_ns() // 1_000_000)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
         yield HeldBeside(status.notices)
-
-
-def look(store: BesideStore, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.BrokerStore.look_at_hold`."""
-    state = load_state(store.memory)
-    if state is None:
-        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
-    found = ask_known_frame(store.admin, state, find(store, now_ms, state))
-    return _status(store, state, found, ())
 
 
 def expose(
@@ -114,7 +105,8 @@ def expose(
     state = _put_fence(store, memory, state, found)
     # What an earlier call has made old may go at this moment.
     young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
-    return fence.set_mtimes(memory, state, [(file, LETS_GO_MTIME_NS) for file in reversed(young)])
+    old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
+    return fence.set_mtimes(root_of(store), memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -136,76 +128,107 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
 
 
 def _guard(store: BesideStore, now_ms: int) -> HoldStatus:
-    for _ in range(_LOOKS - 1):
-        with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
-            return _guard_as_found(store, now_ms)
-    return _guard_as_found(store, now_ms)
+    memory = store.memory
+    if memory is None:
+        raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
+    if store.live.hold_hours < 1:
+        raise BadInputError(f"hold_hours: expected at least 1, found {store.live.hold_hours}")
+    # What an earlier hold has left still keeps the store, though no journal knows it.
+    begins = load_state(memory) is None and left_behind(root_of(store)) is None
+    try:
+        for _ in range(_LOOKS - 1):
+            with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
+                return _guard_as_found(store, memory, now_ms)
+        return _guard_as_found(store, memory, now_ms)
+    except GateRefusedError:
+        if begins:
+            _undo(store, memory)
+        raise
 
 
-def _guard_as_found(store: BesideStore, now_ms: int) -> HoldStatus:
-    root, live = _root(store), store.live
-    if store.memory is None:
-        raise GateRefusedError(f"{root}: expected a journal that remembers a hold, found none.")
-    if live.hold_hours < 1:
-        raise BadInputError(f"hold_hours: expected at least 1, found {live.hold_hours}")
-    before = load_state(store.memory)
+def _undo(store: BesideStore, memory: HoldMemory) -> None:
+    """Take back a hold that could not be begun, as far as it was."""
+    state = load_state(memory)
+    if state is not None:
+        fence.put_all_back(root_of(store), memory, state)
+        marker.remove_marker(root_of(store), state.manager)
+        save_state(memory, None)
+
+
+def _guard_as_found(store: BesideStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
+    root, live = root_of(store), store.live
+    before = load_state(memory)
     found = find(store, now_ms, before)
     if before is None:
         refuse_slave(found.settings, found.address)
     else:
         found = ask_known_frame(store.admin, before, found)
-    lasting, new = _disturbances(store, before, found)
-    state = before or HoldState(uuid.uuid4().hex, found.boot_timestamp_ms)
-    if any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
-        save_state(store.memory, replace(state, reported=tuple(map(name_of, lasting))))
+    lasting, new = all_disturbances(store, before, found)
+    if before is not None and any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
+        save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
-    begun = False
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
-        notices = _notices(store, found)
-        new_fence = fence.fence(found, state, live.hold_hours, reserved)
+        said = notices(store, found)
+        state = before or _first_state(root, found)
+        ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
-            save_state(store.memory, state)
-            begun = True
-        unmarked = marker.write_marker(root, state.manager, new_fence.ends_at_ms)
-        state = _put_fence(store, store.memory, state, found)
+            save_state(memory, state)
+        said.append(marker.write_marker(root, state.manager, ends_at_ms))
+        state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
-        if begun:  # the fence would have been the first thing that was touched
-            marker.remove_marker(root, state.manager)
-            save_state(store.memory, None)
         if new and not isinstance(error, fence.SegmentGoneError):
-            said = "; ".join(disturbance.detail for disturbance in new)
-            raise GateRefusedError(f"{error} What disturbed it: {said}") from error
+            details = "; ".join(disturbance.detail for disturbance in new)
+            raise GateRefusedError(f"{error} What disturbed it: {details}") from error
         raise
-    state = _forbid_force(store, store.memory, state, found)
+    state = _forbid_force(store, memory, state, found)
     state = know_newest_frame(store.admin, _as_found(state, found), found)
     state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))
     if state != before:
-        save_state(store.memory, state)
+        save_state(memory, state)
+    said += weaknesses(store, state, found)
     return HoldStatus(
-        held=True,
+        held=state.ends_at_ms > now_ms,
         fence_offset=state.fence_offset,
         ends_at_ms=state.ends_at_ms,
         disturbances=new,
-        notices=tuple(notice for notice in (*notices, unmarked) if notice),
+        notices=tuple(filter(None, said)),
+        deletes_from_ms=state.deletes_from_ms,
     )
+
+
+def _first_state(root: Path, found: Found) -> HoldState:
+    """Return a new hold's; of one that no journal knows any more it takes over what that changed."""
+    state = HoldState(uuid.uuid4().hex, found.boot_timestamp_ms)
+    left = left_behind(root)
+    if left is None:
+        return state
+    return replace(state, touched=left.touched, changed_settings=left.changed_settings)
 
 
 def _put_fence(store: BesideStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
     """Have the fence where it belongs, then every other file that we touched as it was."""
-    reserved = reserved_hours(found, str(_root(store)))
+    reserved = reserved_hours(found, str(root_of(store)))
     wanted = fence.fence(found, state, store.live.hold_hours, reserved)
-    touched = set(state.releasing)
-    if wanted.file is not None:
-        touched.add(wanted.file.base_offset)
-        if wanted.file.mtime_ns != wanted.mtime_ns:
-            state = fence.set_mtimes(memory, state, [(wanted.file, wanted.mtime_ns)])
-    place = -1 if wanted.file is None else wanted.file.base_offset
-    if (state.fence_offset, state.ends_at_ms) != (place, wanted.ends_at_ms):
-        state = replace(state, fence_offset=place, ends_at_ms=wanted.ends_at_ms)
-        save_state(memory, state)
-    return fence.put_back(memory, state, {t.base_offset for t in state.touched} - touched)
+    # The newest first: it stands before a broker that is deleting comes there.
+    young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
+    state = fence.set_mtimes(root_of(store), memory, state, young)
+    fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
+    put = replace(
+        state,
+        fence_offset=wanted.offset,
+        ends_at_ms=wanted.ends_at_ms,
+        fence=fenced,
+        fence_count=fence.fence_count(found.settings),
+        deletes_from_ms=wanted.deletes_from_ms,
+    )
+    if put != state:
+        save_state(memory, put)
+    stay = {*fenced, *put.releasing}
+    return fence.put_back(
+        root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
+    )
 
 
 def _forbid_force(store: BesideStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
@@ -228,6 +251,8 @@ def _as_found(state: HoldState, found: Found) -> HoldState:
         state,
         boot_timestamp_ms=found.boot_timestamp_ms,
         address=found.address,
+        broker_name=found.settings.get(NAME, ""),
+        cluster_name=found.settings.get(CLUSTER, ""),
         expected_settings=there | ours,
         min_offset=found.min_offset,
         max_offset=found.max_offset,
@@ -240,72 +265,3 @@ def _as_found(state: HoldState, found: Found) -> HoldState:
         ),
         end_offset=found.files[-1].end_offset if found.files else found.max_offset,
     )
-
-
-def _disturbances(
-    store: BesideStore, state: HoldState | None, found: Found
-) -> tuple[tuple[Disturbance, ...], tuple[Disturbance, ...]]:
-    """All that there are, and those among them that weren't reported before."""
-    if state is None:
-        return (), ()
-    lasting = disturbances(replace(state, reported=()), found)
-    new = tuple(disturbance for disturbance in lasting if name_of(disturbance) not in state.reported)
-    return lasting, with_topics(new, store.files.files.layout)
-
-
-def _status(store: BesideStore, state: HoldState, found: Found, more: Sequence[str]) -> HoldStatus:
-    """What a hold is worth as it is found, without renewing it."""
-    lasting, new = _disturbances(store, state, found)
-    notices = [*more, *(d.detail for d in lasting if d.kind in ENDS_TRUST)]
-    stands, place, ends_at_ms = not notices, -1, found.at_ms
-    try:
-        reserved = reserved_hours(found, str(_root(store)))
-        file = fence.first_that_stays(found, state.releasing)
-        if file is None:
-            ends_at_ms = found.at_ms + reserved * fence.HOUR_MS
-        else:
-            place, ends_at_ms = file.base_offset, fence.expires_at_ms(file.mtime_ns, reserved)
-        notices += _notices(store, found)
-        ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
-        if deletes_by_force(found) and (ours or state.expected_settings.get(FORCIBLY) == "false"):
-            stands = False
-            notices.append(
-                f"{FORCIBLY} is not false at broker {found.address}: until the hold is renewed, the broker "
-                "deletes whatever is held above its force level"
-            )
-    except GateRefusedError as error:
-        stands = False
-        notices.append(str(error))
-    stands = stands and ends_at_ms > found.at_ms
-    return HoldStatus(stands, place, ends_at_ms if stands else None, new, tuple(notices))
-
-
-def _before_the_first(store: BesideStore, now_ms: int) -> Iterator[str]:
-    """Of a store that isn't held: what would keep it from being, and what a person should know if it were."""
-    found, root = find(store, now_ms), _root(store)
-    try:
-        marker.refuse_foreign(root, None, now_ms)
-        reserved_hours(found, str(root))
-        yield from _notices(store, found)
-    except GateRefusedError as error:
-        yield f"a hold would be refused: {error}"
-
-
-def _notices(store: BesideStore, found: Found) -> list[str]:
-    """What a person should know of a hold that can be had.
-
-    :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
-    """
-    notices = []
-    layout = store.files.files.layout
-    if deletes_by_force(found) and not store.live.may_change_settings:
-        disks = [disk_usage(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
-        notices.append(check_force_is_far(found, store.files.config, disks, str(layout.root)))
-    if store.live.may_change_settings and found.saved.values is None:
-        why = found.saved.problem or "the store's settings don't name it"
-        notices.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
-    return notices
-
-
-def _root(store: BesideStore) -> Path:
-    return store.files.files.layout.root

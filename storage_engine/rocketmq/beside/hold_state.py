@@ -16,6 +16,7 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
+BATCH_MAX: Final = "deleteFileBatchMax"
 HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
 """Settings that a hold rests on."""
 
@@ -66,9 +67,9 @@ class HoldState:
 
     :param manager: tells this hold from those of other managers; in the marker file of the store.
     :param boot_timestamp_ms: of the broker's process when it was last looked at.
-    :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
-        needed, since only the active one is left.
-    :param ends_at_ms: when the broker may delete again by its own rules, unless the hold is renewed.
+    :param fence_offset: base offset of the fence's first segment, which keeps itself and all younger ones;
+        -1: none is needed, since only the active one is left.
+    :param ends_at_ms: until when the fence stands, whatever fileReservedTime is, unless the hold is renewed.
     :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made.
     :param min_offset: the broker's, when it was last looked at.
     :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
@@ -80,6 +81,12 @@ class HoldState:
     :param releasing: base offsets of the segments that are let go right now; the fence lies behind them.
     :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
     :param reported: disturbances that last, and were reported already.
+    :param fence: base offsets of all segments of the fence.
+    :param fence_count: so many belong to it, as far as there are that many.
+    :param deletes_from_ms: when the broker may delete again by its own rules, unless the hold is renewed;
+        0: an older release renewed it last, and ``ends_at_ms`` is that.
+    :param broker_name: brokerName of the broker that was looked at last; "": an older release looked.
+    :param cluster_name: brokerClusterName, likewise.
     """
 
     manager: str
@@ -99,6 +106,11 @@ class HoldState:
     releasing: tuple[int, ...] = ()
     last_trigger_ms: int | None = None
     reported: tuple[str, ...] = ()
+    fence: tuple[int, ...] = ()
+    fence_count: int = 0
+    deletes_from_ms: int = 0
+    broker_name: str = ""
+    cluster_name: str = ""
 
     def touched_at(self, base_offset: int) -> Touched | None:
         return next((t for t in self.touched if t.base_offset == base_offset), None)
@@ -145,6 +157,8 @@ class Found:
     :param files: of the log, by base offset; not necessarily back to back.
     :param frame_sha256: of the frame that the broker has at the ``frame_offset`` that is remembered; "": no
         message begins there. None: nobody asked.
+    :param unproven: of a broker that answers at another address than the one that was held: why it isn't
+        provably the same, on these files; "" where it is, and where nobody had to ask.
     """
 
     at_ms: int
@@ -157,6 +171,7 @@ class Found:
     files: tuple[SeenFile, ...]
     saved: SavedSettings = field(default_factory=SavedSettings)
     frame_sha256: str | None = None
+    unproven: str = ""
 
     def file_at(self, base_offset: int) -> SeenFile | None:
         return next((file for file in self.files if file.base_offset == base_offset), None)

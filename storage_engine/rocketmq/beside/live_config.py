@@ -11,7 +11,9 @@ ROOT = "storePathRootDir"
 COMMIT_LOG = "storePathCommitLog"
 READ_ONLY_COMMIT_LOG = "readOnlyCommitLogStorePaths"
 NAME = "brokerName"
+CLUSTER = "brokerClusterName"
 ROLE = "brokerRole"
+RESERVED = "fileReservedTime"
 SLAVE = "SLAVE"
 
 
@@ -36,6 +38,9 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
         else:
             settings.pop(key, None)
     settings[ROOT] = root
+    if config.get(RESERVED, "").startswith("-"):
+        # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
+        settings[RESERVED] = "0"
     return settings | dict(overrides)
 
 

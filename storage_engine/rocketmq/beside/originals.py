@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.rocketmq.beside.fence import same_ms
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
+from storage_engine.rocketmq.beside.local_hold import read_local
 
 
-def with_original_times(log: LogSnapshot, memory: HoldMemory | None) -> LogSnapshot:
-    """The log with the mtimes that its segments had before a hold set them.
+def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
+    """Return the log with the mtimes that its segments had before a hold set them.
 
     One that has another mtime than the hold gave it was touched by somebody else: it is as it is found.
+
+    :param memory: what the journal knows; None, or without a hold: what lies with the store counts.
+    :param root: the store's.
     """
     state = load_state(memory)
+    if state is None:
+        # Without what lies with the store its segments only look younger than they are.
+        with suppress(GateRefusedError):
+            state = read_local(root)
     if state is None or not state.touched:
         return log
     return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))

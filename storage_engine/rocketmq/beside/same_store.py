@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +26,30 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
 _LOCAL_SECONDS: Final = 3.0
 
 
+def why_unproven(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]) -> str:
+    """Return why a directory isn't provably the store of the broker that answers; empty: it is."""
+    try:
+        proven = check_same_store(admin, info, layout, files)
+    except BadInputError as error:
+        return str(error)
+    if proven:
+        return ""
+    return (
+        f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
+        f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
+        "told from here"
+    )
+
+
 def check_same_store(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
-) -> None:
+) -> bool:
     """Compare the first frame of the newest segment that has one, and which broker runs on these files.
 
     A copy has the same frames; a broker's lock it hasn't. A slave's store has both; its lock is another
     process's than the one that answers.
+
+    :return: whether nothing was left open: a message was compared, and the broker that answers runs here.
 
     :param info: asked for before the files were listed.
     :param files: of the log, in order; older ones may be gone by now.
@@ -46,7 +64,7 @@ def check_same_store(
             f"has the lock {layout.lock}: it is a copy, or a mount that doesn't show the locks of the "
             "broker's machine. Nothing was changed. Check the path, and run where the broker runs."
         )
-    _check_process(admin, info, layout)
+    runs_here = _check_process(admin, info, layout)
     for file in reversed(files):
         if file.base_offset >= info.commitlog_max_offset:
             continue
@@ -55,26 +73,29 @@ def check_same_store(
         if frame is None:
             continue
         if admin.view_message(file.base_offset) == frame:
-            return
+            return runs_here
         raise BadInputError(
             f"{file.path}: expected the store of broker {admin.address}, found another message at offset "
             f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
             "mounted there, and the address."
         )
+    return False
 
 
-def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> None:
+def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
     """Ask the process that has the store's lock itself: the one that answers has to have started when it did.
 
     In another container, or as a user who may not see its sockets, nobody can tell.
+
+    :return: whether it said so; where it can't be asked, whether the address of who answers is of this host.
     """
     holder = lock_holder(layout)
     if holder is None:
-        return
+        return _is_here(admin.address)
     try:
         sockets = psutil.Process(holder.pid).net_connections("tcp")
     except psutil.Error:
-        return
+        return _is_here(admin.address)
     listening = {int(one.laddr.port): one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
     expected_port = split_address(admin.address)[1]
     for port in sorted(listening, key=lambda port: (port != expected_port, port)):
@@ -86,12 +107,23 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
             continue
         # It may have restarted meanwhile.
         if boot_timestamp_ms in (info.boot_timestamp_ms, admin.runtime_info().boot_timestamp_ms):
-            return
+            return True
         raise BadInputError(
             f"{layout.root}: expected the store on which broker {admin.address} runs, found that another "
             f"one, at {local}, has the lock {layout.lock}: it is a slave's, or another broker's. Nothing was "
             "changed. Check the path, and run on that broker's host."
         )
+    return _is_here(admin.address)
+
+
+def _is_here(address: str) -> bool:
+    """Return whether an address is one of this host, or of the network namespace that it shows us."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
+    except OSError:
+        return False
+    own = {one.address.partition("%")[0] for ones in psutil.net_if_addrs().values() for one in ones}
+    return bool(found) and found <= own
 
 
 def _where_to_ask(host: str) -> str:

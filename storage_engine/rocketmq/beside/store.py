@@ -16,9 +16,18 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import store_lock
-from storage_engine.rocketmq.beside import dependents, hold, progress, release, unmanaging, watch
+from storage_engine.rocketmq.beside import (
+    dependents,
+    hold,
+    hold_look,
+    progress,
+    release,
+    unmanaging,
+    watch,
+)
 from storage_engine.rocketmq.beside.hold import HeldBeside
 from storage_engine.rocketmq.beside.live_config import local_settings, refuse_other_broker, refuse_slave
+from storage_engine.rocketmq.beside.local_hold import HoldMemories
 from storage_engine.rocketmq.beside.newest import newest_message_ms
 from storage_engine.rocketmq.beside.originals import with_original_settings, with_original_times
 from storage_engine.rocketmq.beside.reach import reach
@@ -69,7 +78,8 @@ class BesideStore:
         refuse_slave(self.settings, self.admin.address)
         listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
         check_same_store(self.admin, before, self.files.files.layout, listed)
-        log = with_original_times(as_the_broker_says(log, before), self.memory)
+        root = self.files.files.layout.root
+        log = with_original_times(as_the_broker_says(log, before), self.memory, root)
         return replace(seen, crashed=False, logs=(log,))
 
     def watch(self, now_ms: int) -> Watch:
@@ -90,7 +100,7 @@ class BesideStore:
         return hold.guard(self, now_ms)
 
     def look_at_hold(self, now_ms: int) -> HoldStatus:
-        return hold.look(self, now_ms)
+        return hold_look.look(self, now_ms)
 
     def unmanage(self, now_ms: int) -> HoldStatus:
         return unmanaging.unmanage(self, now_ms)
@@ -160,6 +170,8 @@ def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | 
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
+    if memory is not None:
+        memory = HoldMemories(memory, Path(settings.root))
     admin = reach(live)
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)

@@ -40,7 +40,7 @@ def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
         ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
         settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
         notices = [*settings, *_touched_by_others(state, found)]
-        fence.put_back(store.memory, state, [touched.base_offset for touched in state.touched])
+        fence.put_all_back(root, store.memory, state)
         marker.remove_marker(root, state.manager)
         save_state(store.memory, None)
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))

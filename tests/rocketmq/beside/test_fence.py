@@ -18,14 +18,18 @@ from storage_engine.rocketmq.beside.fence import (
     SegmentGoneError,
     expires_at_ms,
     fence,
-    first_that_stays,
+    fence_count,
+    first_that_stay,
     lease_mtime_ns,
     put_back,
     set_mtimes,
+    stands_until_ms,
 )
 from storage_engine.rocketmq.beside.hold_state import Found, HoldState, SeenFile, Touched, load_state
 
 SIZE = 1000
+ROOT = Path("/nowhere")
+"""No record is made of what is done there."""
 START_MS = 1_790_000_000_123
 MS_NS = 1_000_000
 NOBODY = 65534
@@ -54,6 +58,7 @@ class SimulatedBroker:
     """A log, deleted from as a broker does it by age (MappedFileQueue#deleteExpiredFileByTime)."""
 
     reserved_hours: int
+    batch_max: int = 10
     now_ms: int = START_MS
     mtimes_ns: dict[int, int] = field(default_factory=dict)
     end: int = 0
@@ -70,7 +75,10 @@ class SimulatedBroker:
         """A pass; returns how many went."""
         gone = 0
         for base in sorted(self.mtimes_ns)[:-1]:
-            if self.now_ms < self.mtimes_ns[base] // MS_NS + self.reserved_hours * HOUR_MS or gone == 10:
+            if (
+                self.now_ms < self.mtimes_ns[base] // MS_NS + self.reserved_hours * HOUR_MS
+                or gone == self.batch_max
+            ):
                 break
             del self.mtimes_ns[base]
             gone += 1
@@ -84,7 +92,7 @@ class SimulatedBroker:
             boot_timestamp_ms=1,
             min_offset=files[0].base_offset,
             max_offset=self.end * SIZE + SIZE // 2,
-            settings={},
+            settings={"deleteFileBatchMax": str(self.batch_max)},
             role="ASYNC_MASTER",
             files=files,
         )
@@ -92,19 +100,22 @@ class SimulatedBroker:
     def guard(self, hold_hours: int) -> None:
         """What a hold does to the log, without a disk."""
         wanted = fence(self.found(), self.state, hold_hours, self.reserved_hours)
-        touched = []
-        if wanted.file is not None:
-            base = wanted.file.base_offset
+        touched = {}
+        for file, mtime_ns in wanted.mtimes_ns:
+            base = file.base_offset
             known = self.state.touched_at(base)
-            original = wanted.file.mtime_ns if known is None else known.original_mtime_ns
-            touched = [Touched(base, "", base, original, wanted.mtime_ns, ctime_ns=1)]
-            self.mtimes_ns[base] = wanted.mtime_ns
-            for other in self.state.touched:
-                if other.base_offset != base and other.base_offset in self.mtimes_ns:
-                    self.mtimes_ns[other.base_offset] = other.original_mtime_ns
-        place = -1 if wanted.file is None else wanted.file.base_offset
+            original = file.mtime_ns if known is None else known.original_mtime_ns
+            touched[base] = Touched(base, "", base, original, mtime_ns, ctime_ns=1)
+            self.mtimes_ns[base] = mtime_ns
+        for other in self.state.touched:
+            if other.base_offset not in touched and other.base_offset in self.mtimes_ns:
+                self.mtimes_ns[other.base_offset] = other.original_mtime_ns
         self.state = replace(
-            self.state, fence_offset=place, ends_at_ms=wanted.ends_at_ms, touched=tuple(touched)
+            self.state,
+            fence_offset=wanted.offset,
+            ends_at_ms=wanted.ends_at_ms,
+            deletes_from_ms=wanted.deletes_from_ms,
+            touched=tuple(touched.values()),
         )
 
     def let_go(self, hold_hours: int) -> tuple[set[int], set[int]]:
@@ -123,8 +134,9 @@ def seen(base_offset: int, mtime_ns: int, path: str = "", inode: int | None = No
 
 
 @given(
-    reserved_hours=st.integers(1, 200),
+    reserved_hours=st.integers(-50, 200),
     hold_hours=st.integers(1, 72),
+    batch_max=st.integers(1, 4),
     ages_hours=st.lists(st.integers(0, 400), min_size=1, max_size=15),
     events=st.lists(
         st.one_of(
@@ -132,72 +144,105 @@ def seen(base_offset: int, mtime_ns: int, path: str = "", inode: int | None = No
             st.just("roll"),
             st.just("guard"),
             st.just("release"),
+            st.tuples(st.integers(0, 200)),
             st.integers(1, 30 * HOUR_MS),
         ),
         max_size=40,
     ),
 )
-def test_a_broker_never_passes_a_fence_whose_lease_runs(
-    reserved_hours: int, hold_hours: int, ages_hours: list[int], events: list[str | int]
+def test_a_broker_never_passes_a_fence_that_stands_whatever_its_setting_becomes(
+    reserved_hours: int,
+    hold_hours: int,
+    batch_max: int,
+    ages_hours: list[int],
+    events: list[str | int | tuple[int]],
 ) -> None:
-    broker = SimulatedBroker(reserved_hours)
-    for _ in ages_hours:
+    broker = SimulatedBroker(reserved_hours, batch_max)
+    for _ in (*ages_hours, 0):
         broker.roll()
-    for base, age_hours in zip(broker.mtimes_ns, sorted(ages_hours, reverse=True), strict=True):
+    for base, age_hours in zip(broker.mtimes_ns, sorted(ages_hours, reverse=True), strict=False):
         broker.mtimes_ns[base] -= age_hours * HOUR_MS * MS_NS
     broker.guard(hold_hours)
-    ends_at_ms = broker.state.ends_at_ms
     for event in events:
+        # Without a segment that could be fenced, what is sealed next has its own age only.
+        stands = broker.state.fence_offset >= 0 and broker.now_ms < broker.state.ends_at_ms
         match event:
             case "clean":
                 gone = broker.clean()
-                assert gone == 0 or broker.now_ms >= ends_at_ms
+                assert gone == 0 or not stands
             case "roll":
                 broker.roll()
             case "release":
                 goes, stays = broker.let_go(hold_hours)
                 while broker.clean():
                     pass
-                assert stays == broker.mtimes_ns.keys()
+                if broker.state.fence_offset >= 0:
+                    assert stays == broker.mtimes_ns.keys()
                 broker.state = replace(broker.state, releasing=())
-                ends_at_ms = broker.state.ends_at_ms
                 assert goes.isdisjoint(broker.mtimes_ns)
             case "guard":
                 broker.guard(hold_hours)
-                ends_at_ms = broker.state.ends_at_ms
-                left_ms = ends_at_ms - broker.now_ms
-                assert 2 * left_ms >= min(hold_hours, 2 * reserved_hours) * HOUR_MS
+                if broker.state.fence_offset >= 0:
+                    assert 2 * (broker.state.ends_at_ms - broker.now_ms) >= hold_hours * HOUR_MS
+            case (hours,):
+                broker.reserved_hours = hours
             case int(passed_ms):
                 broker.now_ms += passed_ms
 
 
 @given(
-    reserved_hours=st.integers(1, 100_000),
+    reserved_hours=st.integers(0, 100_000),
     hold_hours=st.integers(1, 1000),
     age_hours=st.integers(0, 1000),
 )
-def test_a_fence_ages_out_when_its_lease_ends(reserved_hours: int, hold_hours: int, age_hours: int) -> None:
-    """A dead pipeline doesn't fill the disk."""
+def test_a_fence_ages_out_by_the_brokers_own_rule_when_nobody_renews_it(
+    reserved_hours: int, hold_hours: int, age_hours: int
+) -> None:
+    """A dead pipeline doesn't fill the disk for ever."""
     broker = SimulatedBroker(reserved_hours)
     broker.roll()
     broker.roll()
     broker.mtimes_ns[SIZE] -= (reserved_hours + age_hours) * HOUR_MS * MS_NS
     broker.guard(hold_hours)
-    lasts_ms = broker.state.ends_at_ms - broker.now_ms
-    assert hold_hours * HOUR_MS <= lasts_ms < hold_hours * HOUR_MS + 1000
-    broker.now_ms += lasts_ms - 1
+    assert hold_hours * HOUR_MS <= broker.state.ends_at_ms - broker.now_ms < hold_hours * HOUR_MS + 1000
+    assert broker.state.deletes_from_ms == broker.state.ends_at_ms + reserved_hours * HOUR_MS
+    broker.now_ms = broker.state.deletes_from_ms - 1
     assert broker.clean() == 0
     broker.now_ms += 1
     assert broker.clean() == 1
 
 
-@given(now_ms=st.integers(0, 2**42), hold_hours=st.integers(1, 1000), reserved_hours=st.integers(1, 2**31))
+@given(
+    now_ms=st.integers(0, 2**42), hold_hours=st.integers(1, 1000), reserved_hours=st.integers(-8760, 2**31)
+)
 def test_a_lease_is_a_whole_second_and_never_too_short(
     now_ms: int, hold_hours: int, reserved_hours: int
 ) -> None:
     mtime_ns = lease_mtime_ns(now_ms, hold_hours, reserved_hours)
     assert mtime_ns % 1_000_000_000 == 0
-    assert 0 <= expires_at_ms(mtime_ns, reserved_hours) - now_ms - hold_hours * HOUR_MS < 1000
+    assert 0 <= stands_until_ms(mtime_ns, reserved_hours) - now_ms - hold_hours * HOUR_MS < 1000
+    assert expires_at_ms(mtime_ns, reserved_hours) >= stands_until_ms(mtime_ns, reserved_hours)
+
+
+@pytest.mark.parametrize(("value", "count"), [(None, 11), ("10", 11), ("3", 4), ("0", 2), ("many", 11)])
+def test_a_fence_has_one_segment_more_than_a_pass_deletes(value: str | None, count: int) -> None:
+    assert fence_count({} if value is None else {"deleteFileBatchMax": value}) == count
+    broker = log_of(*[100] * 20)
+    found = replace(broker.found(), settings={} if value is None else {"deleteFileBatchMax": value})
+    fenced = fence(found, broker.state, 24, 48).mtimes_ns
+    assert [file.base_offset for file, _ in fenced] == [SIZE * (n + 1) for n in range(count)]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 10])
+def test_one_segment_of_the_fence_is_enough(gone: int) -> None:
+    """Whichever ten of the eleven somebody touches, a pass ends at the one that is left."""
+    broker = log_of(*[100] * 20)
+    broker.guard(24)
+    for number in range(11):
+        if number != gone:
+            broker.mtimes_ns[SIZE * (number + 1)] = 0
+    assert broker.clean() == gone
+    assert broker.clean() == 0
 
 
 def log_of(*mtimes_hours_ago: int) -> SimulatedBroker:
@@ -212,11 +257,9 @@ def log_of(*mtimes_hours_ago: int) -> SimulatedBroker:
 
 def test_fence_is_on_the_first_segment_that_the_broker_serves() -> None:
     found = log_of(100, 100, 100).found()
-    first = first_that_stays(found)
-    assert first is not None
+    (first,) = first_that_stay(found)
     assert first.base_offset == SIZE
-    given_up = first_that_stays(replace(found, min_offset=2 * SIZE))
-    assert given_up is not None
+    (given_up,) = first_that_stay(replace(found, min_offset=2 * SIZE))
     assert given_up.base_offset == 2 * SIZE
 
 
@@ -224,9 +267,7 @@ def test_fence_stays_behind_what_is_let_go() -> None:
     broker = log_of(100, 100, 100)
     broker.guard(24)
     broker.state = replace(broker.state, releasing=(SIZE, 2 * SIZE))
-    moved = fence(broker.found(), broker.state, 24, 48).file
-    assert moved is not None
-    assert moved.base_offset == 3 * SIZE
+    assert fence(broker.found(), broker.state, 24, 48).offset == 3 * SIZE
 
 
 def test_active_segment_needs_no_fence() -> None:
@@ -237,11 +278,11 @@ def test_active_segment_needs_no_fence() -> None:
 
 
 def test_fence_is_never_older_than_its_segment() -> None:
-    broker = log_of(1)
+    broker = log_of(-100)
     young_ns = broker.mtimes_ns[SIZE]
     broker.guard(24)
     assert broker.mtimes_ns[SIZE] == young_ns
-    assert broker.state.ends_at_ms == expires_at_ms(young_ns, 48) > broker.now_ms + 24 * HOUR_MS
+    assert broker.state.ends_at_ms == young_ns // MS_NS
 
 
 def test_lease_is_renewed_only_when_half_of_it_is_gone() -> None:
@@ -267,12 +308,30 @@ def test_fence_that_somebody_touched_is_set_again(hours_later: int) -> None:
     assert broker.state.touched[0].original_mtime_ns == (broker.now_ms - 100 * HOUR_MS) * MS_NS
 
 
-def test_lease_follows_another_reserved_time() -> None:
+def test_lease_makes_up_for_a_negative_reserved_time() -> None:
     broker = log_of(100)
     broker.guard(24)
-    broker.reserved_hours = 2
-    assert broker.mtimes_ns[SIZE] // MS_NS + 2 * HOUR_MS < broker.now_ms  # the broker could delete it now
+    broker.reserved_hours = -30
+    assert broker.clean() == 1  # it takes ten at once
+    broker = log_of(100)
+    broker.reserved_hours = -30
     broker.guard(24)
+    assert broker.clean() == 0
+    assert broker.state.ends_at_ms - broker.now_ms >= 24 * HOUR_MS
+
+
+def test_fence_of_an_older_release_is_taken_over_with_its_first_mtimes() -> None:
+    """That one had one segment, and an mtime that only its fileReservedTime made young."""
+    broker = log_of(*[100] * 20)
+    original_ns = broker.mtimes_ns[SIZE]
+    old_ns = broker.now_ms * MS_NS - 24 * HOUR_MS * MS_NS
+    broker.mtimes_ns[SIZE] = old_ns
+    touched = Touched(SIZE, "", SIZE, original_ns, old_ns, ctime_ns=1)
+    broker.state = HoldState("me", 1, SIZE, broker.now_ms + 24 * HOUR_MS, (touched,))
+    broker.guard(24)
+    assert len(broker.state.touched) == 11
+    assert broker.state.touched[0].original_mtime_ns == original_ns
+    broker.reserved_hours = 0
     assert broker.clean() == 0
 
 
@@ -299,20 +358,20 @@ def test_first_mtimes_come_back_whenever_it_is_cut_short(
     """Saved twice a call: before the first file is touched, and after the last."""
     memory = Memory(cut_at=cut_at)
     with suppress(KeyboardInterrupt):
-        state = set_mtimes(memory, HoldState("me", 1), [(file, 10**18) for file in files])
+        state = set_mtimes(ROOT, memory, HoldState("me", 1), [(file, 10**18) for file in files])
         again = [replace(file, mtime_ns=10**18) for file in files]
-        set_mtimes(memory, state, [(file, 0) for file in reversed(again)])
+        set_mtimes(ROOT, memory, state, [(file, 0) for file in reversed(again)])
     memory.cut_at = None
     remembered = load_state(memory)
     if remembered is not None:
-        put_back(memory, remembered, [touched.base_offset for touched in remembered.touched])
+        put_back(ROOT, memory, remembered, [touched.base_offset for touched in remembered.touched])
     assert [mtime_of(file) for file in files] == [file.mtime_ns for file in files]
 
 
 def test_what_is_touched_is_remembered_before(files: tuple[SeenFile, ...]) -> None:
     memory = Memory(cut_at=1)
     with pytest.raises(KeyboardInterrupt):
-        set_mtimes(memory, HoldState("me", 1), [(files[0], 10**18)])
+        set_mtimes(ROOT, memory, HoldState("me", 1), [(files[0], 10**18)])
     state = load_state(memory)
     assert state is not None
     (touched,) = state.touched
@@ -326,10 +385,10 @@ def test_what_is_touched_is_remembered_before(files: tuple[SeenFile, ...]) -> No
 
 def test_a_file_that_somebody_else_touched_keeps_what_it_was_given(files: tuple[SeenFile, ...]) -> None:
     memory = Memory()
-    state = set_mtimes(memory, HoldState("me", 1), [(file, 10**18) for file in files])
+    state = set_mtimes(ROOT, memory, HoldState("me", 1), [(file, 10**18) for file in files])
     os.utime(files[1].path, ns=(7 * 10**17, 7 * 10**17))
     Path(files[2].path).unlink()
-    assert put_back(memory, state, [file.base_offset for file in files]).touched == ()
+    assert put_back(ROOT, memory, state, [file.base_offset for file in files]).touched == ()
     assert mtime_of(files[0]) == files[0].mtime_ns
     assert mtime_of(files[1]) == 7 * 10**17
 
@@ -339,7 +398,7 @@ def test_a_segment_that_goes_meanwhile_is_told_apart_from_one_that_can_not_be_to
 ) -> None:
     Path(files[0].path).unlink()
     with pytest.raises(SegmentGoneError, match="being deleted"):
-        set_mtimes(Memory(), HoldState("me", 1), [(files[0], 10**18)])
+        set_mtimes(ROOT, Memory(), HoldState("me", 1), [(files[0], 10**18)])
 
 
 def test_another_file_under_the_name_is_not_touched(files: tuple[SeenFile, ...]) -> None:
@@ -348,7 +407,7 @@ def test_another_file_under_the_name_is_not_touched(files: tuple[SeenFile, ...])
     other.replace(files[0].path)
     before_ns = mtime_of(files[0])
     with pytest.raises(ChangedUnderUsError, match="inode"):
-        set_mtimes(Memory(), HoldState("me", 1), [(files[0], 10**18)])
+        set_mtimes(ROOT, Memory(), HoldState("me", 1), [(files[0], 10**18)])
     assert mtime_of(files[0]) == before_ns
 
 
@@ -372,7 +431,7 @@ def test_who_may_not_set_an_mtime_is_told_whom_to_run_as() -> None:
             as_nobody(),
             pytest.raises(GateRefusedError, match=r"uid 0; this process has uid 65534.*CAP_FOWNER"),
         ):
-            set_mtimes(Memory(), HoldState("me", 1), [(file, 10**18)])
+            set_mtimes(ROOT, Memory(), HoldState("me", 1), [(file, 10**18)])
         assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -387,5 +446,5 @@ def test_a_file_system_that_does_not_keep_an_mtime_is_refused(files: tuple[SeenF
     finally:
         os.utime(file.path, ns=(file.mtime_ns, file.mtime_ns))
     with pytest.raises(GateRefusedError, match="expected its file system to keep the mtime"):
-        set_mtimes(Memory(), HoldState("me", 1), [(file, too_late_ns)])
+        set_mtimes(ROOT, Memory(), HoldState("me", 1), [(file, too_late_ns)])
     assert mtime_of(file) == file.mtime_ns

@@ -24,15 +24,16 @@ def check(*levels: int | None, **settings: str) -> str:
     return check_force_is_far(found(cleanFileForciblyEnable="true"), config, [disk(p) for p in levels], ROOT)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "", "two days", None])
-def test_a_broker_that_keeps_nothing_can_not_be_held(value: str | None) -> None:
+@pytest.mark.parametrize("value", ["-8761", "-2147483648", "", "two days", None])
+def test_a_broker_for_which_no_file_is_young_enough_can_not_be_held(value: str | None) -> None:
     settings = {} if value is None else {"fileReservedTime": value}
-    with pytest.raises(GateRefusedError, match=r"at least 1 hour.*Set fileReservedTime to 48"):
+    with pytest.raises(GateRefusedError, match=r"0 hours or more.*Set fileReservedTime to 48"):
         reserved_hours(found(**settings), ROOT)
 
 
-def test_reserved_hours_are_those_that_work_now() -> None:
-    assert reserved_hours(found(fileReservedTime="72"), ROOT) == 72
+@pytest.mark.parametrize("hours", [72, 0, -1])
+def test_reserved_hours_are_those_that_work_now(hours: int) -> None:
+    assert reserved_hours(found(fileReservedTime=str(hours)), ROOT) == hours
 
 
 @pytest.mark.parametrize(("value", "forced"), [("false", False), ("true", True), ("", True), ("FALSE", True)])

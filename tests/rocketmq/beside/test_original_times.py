@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentS
 from storage_engine.rocketmq.beside.hold_state import HoldState, Touched, load_state
 from storage_engine.rocketmq.beside.originals import with_original_times
 
+NOWHERE = Path("/nowhere")
 ORIGINAL_NS = 1_700_000_000_123_456_789
 OURS_NS = 1_800_000_000_000_000_000
 BEFORE_NS = 1_790_000_000_000_000_000
@@ -34,7 +36,7 @@ def log(mtime_ns: int, inode: int = 7) -> LogSnapshot:
 
 
 def original_in(log: LogSnapshot, state: HoldState | None) -> int | None:
-    return with_original_times(log, Memory(state)).segments[0].original_mtime_ns
+    return with_original_times(log, Memory(state), NOWHERE).segments[0].original_mtime_ns
 
 
 TOUCHED = Touched(0, "/store/commitlog/0", 7, ORIGINAL_NS, OURS_NS, ctime_ns=9, before_mtime_ns=BEFORE_NS)
@@ -44,7 +46,7 @@ MEANT = HoldState("me", 1, touched=(replace(TOUCHED, ctime_ns=None),))
 
 def test_a_segment_is_as_old_as_before_the_hold_touched_it() -> None:
     assert original_in(log(OURS_NS), STATE) == ORIGINAL_NS
-    assert with_original_times(log(OURS_NS), Memory(STATE)).segments[0].mtime_ns == ORIGINAL_NS
+    assert with_original_times(log(OURS_NS), Memory(STATE), NOWHERE).segments[0].mtime_ns == ORIGINAL_NS
 
 
 @pytest.mark.parametrize("mtime_ns", [OURS_NS, BEFORE_NS])
@@ -63,7 +65,7 @@ def test_another_file_under_the_name_was_never_touched() -> None:
 
 def test_without_a_hold_nothing_is_changed() -> None:
     assert original_in(log(OURS_NS), None) is None
-    assert with_original_times(log(OURS_NS), None) == log(OURS_NS)
+    assert with_original_times(log(OURS_NS), None, NOWHERE) == log(OURS_NS)
 
 
 def test_a_hold_is_known_again_from_the_journal() -> None:

@@ -1,0 +1,203 @@
+"""Keep a fence whole between a pipeline's visits: set touched mtimes again, and replace what was removed.
+
+It goes by the hold that lies with the store, and only ever makes files younger: nothing is deleted for what
+it takes for true a moment too long. It doesn't renew a hold: a dead pipeline's ends all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.rocketmq.beside import marker
+from storage_engine.rocketmq.beside.fence import SegmentGoneError, same_ms, set_mtime
+from storage_engine.rocketmq.beside.finding import list_files
+from storage_engine.rocketmq.beside.heartbeat import Watching, watching
+from storage_engine.rocketmq.beside.hold_state import HoldState, SeenFile, Touched
+from storage_engine.rocketmq.beside.local_hold import read_local, settled, write_settled
+from storage_engine.rocketmq.store import LOG
+from storage_engine.same_bytes.own_acts import own_acts
+from storage_engine.wording import time_text
+
+LAST_FILES: Final = 3
+"""Never fenced by a watch, which doesn't ask how far the log goes: a broker writes to one of them and makes
+the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile)."""
+
+EXTEND_SECONDS: Final = 5.0
+"""A fence that has too few segments is looked at that often; one that lost some, at once."""
+
+
+class FenceKeeper:
+    """Implements :class:`storage_engine.model.broker.FenceWatch`.
+
+    :param root: the store's.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._directories: dict[Path, tuple[int, int]] = {}
+        self._said_gone: set[tuple[int, int]] = set()
+        self._extends_at = 0.0
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        return tuple(self._directories)
+
+    def watching(self) -> AbstractContextManager[Watching | None]:
+        return watching(self._root)
+
+    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
+        """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone."""
+        state = read_local(self._root)
+        if state is None or now_ms >= state.ends_at_ms or not self._are_mounted(state):
+            return ()
+        found: list[Disturbance] = []
+        if any(_is_touched(one) for one in _fenced(state)):
+            found += self._mend()
+        gone = [one for one in _fenced(state) if not _is_there(one)]
+        self._said_gone &= {(one.base_offset, one.inode) for one in gone}
+        short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
+        if (gone or short) and self._are_mounted(state):
+            found += self._replace(gone)
+        return tuple(found)
+
+    def _are_mounted(self, state: HoldState) -> bool:
+        """Return whether the log's directories are those that they were, or have a file of the fence."""
+        there = {}
+        for path in {Path(touched.path).parent for touched in _fenced(state)}:
+            try:
+                stat = path.stat()
+            except OSError:
+                return False
+            there[path] = (stat.st_dev, stat.st_ino)
+        known = {path: self._directories.get(path) for path in there}
+        if there != known and not any(_is_there(one) for one in _fenced(state)):
+            return False
+        self._directories = there
+        return True
+
+    def _mend(self) -> Iterator[Disturbance]:
+        """Set the mtimes again that somebody has made older, unless the hold has changed meanwhile."""
+        with settled(self._root), own_acts(self._root) as acts:
+            state = read_local(self._root)
+            for touched in () if state is None else _fenced(state):
+                if not _is_touched(touched):
+                    continue
+                found_ns = _mtime_ns(touched)
+                with suppress(SegmentGoneError):
+                    set_mtime(acts, touched)
+                    yield _mended(
+                        f"{touched.path}: expected the modification time "
+                        f"{time_text(touched.mtime_ns // 1_000_000)} that the hold set, found "
+                        f"{_time(found_ns)}: somebody touched it. The watch has set it again."
+                    )
+
+    def _replace(self, gone: list[Touched]) -> Iterator[Disturbance]:
+        """Fence as many segments again as there were; a run that is at the hold now does so by itself."""
+        for one in gone:
+            if (one.base_offset, one.inode) not in self._said_gone:
+                self._said_gone.add((one.base_offset, one.inode))
+                yield _mended(
+                    f"{one.path}: expected a segment of the hold's fence, found it removed or replaced. "
+                    "The watch fences others behind it. What was in it is told by the next run."
+                )
+        self._extends_at = time.monotonic() + EXTEND_SECONDS
+        with suppress(StoreBusyError), marker.alone(self._root, wait_seconds=0):
+            self._extend()
+
+    def _extend(self) -> None:
+        with settled(self._root) as directory:
+            state = read_local(self._root)
+            if state is None or not state.fence:
+                return
+            files = list_files(tuple(sorted({Path(touched.path).parent for touched in _fenced(state)})))
+            wanted = wanted_fence(state, files)
+            lease_ns = max(touched.mtime_ns for touched in _fenced(state))
+            known = {touched.base_offset: touched for touched in state.touched}
+            new = [_lease(file, lease_ns) for file in wanted if not _is_known(known, file)]
+            if not new and len(wanted) == len(state.fence):
+                return
+            known |= {touched.base_offset: touched for touched in new}
+            state = replace(
+                state,
+                touched=tuple(touched for _, touched in sorted(known.items())),
+                fence=tuple(file.base_offset for file in wanted) or state.fence,
+                fence_offset=wanted[0].base_offset if wanted else state.fence_offset,
+            )
+            write_settled(directory, state)
+            with own_acts(self._root) as acts:
+                for touched in reversed(new):
+                    with suppress(SegmentGoneError):
+                        known[touched.base_offset] = set_mtime(acts, touched)
+            done = tuple(touched for _, touched in sorted(known.items()))
+            write_settled(directory, replace(state, touched=done))
+
+
+def wanted_fence(state: HoldState, files: tuple[SeenFile, ...]) -> tuple[SeenFile, ...]:
+    """Return the segments that the fence belongs on, by what the log's directories have.
+
+    :param files: of the log, by base offset.
+    """
+    start = max((state.min_offset, *(offset + 1 for offset in state.releasing)))
+    behind = files[-LAST_FILES].base_offset if len(files) >= LAST_FILES else 0
+    sealed = (f for f in files if f.base_offset < behind or f.end_offset <= state.max_offset)
+    return tuple(file for file in sealed if file.base_offset >= start)[: max(state.fence_count, 1)]
+
+
+def _fenced(state: HoldState) -> list[Touched]:
+    return [touched for touched in state.touched if touched.base_offset in state.fence]
+
+
+def _lease(file: SeenFile, lease_ns: int) -> Touched:
+    mtime_ns = max(file.mtime_ns, lease_ns)
+    return Touched(
+        file.base_offset, file.path, file.inode, file.mtime_ns, mtime_ns, before_mtime_ns=file.mtime_ns
+    )
+
+
+def _is_known(known: dict[int, Touched], file: SeenFile) -> bool:
+    touched = known.get(file.base_offset)
+    return touched is not None and touched.inode == file.inode
+
+
+def _is_there(touched: Touched) -> bool:
+    try:
+        return Path(touched.path).stat().st_ino == touched.inode
+    except FileNotFoundError:
+        return False
+
+
+def _mtime_ns(touched: Touched) -> int | None:
+    """A file's mtime; None: it is gone, or another one by now."""
+    try:
+        found = Path(touched.path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns if found.st_ino == touched.inode else None
+
+
+def _is_touched(touched: Touched) -> bool:
+    """Return whether somebody has made a file older than the hold did; younger ones keep as well."""
+    found_ns = _mtime_ns(touched)
+    if found_ns is None or found_ns >= touched.mtime_ns:
+        return False
+    return not any(same_ms(found_ns, ours) for ours in touched.possible_mtimes_ns)
+
+
+def _mended(detail: str) -> Disturbance:
+    return Disturbance(
+        DisturbanceKind.FENCE_MENDED, f"{detail} Find out who does that, and stop it.", log=LOG
+    )
+
+
+def _time(mtime_ns: int | None) -> str:
+    try:
+        return "nothing" if mtime_ns is None else time_text(mtime_ns // 1_000_000)
+    except (ValueError, OverflowError, OSError):  # an mtime can be any number
+        return f"{mtime_ns} ns after 1970"

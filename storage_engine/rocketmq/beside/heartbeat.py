@@ -1,0 +1,123 @@
+"""A watch's sign of life, ``.storage-engine/watch``: it tells others whether somebody mends the fence."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.own_directory import DIRECTORY, own_directory
+from storage_engine.rocketmq.beside.store_locks import try_locked
+from storage_engine.wording import time_text
+
+NAME: Final = "watch"
+_LOCK: Final = "watch.lock"
+BEAT_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 5.0
+"""A watch that was not seen for so long isn't alive: its disk hangs, or it was killed."""
+_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """
+    :param host: name of the machine.
+    :param process_id: there.
+    """
+
+    host: str
+    process_id: int
+    began_at_ms: int
+    at_ms: int
+
+
+class Watching:
+    """The right to watch a store, which one process has at a time.
+
+    :param directory: ours in the store's root, by its descriptor.
+    """
+
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+        self._began_at_ms = _now_ms()
+        self._beat_at: float | None = None
+
+    def beat(self) -> None:
+        """Show that the watch is alive, once a second at most.
+
+        It isn't flushed: no watch outlives a crash of its machine.
+
+        :raises OSError: the file can't be written.
+        """
+        now = time.monotonic()
+        if self._beat_at is not None and now - self._beat_at < BEAT_SECONDS:
+            return
+        beat = Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms())
+        data = json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
+        try:
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(NAME, flags, dir_fd=self._directory)
+        except FileNotFoundError:
+            durable.write_file(NAME, data, dir_fd=self._directory, shared=True)
+        else:
+            try:
+                os.pwrite(descriptor, data, 0)
+            finally:
+                os.close(descriptor)
+        self._beat_at = now
+
+    def end(self) -> None:
+        """Leave no sign of life."""
+        with suppress(OSError):
+            durable.unlink(NAME, dir_fd=self._directory)
+
+
+@contextmanager
+def watching(root: Path) -> Iterator[Watching | None]:
+    """Watch a store until the block ends; None: another process does.
+
+    :raises OSError: our directory can't be written.
+    """
+    with try_locked(root, _LOCK) as directory:
+        if directory is None:
+            yield None
+            return
+        own = Watching(directory)
+        try:
+            yield own
+        finally:
+            own.end()
+
+
+def no_watch(root: Path) -> str:
+    """Return why no watch is known to be alive on a store; empty: one is."""
+    path = root / DIRECTORY / NAME
+    try:
+        with own_directory(root) as directory:
+            descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        with os.fdopen(descriptor, "rb") as file:
+            beat = from_jsonable(Heartbeat, json.loads(file.read()), str(path))
+    except FileNotFoundError:
+        return "no watch is alive"
+    except (OSError, ValueError, BadInputError) as error:
+        return f"no watch is known to be alive ({path}: {error})"
+    # Younger than now: the clock was set back, or the watch is on another machine.
+    if abs(_now_ms() - beat.at_ms) <= SILENT_SECONDS * 1000:
+        return ""
+    return (
+        f"the watch (process {beat.process_id} on {beat.host}) was killed or hangs, it was last alive "
+        f"{time_text(beat.at_ms)}"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

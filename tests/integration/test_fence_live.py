@@ -1,0 +1,235 @@
+"""A fence before a real broker: no setting voids it, and a watch mends what others touch and remove."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.model.hold import DisturbanceKind
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.tending import tend
+from storage_engine.rocketmq.beside.heartbeat import SILENT_SECONDS
+from storage_engine.rocketmq.beside.marker import NAME
+from storage_engine.rocketmq.remoting.codes import UPDATE_BROKER_CONFIG
+from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
+from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
+from tests.services.command_line import run_command
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
+
+FENCED = 11
+A_PASS = 10
+SECONDS = 30
+WATCH = "from storage_engine.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def live_log(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[LiveLog]:
+    work = tmp_path_factory.mktemp("fenced")
+    with running_broker(
+        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        create_topic(broker.client)
+        yield LiveLog(broker)
+
+
+@pytest.fixture
+def log(live_log: LiveLog) -> LiveLog:
+    """More expired segments than a fence has, held by nobody."""
+    if len([base for base in live_log.names() if base in live_log.sha256]) < FENCED + 5:
+        live_log.fill(FENCED + 10)
+    return live_log
+
+
+@pytest.fixture
+def store(log: LiveLog, tmp_path: Path) -> Iterator[ManagedStore]:
+    store = log.managed(tmp_path / "managed")
+    assert steps.hold(store).status.held
+    yield store
+    steps.unmanage(store)
+    log.broker.client.update_config({"fileReservedTime": "48"})
+
+
+@contextmanager
+def watch_of(store: ManagedStore, said: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A watch process; killed at the end, unless it has ended."""
+    lake = str(Path(store.report_dir).parent)
+    with said.open("wb") as file:
+        words = [sys.executable, "-u", "-c", WATCH, "watch", store.root, "--lake", lake]
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        until(lambda: "watching" in said.read_text() or process.poll() is not None)
+        assert process.poll() is None, said.read_text()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def unwatched(store: ManagedStore) -> str:
+    """What the hold says of a watch."""
+    return " ".join(notice for notice in steps.hold(store).status.notices if "storage-engine watch" in notice)
+
+
+def test_no_reserved_time_voids_a_hold(log: LiveLog, store: ManagedStore) -> None:
+    names = log.names()
+    for hours in (23, 0, -1):
+        # An administrator, whose disk fills.
+        log.broker.client.call(UPDATE_BROKER_CONFIG, body=f"fileReservedTime={hours}\n".encode())
+        log.others_clean()
+        assert log.names() == names
+        status = steps.hold(store).status
+        assert status.held
+        (changed,) = status.disturbances
+        assert changed.kind is DisturbanceKind.SETTING_CHANGED
+        assert f"found {hours}" in changed.detail
+        assert ("Below 0" in changed.detail) == (hours < 0)
+        assert status.ends_at_ms is not None
+        assert status.deletes_from_ms == status.ends_at_ms + max(hours, 0) * 3_600_000
+
+
+def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    assert "no watch is alive" in unwatched(store)
+    names = log.names()
+    said = tmp_path / "said"
+    with watch_of(store, said) as watch:
+        assert unwatched(store) == ""
+        is_through = log.others_begin_to_clean()
+        for base in names[:FENCED]:
+            # It may be gone by now, and others behind it be touched in its place.
+            if log.path(base).exists():
+                os.utime(log.path(base), ns=(0, 0))
+        is_through()
+        log.others_clean()
+        left = log.names()
+        assert left == names[len(names) - len(left) :]
+        assert len(names) - len(left) <= A_PASS, said.read_text()
+
+        log.path(left[0]).unlink()
+        until(lambda: "removed" in said.read_text())
+        until(lambda: log.mtimes()[left[FENCED]] > time.time_ns())
+        log.others_clean()
+        assert log.names() == left[1:]
+
+        tended = tend(store, "tended")
+        mended = [alarm for alarm in tended.alarms if alarm.startswith(DisturbanceKind.FENCE_MENDED)]
+        assert any(str(log.path(left[0])) in alarm for alarm in mended)
+        assert any("somebody touched it" in alarm for alarm in mended)
+        assert not [a for a in tend(store, "again").alarms if a.startswith(DisturbanceKind.FENCE_MENDED)]
+
+        watch.send_signal(signal.SIGTERM)
+        assert watch.wait(SECONDS) == 0
+        assert "no watch is alive" in unwatched(store)
+
+
+def test_a_watch_that_was_killed_is_missed(log: LiveLog, store: ManagedStore, tmp_path: Path) -> None:
+    with watch_of(store, tmp_path / "said") as watch:
+        watch.kill()
+    time.sleep(SILENT_SECONDS)
+    lake = Path(store.report_dir).parent
+    assert run_command("init-lake", "--lake", lake).exit_code == 0
+    words = ("inspect", store.root, "--lake", lake, "--broker", log.broker.client.address)
+    outcome = run_command(*words)
+    assert f"the watch (process {watch.pid}" in outcome.out, outcome.err
+    assert "was killed or hangs" in outcome.out
+    with watch_of(store, tmp_path / "again"):
+        assert unwatched(store) == ""
+
+
+def test_first_times_outlive_the_journal(log: LiveLog, tmp_path: Path) -> None:
+    before = log.mtimes()
+    store = log.managed(tmp_path / "managed")
+    steps.hold(store)
+    shutil.rmtree(tmp_path / "managed")
+    (log.broker.store / NAME).unlink()
+    shutil.rmtree(log.broker.store / ".storage-engine" / "stamp.json", ignore_errors=True)
+    store = log.managed(tmp_path / "managed")
+    assert steps.hold(store).status.held
+    (seen,) = steps.context.open_context(store).broker.snapshot(time.time_ns() // 10**6).logs
+    assert [one.mtime_ns for one in seen.sealed] == [before[one.base_offset] for one in seen.sealed]
+    steps.unmanage(store)
+    assert log.mtimes() == before
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+
+
+def test_what_a_hold_makes_the_broker_do_is_said_before(log: LiveLog, tmp_path: Path) -> None:
+    lake = ("--lake", tmp_path / "lake")
+    assert run_command("init-lake", *lake).exit_code == 0
+    where = (log.broker.store, *lake, "--broker", log.broker.client.address)
+    words = ("hold", *where, "--allow-same-disk", "--may-change-settings")
+    outcome = run_command(*words)
+    assert outcome.exit_code == 0, outcome.err
+    assert "updateBrokerConfig, which makes the broker rewrite" in outcome.err
+    assert "hold without may_change_settings" in outcome.err
+    assert run_command(*words).err == ""
+    assert run_command("unmanage", *words[1:]).exit_code == 0
+
+
+@contextmanager
+def moved(broker: Broker, work: Path, name_server_port: int, **settings: object) -> Iterator[Broker]:
+    """The broker's store served at another port."""
+    broker.client.close()
+    broker.java.kill()
+    again = start_broker(
+        broker.store, work, name_server_port, {**SETTINGS, **settings}, main_class=CLEANS_AT_ONCE
+    )
+    try:
+        yield again
+    finally:
+        again.client.close()
+        again.java.kill()
+
+
+def test_a_broker_at_another_address_goes_on_only_if_it_is_provably_the_same(
+    tmp_path: Path, name_server_port: int
+) -> None:
+    with running_broker(
+        tmp_path / "store", tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        create_topic(broker.client)
+        log = LiveLog(broker)
+        log.fill(3)
+        store = log.managed(tmp_path / "managed")
+        steps.hold(store)
+        with moved(broker, tmp_path / "other", name_server_port, brokerName="other") as other:
+            at_other = at(store, other)
+            found = steps.hold(at_other).status
+            assert not found.held
+            assert [one.kind for one in found.disturbances] == [DisturbanceKind.ROLE_CHANGED]
+            with moved(other, tmp_path / "same", name_server_port) as same:
+                found = steps.hold(at(store, same)).status
+                assert found.held
+                kinds = [one.kind for one in found.disturbances]
+                assert kinds[:2] == [DisturbanceKind.BROKER_MOVED, DisturbanceKind.BROKER_RESTARTED]
+                names = log.names()
+                same.client.delete_expired_commitlog()
+                time.sleep(1)
+                assert log.names() == names
+                assert log.names()[0] == 0
+                assert SEGMENT_BYTES in names
+                assert steps.hold(at(store, same)).status.disturbances == ()
+
+
+def at(store: ManagedStore, broker: Broker) -> ManagedStore:
+    assert store.live is not None
+    return replace(store, live=replace(store.live, address=broker.client.address))

@@ -1,0 +1,204 @@
+"""A host's watch over several held stores: what it mends, and what it outlives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.retention import store_watch, watch_records
+from storage_engine.retention.identity import identify
+from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store_watch import HostWatch
+from storage_engine.rocketmq.beside.heartbeat import no_watch
+from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
+
+SECONDS = 20
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Said(list[str]):
+    def has(self, text: str) -> bool:
+        return any(text in line for line in self)
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+@pytest.fixture
+def host(said: Said) -> Iterator[HostWatch]:
+    host = HostWatch(said.append)
+    yield host
+    host.end()
+    assert not [thread.name for thread in threading.enumerate() if "storage-engine" in thread.name]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ManagedStore:
+    return held(tmp_path, "one")
+
+
+def held(tmp_path: Path, name: str) -> ManagedStore:
+    held_store(tmp_path / name)
+    policy = Policy(archive=ArchiveMode.OFF)
+    return ManagedStore.local(name, str(tmp_path / name), tmp_path / f"{name}-lake", policy=policy)
+
+
+def root_of(store: ManagedStore) -> Path:
+    return Path(store.root)
+
+
+def touch(store: ManagedStore, number: int = 0) -> None:
+    os.utime(path_of(root_of(store), number), ns=(0, 0))
+
+
+def is_mended(store: ManagedStore, number: int = 0) -> bool:
+    return mtimes_ns(root_of(store))[number] == LEASE_NS
+
+
+def recorded(store: ManagedStore) -> list[str]:
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    return [event.payload["disturbance"]["detail"] for event in events]
+
+
+def test_all_stores_of_a_host_are_mended_and_it_is_recorded(
+    tmp_path: Path, host: HostWatch, said: Said
+) -> None:
+    stores = [held(tmp_path, name) for name in ("a", "b", "c")]
+    for store in stores:
+        identify(store, Journal(store.journal_url))
+        host.add(store)
+    until(lambda: all(no_watch(root_of(store)) == "" for store in stores))
+    for store in stores:
+        touch(store)
+    until(lambda: all(map(is_mended, stores)))
+    until(lambda: all(map(recorded, stores)))
+    for store in stores:
+        (detail,) = recorded(store)
+        assert str(path_of(root_of(store), 0)) in detail
+        assert said.has(f"{store.name}: fence-mended: {detail}")
+
+
+def test_changes_are_seen_before_the_next_look(
+    store: ManagedStore, host: HostWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By inotify: without it nothing would be seen for a minute."""
+    host.add(store)
+    until(lambda: no_watch(root_of(store)) == "")
+    time.sleep(2 * store_watch.LOOK_SECONDS)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 60.0)
+    time.sleep(1)
+    touch(store)
+    until(lambda: is_mended(store))
+    path_of(root_of(store), 1).unlink()
+    until(lambda: is_mended(store, 4))
+
+
+def test_without_inotify_it_looks_twice_a_second(
+    store: ManagedStore, host: HostWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostWatch, "_listen", lambda self: None)
+    host.add(store)
+    until(lambda: no_watch(root_of(store)) == "")
+    for _ in range(2):
+        touch(store)
+        until(lambda: is_mended(store))
+
+
+def test_what_can_not_be_recorded_yet_is_mended_and_recorded_later(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.2)
+    identify(store, Journal(store.journal_url))
+    journal = Path(store.journal_url.removeprefix("sqlite:///"))
+    away = journal.with_name("away")
+    journal.rename(away)
+    journal.mkdir()  # what is in its place can't be opened
+    host.add(store)
+    until(lambda: no_watch(root_of(store)) == "")
+    for number in (0, 1):
+        touch(store, number)
+        until(lambda number=number: is_mended(store, number))  # type: ignore[misc]
+    until(lambda: said.has("can't be recorded yet"))
+    journal.rmdir()
+    away.rename(journal)
+    until(lambda: len(recorded(store)) == 2)
+
+
+def test_a_journal_that_somebody_else_writes_to_keeps_nobody_from_mending(
+    store: ManagedStore, host: HostWatch
+) -> None:
+    identify(store, Journal(store.journal_url))
+    with sqlite3.connect(store.journal_url.removeprefix("sqlite:///")) as busy:
+        busy.execute("BEGIN IMMEDIATE")
+        host.add(store)
+        until(lambda: no_watch(root_of(store)) == "")
+        for number in (0, 1, 0):
+            touch(store, number)
+            until(lambda number=number: is_mended(store, number))  # type: ignore[misc]
+    busy.close()
+    until(lambda: len(recorded(store)) == 2)
+
+
+def test_a_store_whose_disk_comes_and_goes_is_watched_when_it_is_there(
+    store: ManagedStore, host: HostWatch, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    away = tmp_path / "away"
+    root_of(store).rename(away)
+    host.add(store)
+    until(lambda: said.has("is it mounted?"))
+    away.rename(root_of(store))
+    until(lambda: no_watch(root_of(store)) == "")
+    root_of(store).rename(away)
+    said.clear()
+    until(lambda: said.has("is it mounted?"))
+    assert not said.has("fence-mended")
+    shutil.copytree(away, root_of(store))  # another file system, with other inodes
+    until(lambda: said.has("watching"))
+    assert not said.has("fence-mended")
+
+
+def test_a_second_watch_takes_over_when_the_first_ends(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    first = HostWatch(lambda line: None)
+    first.add(store)
+    until(lambda: no_watch(root_of(store)) == "")
+    host.add(store)
+    until(lambda: said.has("another process watches the store"))
+    first.end()
+    until(lambda: no_watch(root_of(store)) == "")
+    touch(store)
+    until(lambda: is_mended(store))
+
+
+def test_a_store_is_watched_until_all_who_wanted_it_have_left(store: ManagedStore, host: HostWatch) -> None:
+    host.add(store)
+    host.add(store)
+    until(lambda: no_watch(root_of(store)) == "")
+    host.remove(store)
+    time.sleep(2 * store_watch.LOOK_SECONDS)
+    assert no_watch(root_of(store)) == ""
+    host.remove(store)
+    until(lambda: no_watch(root_of(store)) != "")

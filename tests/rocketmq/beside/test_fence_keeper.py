@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.rocketmq.beside import marker
+from storage_engine.rocketmq.beside.fence_keeper import LAST_FILES, FenceKeeper
+from storage_engine.rocketmq.beside.local_hold import read_local, write_local
+from storage_engine.same_bytes.own_acts import read_own_acts
+from tests.rocketmq.beside.held_files import (
+    FIRST_NS,
+    HOUR_NS,
+    LEASE_NS,
+    SIZE,
+    held_store,
+    mtimes_ns,
+    path_of,
+)
+
+
+def look(keeper: FenceKeeper) -> tuple[Disturbance, ...]:
+    return keeper.look(time.time_ns() // 10**6)
+
+
+def fenced(root: Path) -> list[int]:
+    """Numbers of the files that have the lease."""
+    return [number for number, mtime_ns in mtimes_ns(root).items() if mtime_ns == LEASE_NS]
+
+
+def test_what_is_as_the_hold_left_it_is_left_alone(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    before = {path: path.stat().st_ctime_ns for path in (tmp_path / "commitlog").iterdir()}
+    assert look(FenceKeeper(tmp_path)) == ()
+    assert {path: path.stat().st_ctime_ns for path in before} == before
+
+
+@pytest.mark.parametrize("touched_ns", [0, time.time_ns(), LEASE_NS - HOUR_NS])
+def test_times_that_somebody_has_set_are_set_again(tmp_path: Path, touched_ns: int) -> None:
+    held_store(tmp_path)
+    for number in range(4):
+        os.utime(path_of(tmp_path, number), ns=(touched_ns, touched_ns))
+    mended = look(FenceKeeper(tmp_path))
+    assert [one.kind for one in mended] == [DisturbanceKind.FENCE_MENDED] * 4
+    assert str(path_of(tmp_path, 0)) in mended[0].detail
+    assert fenced(tmp_path) == [0, 1, 2, 3]
+    assert look(FenceKeeper(tmp_path)) == ()
+    # What the keeper did itself isn't taken for a touch by others.
+    assert len(read_own_acts(tmp_path).files) == 4
+
+
+def test_what_keeps_longer_is_not_made_older(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    os.utime(path_of(tmp_path, 0), ns=(LEASE_NS, LEASE_NS + HOUR_NS))
+    assert look(FenceKeeper(tmp_path)) == ()
+    assert mtimes_ns(tmp_path)[0] == LEASE_NS + HOUR_NS
+
+
+def test_removed_segments_are_replaced_in_the_fence_with_their_first_times_known(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    for number in (0, 2):
+        path_of(tmp_path, number).unlink()
+    keeper = FenceKeeper(tmp_path)
+    mended = look(keeper)
+    assert [one.kind for one in mended] == [DisturbanceKind.FENCE_MENDED] * 2
+    assert fenced(tmp_path) == [1, 3, 4, 5]
+    state = read_local(tmp_path)
+    assert state is not None
+    assert state.fence == (SIZE, 3 * SIZE, 4 * SIZE, 5 * SIZE)
+    assert state.fence_offset == SIZE
+    assert [state.touched_at(n * SIZE).original_mtime_ns for n in (4, 5)] == [FIRST_NS + 4, FIRST_NS + 5]  # type: ignore[union-attr]
+    assert look(keeper) == ()
+
+
+def test_a_fence_that_was_removed_as_a_whole_is_put_behind_it(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    keeper = FenceKeeper(tmp_path)
+    look(keeper)
+    for number in range(4):
+        path_of(tmp_path, number).unlink()
+    assert len(look(keeper)) == 4
+    assert fenced(tmp_path) == [4, 5, 6, 7]
+
+
+def test_another_file_under_a_name_of_the_fence_is_fenced_as_it_is(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copy(path_of(tmp_path, 0), copy)
+    os.utime(copy, ns=(FIRST_NS, FIRST_NS + 7))
+    copy.replace(path_of(tmp_path, 0))
+    assert look(FenceKeeper(tmp_path))
+    assert fenced(tmp_path) == [0, 1, 2, 3]
+    state = read_local(tmp_path)
+    assert state is not None
+    touched = state.touched_at(0)
+    assert touched is not None
+    assert (touched.inode, touched.original_mtime_ns) == (path_of(tmp_path, 0).stat().st_ino, FIRST_NS + 7)
+
+
+def test_files_that_a_broker_may_write_to_are_never_fenced(tmp_path: Path) -> None:
+    held_store(tmp_path, files=6, fenced=2, fence_count=11)
+    look(FenceKeeper(tmp_path))
+    assert fenced(tmp_path) == list(range(6 - LAST_FILES))
+
+
+def test_a_segment_that_the_broker_said_is_sealed_is_fenced(tmp_path: Path) -> None:
+    held_store(tmp_path, files=6, fenced=2, fence_count=11, max_offset=5 * SIZE + 1)
+    look(FenceKeeper(tmp_path))
+    assert fenced(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_deleted_on_purpose_stays_as_old_as_it_was_made(tmp_path: Path) -> None:
+    state = held_store(tmp_path)
+    write_local(tmp_path, replace(state, releasing=(0, SIZE), fence=(2 * SIZE, 3 * SIZE), fence_count=2))
+    for number in (0, 1):
+        os.utime(path_of(tmp_path, number), ns=(0, 0))
+    assert look(FenceKeeper(tmp_path)) == ()
+    path_of(tmp_path, 0).unlink()
+    assert look(FenceKeeper(tmp_path)) == ()
+    assert mtimes_ns(tmp_path)[1] == 0
+
+
+def test_what_was_put_back_is_not_fenced_again(tmp_path: Path) -> None:
+    state = held_store(tmp_path)
+    write_local(tmp_path, replace(state, fence=()))
+    os.utime(path_of(tmp_path, 0), ns=(FIRST_NS, FIRST_NS))
+    assert look(FenceKeeper(tmp_path)) == ()
+    write_local(tmp_path, None)
+    assert look(FenceKeeper(tmp_path)) == ()
+    assert mtimes_ns(tmp_path)[0] == FIRST_NS
+
+
+def test_a_hold_that_has_ended_is_not_mended(tmp_path: Path) -> None:
+    """A dead pipeline must not fill the disk, whether a watch is alive or not."""
+    state = held_store(tmp_path)
+    os.utime(path_of(tmp_path, 0), ns=(0, 0))
+    assert FenceKeeper(tmp_path).look(state.ends_at_ms) == ()
+    assert mtimes_ns(tmp_path)[0] == 0
+
+
+def test_a_disk_that_is_not_mounted_has_lost_nothing(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    keeper = FenceKeeper(tmp_path)
+    look(keeper)
+    log, away = tmp_path / "commitlog", tmp_path / "away"
+    log.rename(away)
+    assert look(keeper) == ()
+    log.mkdir()  # the mount point
+    assert look(keeper) == ()
+    assert look(FenceKeeper(tmp_path)) == ()
+    log.rmdir()
+    away.rename(log)
+    path_of(tmp_path, 0).unlink()
+    assert len(look(keeper)) == 1
+
+
+def test_a_run_that_is_at_the_hold_extends_it_itself_and_touches_are_mended_meanwhile(tmp_path: Path) -> None:
+    held_store(tmp_path)
+    path_of(tmp_path, 0).unlink()
+    os.utime(path_of(tmp_path, 1), ns=(0, 0))
+    keeper = FenceKeeper(tmp_path)
+    with marker.alone(tmp_path):
+        assert len(look(keeper)) == 2
+        assert fenced(tmp_path) == [1, 2, 3]
+        assert look(keeper) == ()
+    look(keeper)
+    assert fenced(tmp_path) == [1, 2, 3, 4]
