@@ -141,7 +141,7 @@ def cycle(store: ManagedStore, key: str) -> int:
 
 def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
     """Rounds of a span alone, a cycle without a limit, a span alone, and a cycle with one."""
-    kinds = {"alone": None, "unlimited": None, "limited": LIMIT_BYTES_PER_SECOND}
+    kinds = {"alone": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
     puts = {kind: Puts() for kind in kinds}
     # A broker deletes nothing before, and a release would only wait.
     time.sleep(FIRST_PASS_SECONDS)

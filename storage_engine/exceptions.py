@@ -6,9 +6,21 @@ to do about it. None of these is raised after something was changed, unless its 
 
 from __future__ import annotations
 
+_MAX_CHARACTERS = 10_000
+
 
 class StorageEngineError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    A message that quotes what others wrote is never longer than 10,000 characters: its middle is left out.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        if len(message) > _MAX_CHARACTERS:
+            half = _MAX_CHARACTERS // 2 - 50
+            left_out = len(message) - 2 * half
+            message = f"{message[:half]} … ({left_out} characters left out) … {message[-half:]}"
+        super().__init__(message)
 
 
 class BadInputError(StorageEngineError):
@@ -133,6 +145,10 @@ class LakeConflictError(StorageEngineError):
 
 class JournalUnavailableError(StorageEngineError):
     """The journal can't be reached, read or written; without it nothing is planned, archived or deleted."""
+
+
+class JournalConflictError(JournalUnavailableError):
+    """The journal has a row already that was to be new: somebody else recorded it at the same time."""
 
 
 class CommitStateUnknownError(StorageEngineError):

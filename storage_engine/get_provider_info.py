@@ -134,7 +134,9 @@ def _connection_type() -> dict[str, Any]:
             "archive_bytes_per_second": _number(
                 "Archive limit (bytes a second)",
                 "What one archive task reads and writes at most, so that a broker on the same disks keeps "
-                "its speed; empty: no limit.",
+                "its speed. Empty: 20000000 beside a running broker, else no limit; 0: no limit. Emergencies "
+                "(the disk is so full that the broker deletes by force or refuses writes) don't wait.",
+                minimum=0,
             ),
             "lag_policy": _choice(
                 "Lag policy",
@@ -176,11 +178,11 @@ def _text(label: str, description: str, *, required: bool = False) -> dict[str, 
     }
 
 
-def _number(label: str, description: str) -> dict[str, Any]:
+def _number(label: str, description: str, minimum: int = 1) -> dict[str, Any]:
     return {
         "label": label,
         "description": description,
-        "schema": {"type": ["integer", "null"], "minimum": 1, "default": None},
+        "schema": {"type": ["integer", "null"], "minimum": minimum, "default": None},
     }
 
 

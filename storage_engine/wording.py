@@ -36,10 +36,14 @@ def exact_bytes_text(size_bytes: int) -> str:
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A UTC timestamp to the second; empty for None."""
+    """A UTC timestamp to the second; empty for None, and in milliseconds where no calendar goes so far."""
     if timestamp_ms is None:
         return ""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms after 1970"
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration_text(duration_ms: int | None) -> str:

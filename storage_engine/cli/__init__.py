@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input.
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -80,6 +81,10 @@ def main(arguments: list[str] | None = None) -> Any:
     :param arguments: the words after the program's name; None takes them from ``sys.argv``.
     """
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A directory's name need not be text in any encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
     except click.ClickException as error:
@@ -94,6 +99,10 @@ def main(arguments: list[str] | None = None) -> Any:
     except StorageEngineError as error:
         print_error(error, as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 1
+    except MemoryError:
+        said = "Out of memory: expected less to be read at once. Run it where more memory is free."
+        print_error(StorageEngineError(said), as_json=as_json)
+        code = 1
     except OSError as error:
         print_error(_file_error(error), as_json=as_json)
         code = 1

@@ -85,9 +85,10 @@ def _print_state(found: StoreInspection) -> None:
         click.echo(f"Held by {found.holder.name} (process {found.holder.pid})")
     elif found.crashed:
         click.echo("Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered.")
+    least = "" if found.dispatched_offset >= found.max_offset else "at least "
     click.echo(
         f"Offsets {found.min_offset} to {found.max_offset}; {found.queue_count} consume queues, "
-        f"complete up to {found.dispatched_offset}"
+        f"complete {least}up to {found.dispatched_offset}"
     )
     print_disks((*found.log_disks, found.dependents_disk))
     if found.checkpoint is None:

@@ -105,8 +105,8 @@ pending_policy_option = click.option(
 
 def _speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     speed = size_bytes(context, parameter, text)
-    if speed is not None and speed < 1:
-        raise click.BadParameter(f"expected a size above 0, found {text!r}", context, parameter)
+    if speed == 0 and text is not None and text.strip() != "0":
+        raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
     return speed
 
 
@@ -114,7 +114,8 @@ archive_limit_option = click.option(
     "--archive-bytes-per-second",
     metavar="SIZE",
     callback=_speed,
-    help="Read and write at most so much a second while archiving, such as 50MB; default: no limit.",
+    help="Read and write at most so much a second while archiving, such as 50MB; 0: no limit. "
+    "Default: 20MB beside a running broker, but in an emergency; else no limit.",
 )
 
 
@@ -224,7 +225,10 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
 
 
 def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
-    """Levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%."""
+    """Levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%.
+
+    :return: by absolute path, as the store's own are; a relative one is taken from here, as STORE is.
+    """
     levels = {}
     for path, text in pairs.items():
         try:
@@ -238,7 +242,7 @@ def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
                 f"expected a ratio from 0 to 1 (or 0% to 100%) for {path}, found {text!r}",
                 param_hint="--disk",
             )
-        levels[path] = round(percent)
+        levels[str(Path(path).absolute())] = round(percent)
     return levels
 
 

@@ -68,7 +68,7 @@ def managed_store(
             archive_budget_bytes=read.number("archive_budget_bytes") or Policy().archive_budget_bytes,
             archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),
             archive_lag_alarm_seconds=read.number("archive_lag_alarm_seconds"),
-            archive_bytes_per_second=read.number("archive_bytes_per_second"),
+            archive_bytes_per_second=read.number("archive_bytes_per_second", minimum=0),
             flush_alarm_bytes=read.number("flush_alarm_bytes") or Policy().flush_alarm_bytes,
             dispatch_alarm_bytes=read.number("dispatch_alarm_bytes") or Policy().dispatch_alarm_bytes,
             checkpoint_alarm_seconds=(

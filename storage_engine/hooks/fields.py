@@ -47,17 +47,17 @@ class Fields:
             raise self.error(name, "true or false", value)
         return str(value).lower() == "true"
 
-    def number(self, name: str) -> int | None:
-        """A whole number above 0; None where the field is empty."""
+    def number(self, name: str, *, minimum: int = 1) -> int | None:
+        """A whole number of at least 1, or 0 where that is the minimum; None where the field is empty."""
         value = self.extra.get(name)
         if value is None or value == "":
             return None
         try:
             number = int(str(value))
         except ValueError:
-            number = 0
-        if number < 1:
-            raise self.error(name, "a whole number above 0", value)
+            number = minimum - 1
+        if number < minimum:
+            raise self.error(name, f"a whole number {'above 0' if minimum else 'of at least 0'}", value)
         return number
 
     def mapping(self, name: str) -> dict[str, str]:

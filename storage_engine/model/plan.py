@@ -64,11 +64,15 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A cause that holds now, with the sentence that explains it."""
+    """A cause that holds now, with the sentence that explains it.
+
+    :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
+    """
 
     cause: Cause
     urgency: Urgency
     detail: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

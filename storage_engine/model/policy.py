@@ -34,6 +34,10 @@ class PendingPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+GENTLE_BYTES_PER_SECOND = 20_000_000
+"""Beside a running broker, where nothing else is said: its producers' latencies stay what they are alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """:param archive_budget_bytes: under ``archive_when: seal``, how much one run archives ahead of
@@ -42,7 +46,8 @@ class Policy:
     :param archive_lag_alarm_seconds: age of the oldest sealed segment without a proof above which an alarm
         is raised; None: never.
     :param archive_bytes_per_second: how fast one archive task may read and write at most, all processes of
-        its Spark job together, so that a broker on the same disks keeps its speed; None: no limit.
+        its Spark job together, so that a broker on the same disks keeps its speed; 0: no limit; None: as
+        :func:`archive_limit` says.
     :param flush_alarm_bytes: of a running broker's log, not on disk yet, above which an alarm is raised.
     :param dispatch_alarm_bytes: of its log, not in consume queues and index yet, likewise.
     :param checkpoint_alarm_seconds: how much older than the newest message what its checkpoint says of log
@@ -65,3 +70,16 @@ class Policy:
     checkpoint_alarm_seconds: int = 600
     index_alarm_seconds: int | None = None
     lag_max_age_minutes: int = 60
+
+
+def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:
+    """Return how many bytes a second one archive task may read and write; None: as fast as it can.
+
+    :param beside: the store's broker runs.
+    :param emergency: its disk is at a level where it deletes by force or refuses writes: then nothing waits.
+    """
+    if beside and emergency:
+        return None
+    if policy.archive_bytes_per_second is None:
+        return GENTLE_BYTES_PER_SECOND if beside else None
+    return policy.archive_bytes_per_second or None

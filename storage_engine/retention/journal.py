@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, true, update
-from sqlalchemy.exc import IntegrityError
 
-from storage_engine.exceptions import RunStateError
+from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
@@ -89,7 +88,7 @@ class Journal:
 
         try:
             return self._database.write(add)
-        except IntegrityError:
+        except JournalConflictError:
             # Somebody else added a store at the same time; it is seen now.
             return self._database.write(add)
 
@@ -112,7 +111,7 @@ class Journal:
 
         try:
             return self._database.write(move)
-        except IntegrityError:
+        except JournalConflictError:
             # Somebody else put a store there at the same time; it is seen now.
             return self._database.write(move)
 
@@ -197,7 +196,7 @@ class Journal:
 
         try:
             self._database.write(begin)
-        except IntegrityError:
+        except JournalConflictError:
             if self.find_run(store_id, run_key) is None:
                 raise
         run = self.run(store_id, run_key)
@@ -299,8 +298,12 @@ class Journal:
             .order_by(events.c.id.desc())
             .limit(1)
         )
-        row = self._database.read(lambda connection: connection.execute(query).first())
-        return None if row is None else to_event(row)
+
+        def read(connection: Connection) -> Event | None:
+            row = connection.execute(query).first()
+            return None if row is None else to_event(row)
+
+        return self._database.read(read)
 
     def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
         """The results of a step in all runs of all stores, oldest first."""
@@ -312,8 +315,8 @@ class Journal:
             query = query.where(events.c.step == step.value)
         if phase is not None:
             query = query.where(events.c.phase == phase.value)
-        rows = self._database.read(lambda c: c.execute(query.order_by(events.c.id)).all())
-        return tuple(map(to_event, rows))
+        ordered = query.order_by(events.c.id)
+        return self._database.read(lambda c: tuple(map(to_event, c.execute(ordered))))
 
     # Samples and waivers
 
@@ -343,13 +346,17 @@ class Journal:
             .order_by(samples.c.at_ms.desc(), samples.c.id.desc())
             .limit(1)
         )
-        row = self._database.read(lambda connection: connection.execute(query).first())
-        if row is None:
-            return None
-        lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
-        progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
-        levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
-        return Sample(row.store_id, row.at_ms, levels, lag, progress)
+
+        def read(connection: Connection) -> Sample | None:
+            row = connection.execute(query).first()
+            if row is None:
+                return None
+            lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
+            progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
+            levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
+            return Sample(row.store_id, row.at_ms, levels, lag, progress)
+
+        return self._database.read(read)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
         """What the clocks said at a store's newest samples, the last taken first."""
@@ -374,7 +381,7 @@ class Journal:
 
         try:
             return self._database.write(write)
-        except IntegrityError:
+        except JournalConflictError:
             # Somebody else waived it at the same time.
             found = self.find_waiver(plan_digest)
             if found is None:

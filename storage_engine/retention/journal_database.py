@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from storage_engine import durable
 from storage_engine.credentials import shown_url, url_secrets, without_secrets
-from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.retention.journal_schema import ADDED_SINCE, SCHEMA_VERSION, metadata, schema_version
+from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
+
+UNREADABLE = (SQLAlchemyError, *MALFORMED)
+"""What reading a journal raises whose pages, rows or JSON are damaged."""
 
 BUSY_TIMEOUT_MS = 30_000
 RESERVE_BYTES = 1 << 20
@@ -70,11 +74,12 @@ class JournalDatabase:
         On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
         connection.
 
+        :raises JournalConflictError: a row that was to be new is there already.
         :raises JournalUnavailableError: nothing of it was written.
         """
         try:
             return self._run(work, read_only=False)
-        except OperationalError as error:
+        except UNREADABLE as error:
             if not (_disk_full(error) and self._give_reserve_back()):
                 raise self._unavailable(error) from error
         return self._guarded(work, read_only=False)
@@ -91,7 +96,7 @@ class JournalDatabase:
     def _guarded(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
         try:
             return self._run(work, read_only=read_only)
-        except OperationalError as error:
+        except UNREADABLE as error:
             raise self._unavailable(error) from error
 
     def _prepare(self) -> None:
@@ -166,9 +171,15 @@ class JournalDatabase:
 
     def _unavailable(self, error: Exception) -> JournalUnavailableError:
         cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
+        if isinstance(error, IntegrityError):
+            return JournalConflictError(
+                f"{self.name}: expected to record something new, found it there already ({cause}). Nothing "
+                "of it was recorded. Run the same again."
+            )
         return JournalUnavailableError(
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
-            "make its database reachable and writable, and run the same again."
+            "make its database reachable and writable, bring it back from a backup if it is damaged, and "
+            "run the same again."
         )
 
 
@@ -207,5 +218,5 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
-def _disk_full(error: OperationalError) -> bool:
-    return getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL"
+def _disk_full(error: Exception) -> bool:
+    return getattr(getattr(error, "orig", None), "sqlite_errorname", "") == "SQLITE_FULL"

@@ -20,11 +20,14 @@ from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.retention.host import this_host
+from storage_engine.untrusted import MALFORMED, read_file
 
 DIRECTORY = ".storage-engine"
 """Our directory in a store's root."""
 
 NAME = "stamp.json"
+
+_MAX_BYTES = 1 << 20
 
 _LOCK = "stamp.lock"
 """Its owner's alone: whoever can open a file can lock it."""
@@ -70,12 +73,11 @@ def read_stamp(root: str) -> Stamp | None:
     """
     path = stamp_path(root)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return from_jsonable(Stamp, json.loads(file.read()), str(path))
+        data = read_file(path, _MAX_BYTES, follow_links=False)
+        return from_jsonable(Stamp, json.loads(data), str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, BadInputError) as error:
+    except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(
             f"{path}: expected the stamp of storage-engine, found something that can't be read ({error}). "
             "Nothing was changed. Bring the file back from a backup; if there is none, remove it and run "

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import javaproperties
 
-from storage_engine.exceptions import BrokerConfigError
+from storage_engine.exceptions import BrokerConfigError, CorruptFileError
+from storage_engine.untrusted import read_file
 
 CONSUME_QUEUE_ENTRY_BYTES = 20
 BATCH_CONSUME_QUEUE_ENTRY_BYTES = 46
@@ -26,9 +27,10 @@ CLEAN_FORCIBLY_PROPERTY = "rocketmq.broker.diskSpaceCleanForciblyRatio"
 """System properties of the broker's JVM, fractions like 0.90: they win over broker.conf. They can only
 be given as overrides, since no file of the broker records them."""
 
-_JAVA_INT = re.compile(r"[+-]?[0-9]+")
+_JAVA_INT = re.compile(r"[+-]?[0-9]{1,400}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _INT_MAX = 2**31 - 1
+MAX_CONF_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ class BrokerConfig:
     replicas_per_disk_partition: int = 1
     store_type: str = "default"
     rocksdb_cq_double_write_enable: bool = False
+    rocksdb_cq_selective_double_write_enable: bool = False
+    combine_cq_use_rocksdb_for_lmq: bool = False
+    timer_rocksdb_enable: bool = False
+    trans_rocksdb_enable: bool = False
     enable_dledger_commit_log: bool = False
     config_manager_version: str = "v1"
     message_delay_level: str = DEFAULT_DELAY_LEVELS
@@ -117,7 +123,9 @@ def parse_delete_when(delete_when: str) -> tuple[int, ...]:
 def _read(path: Path) -> dict[str, _Property]:
     """Parse a properties file as Properties#load reads a stream: ISO 8859-1, of equal keys the last wins."""
     try:
-        content = path.read_bytes()
+        content = read_file(path, MAX_CONF_BYTES)
+    except CorruptFileError as error:
+        raise BrokerConfigError(f"broker.conf: {error}") from error
     except OSError as error:
         raise BrokerConfigError(
             f"{path}: can't read broker.conf: {error.strerror}. Name the file the broker was started with."
@@ -183,6 +191,10 @@ def _effective(
         replicas_per_disk_partition=max(1, read.integer("replicasPerDiskPartition", 1)),
         store_type=read.text("storeType", "default"),
         rocksdb_cq_double_write_enable=read.boolean("rocksdbCQDoubleWriteEnable", False),
+        rocksdb_cq_selective_double_write_enable=read.boolean("rocksdbCQSelectiveDoubleWriteEnable", False),
+        combine_cq_use_rocksdb_for_lmq=read.boolean("combineCQUseRocksdbForLmq", False),
+        timer_rocksdb_enable=read.boolean("timerRocksDBEnable", False),
+        trans_rocksdb_enable=read.boolean("transRocksDBEnable", False),
         enable_dledger_commit_log=read.boolean("enableDLegerCommitLog", False),
         config_manager_version=read.text("configManagerVersion", "v1"),
         message_delay_level=read.text("messageDelayLevel", DEFAULT_DELAY_LEVELS),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import fastjson
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.untrusted import MALFORMED, read_file
 
 Content = TypeVar("Content")
 
@@ -29,17 +30,16 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
 
     :raises CorruptFileError: neither the file nor its backup can be read as what it is.
     """
-    path = layout.config / "topics.json"
-    table = _table(path, "topicConfigTable")
-    try:
+
+    def parse(data: bytes) -> tuple[TopicConfig, ...]:
         found = [
-            TopicConfig(str(name), int(it["readQueueNums"]), int(it["writeQueueNums"]), int(it["perm"]))
-            for name, it in table.items()
+            TopicConfig(str(name), _int(it["readQueueNums"]), _int(it["writeQueueNums"]), _int(it["perm"]))
+            for name, it in _table(data, "topicConfigTable").items()
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        expected = f"readQueueNums, writeQueueNums and perm of each topic ({error!r})"
-        raise wrong_content(path, expected) from error
-    return tuple(sorted(found, key=lambda topic: topic.topic))
+        return tuple(sorted(found, key=lambda topic: topic.topic))
+
+    expected = "readQueueNums, writeQueueNums and perm of each topic"
+    return read_config(layout.config / "topics.json", parse, expected) or ()
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:
@@ -47,7 +47,11 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 
     :raises CorruptFileError: neither the file nor its backup can be read as what it is.
     """
-    return tuple(sorted(map(str, _table(layout.config / "subscriptionGroup.json", "subscriptionGroupTable"))))
+
+    def parse(data: bytes) -> tuple[str, ...]:
+        return tuple(sorted(map(str, _table(data, "subscriptionGroupTable"))))
+
+    return read_config(layout.config / "subscriptionGroup.json", parse, "a table of groups") or ()
 
 
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
@@ -57,17 +61,18 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
     :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup can be read as what it is.
     """
-    path = layout.config / "consumerFilter.json"
-    try:
+
+    def parse(data: bytes) -> tuple[tuple[str, str], ...]:
         return tuple(
             sorted(
                 (str(group), str(topic))
-                for topic, filters in _table(path, "filterDataByTopic").items()
+                for topic, filters in _table(data, "filterDataByTopic").items()
                 for group in filters["groupFilterData"]
             )
         )
-    except (KeyError, TypeError) as error:
-        raise wrong_content(path, f"groupFilterData of each topic ({error!r})") from error
+
+    path = layout.config / "consumerFilter.json"
+    return read_config(path, parse, "groupFilterData of each topic") or ()
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
@@ -75,34 +80,37 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
 
     :raises CorruptFileError: neither ``delayOffset.json`` nor its backup can be read as what it is.
     """
-    path = layout.config / "delayOffset.json"
-    try:
-        return {int(level): int(offset) for level, offset in _table(path, "offsetTable").items()}
-    except (TypeError, ValueError) as error:
-        raise wrong_content(path, f"an offset for each delay level ({error})") from error
+
+    def parse(data: bytes) -> dict[int, int]:
+        return {_int(level): _offset(offset) for level, offset in _table(data, "offsetTable").items()}
+
+    return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
 
-def read_config(path: Path, parse: Callable[[bytes], Content]) -> Content | None:
-    """A config file's content; its backup's when it is missing, empty or broken (ConfigManager#load).
+def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
+    """A config file's content; its backup's when it is missing, empty or can't be read (ConfigManager#load).
 
-    :param parse: raises FastjsonError or UnicodeDecodeError for what is broken.
+    :param parse: raises one of ``MALFORMED`` for content that is not this file's.
+    :param expected: what the file has to have, for the error.
     :return: None when there is neither: the broker had nothing to write yet.
     :raises CorruptFileError: there is something, and neither can be read.
     """
     errors = []
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            data = candidate.read_bytes()
+            data = read_file(candidate)
+            if data:
+                return parse(data)
         except FileNotFoundError:
             continue
-        if not data:
-            continue
-        try:
-            return parse(data)
         except UnicodeDecodeError as error:
             errors.append(f"{candidate}: not UTF-8 at byte {error.start}")
         except fastjson.FastjsonError as error:
             errors.append(f"{candidate}: {error}")
+        except CorruptFileError as error:
+            errors.append(str(error))
+        except MALFORMED as error:
+            errors.append(f"{candidate}: expected {expected}, found another ({error!r})")
     if errors:
         raise CorruptFileError(
             "; ".join(errors) + ". Neither the file nor its backup can be read; restore one of them."
@@ -122,13 +130,25 @@ def parse_object(data: bytes) -> dict[Any, Any]:
     return content
 
 
-def wrong_content(path: Path, expected: str) -> CorruptFileError:
-    """The error for a file that is whole, but isn't what it should be."""
-    return CorruptFileError(f"{path}: expected {expected}. Restore the file from its backup.")
-
-
-def _table(path: Path, name: str) -> dict[Any, Any]:
-    table = (read_config(path, parse_object) or {}).get(name, {})
+def _table(data: bytes, name: str) -> dict[Any, Any]:
+    table = parse_object(data).get(name, {})
     if not isinstance(table, dict):
-        raise wrong_content(path, f"an object {name}")
+        raise TypeError(f"expected an object {name}")
     return table
+
+
+def _int(value: Any) -> int:
+    """A value that is one of Java's ints."""
+    return _within(value, -(1 << 31), 1 << 31)
+
+
+def _offset(value: Any) -> int:
+    """A value that is one of Java's longs, and not negative."""
+    return _within(value, 0, 1 << 63)
+
+
+def _within(value: Any, low: int, end: int) -> int:
+    number = int(value)
+    if not low <= number < end:
+        raise ValueError(f"{number} is not in [{low}, {end})")
+    return number

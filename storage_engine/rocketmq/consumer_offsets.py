@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.rocketmq.config_files import parse_object, read_config, wrong_content
+from storage_engine.rocketmq.config_files import parse_object, read_config
 from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, Names, from_rows, in_queue_order, one_array
@@ -34,11 +34,7 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
     """
     tables = []
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        path = layout.config / name
-        try:
-            table = read_config(path, parse_offsets)
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise wrong_content(path, f"offsets by topic@group and queue ({error})") from error
+        table = read_config(layout.config / name, parse_offsets, "offsets by topic@group and queue")
         if table is not None:
             tables.append(table)
     return _lowest(in_queue_order(pa.concat_tables(tables or [POSITIONS_SCHEMA.empty_table()])))
@@ -47,8 +43,7 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
 def parse_offsets(data: bytes) -> pa.Table:
     """Offsets as a file has them, or a live broker's answer; rows in any order.
 
-    :raises FastjsonError, UnicodeDecodeError: the text is broken.
-    :raises TypeError, ValueError, AttributeError, OverflowError: it is another object.
+    :raises MALFORMED: it is something else.
     """
     found = parse_large(data) if len(data) >= LARGE_BYTES else None
     return parse_any(data) if found is None else found
@@ -57,8 +52,7 @@ def parse_offsets(data: bytes) -> pa.Table:
 def parse_any(data: bytes) -> pa.Table:
     """Offsets by the general parser.
 
-    :raises FastjsonError, UnicodeDecodeError: the text is broken.
-    :raises TypeError, ValueError, AttributeError, OverflowError: it is another object.
+    :raises MALFORMED: it is something else.
     """
     return from_rows(list(_rows(parse_object(data))))
 
@@ -77,7 +71,7 @@ def _rows(content: dict[Any, Any]) -> Iterator[tuple[str, int, str, int]]:
 def _topic_and_group(name: str) -> tuple[str, str]:
     topic, separator, group = name.partition(TOPIC_GROUP_SEPARATOR)
     if not (topic and separator and group):
-        raise ValueError(f"{name!r} is not topic@group")
+        raise ValueError(f"{name[:200]!r} is not topic@group")
     return topic, group
 
 

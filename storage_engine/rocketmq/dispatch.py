@@ -15,7 +15,7 @@ from pathlib import Path
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.commitlog import has_dispatchable_frame
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
 from storage_engine.rocketmq.queue_files import iter_queues
 
 _FRAMES_TO_PROBE = 64
@@ -33,11 +33,13 @@ def dispatched_offset(
     :param segments: the commitlog's files, oldest first.
     :param sealed_end: where the active segment begins; more than that needs no proof.
     :param max_offset: the logical end of the log.
-    :return: at most ``max_offset``; the log's min offset when nothing is proven.
+    :return: at most ``max_offset``; the log's min offset when nothing is proven. An entry that points behind
+        ``max_offset`` proves nothing.
     """
     proven = segments[0].base_offset
     for end in _proofs(layout, segments, sealed_end, max_offset):
-        proven = max(proven, end)
+        # An entry of what the log doesn't have is a stray queue's, or of a log that was cut off.
+        proven = max(proven, end) if end <= max_offset else proven
         if proven >= sealed_end:
             return min(proven, max_offset)
     for segment in segments:
@@ -102,7 +104,7 @@ def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, m
     length_bytes = 1 if magic == frame.MAGIC_V1 else 2
     topic_length = int.from_bytes(os.pread(fd, length_bytes, topic_at), "big")
     topic = os.pread(fd, topic_length, topic_at + length_bytes).decode(errors="surrogateescape")
-    if not topic or "/" in topic or "\0" in topic:  # no directory can have that name
+    if not has_directory(topic):
         return None
     (queue_id,) = struct.unpack_from(">i", header, frame.QUEUE_ID_AT)
     return layout.consumequeue / topic / str(queue_id)

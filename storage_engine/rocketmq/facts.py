@@ -28,6 +28,7 @@ from storage_engine.rocketmq.log_facts import (
     LogFiles,
     LogListing,
     Walk,
+    crash_notes,
     find_log_files,
     list_log,
     segment_facts,
@@ -90,7 +91,7 @@ def _collect(
         queues=tuple(replace(row, log_max_offset=log.max_offset) for row in queues.queues),
         index_files=tuple(replace(row, log_max_offset=log.max_offset) for row in index_files),
         checkpoint=_checkpoint_facts(checkpoint, log, walk.newest_store_timestamp_ms),
-        notes=walk.notes + queues.notes,
+        notes=(*(crash_notes(layout, log) if end is None else ()), *walk.notes, *queues.notes),
     )
 
 

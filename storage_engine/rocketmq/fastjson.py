@@ -6,12 +6,14 @@ and that strings have a few more escapes. Such keys come back as ``int`` and as 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 _BLANK = re.compile(r"[ \t\r\n\f\b]*")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+# Possessive: the matcher keeps nothing to come back to, whatever the length.
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null|NaN")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _WORDS = {"true": True, "false": False, "null": None, "NaN": None}
@@ -19,6 +21,11 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"} | 
     digit: chr(int(digit)) for digit in "01234567"
 }
 _LITERAL_ESCAPES = "\"'\\/"
+
+MAX_CHARACTERS = 64 << 20
+"""Of a text. It becomes objects of ten times its size at most, at some millions of characters a second."""
+_MAX_NUMBER_CHARACTERS = 400
+_MAX_DEPTH = 100
 
 
 class FastjsonError(ValueError):
@@ -38,10 +45,9 @@ def loads(text: str) -> Any:
 
     :raises FastjsonError: at the first thing that is not in the dialect.
     """
-    try:
-        value, position = _value(text, _skip(text, 0))
-    except RecursionError:
-        raise FastjsonError(0, "a text that is not nested that deeply", text) from None
+    if len(text) > MAX_CHARACTERS:
+        raise FastjsonError(MAX_CHARACTERS, f"at most {MAX_CHARACTERS} characters", text)
+    value, position = _value(text, _skip(text, 0), _MAX_DEPTH)
     position = _skip(text, position)
     if position != len(text):
         raise FastjsonError(position, "the end", text)
@@ -54,43 +60,56 @@ def _skip(text: str, position: int) -> int:
     return match.end()
 
 
-def _value(text: str, position: int) -> tuple[Any, int]:
+def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
+    """:param depth: how many levels more may be nested here."""
     start = text[position : position + 1]
-    if start == "{":
-        return _object(text, position + 1)
-    if start == "[":
-        return _array(text, position + 1)
+    if start in ("{", "["):
+        if not depth:
+            raise FastjsonError(position, f"a text that is not nested more than {_MAX_DEPTH} deep", text)
+        read = _object if start == "{" else _array
+        return read(text, position + 1, depth - 1)
     if match := _STRING.match(text, position):
         return _unescape(match, text), match.end()
     if match := _NUMBER.match(text, position):
-        whole = match[1] is None and match[2] is None
-        return int(match[0]) if whole else float(match[0]), match.end()
+        return _number(match, text), match.end()
     if match := _WORD.match(text, position):
         return _WORDS[match[0]], match.end()
     raise FastjsonError(position, "a value", text)
 
 
-def _object(text: str, position: int) -> tuple[dict[Any, Any], int]:
+def _number(match: re.Match[str], text: str) -> int | float:
+    digits = match[0]
+    if len(digits) > _MAX_NUMBER_CHARACTERS:
+        raise FastjsonError(match.start(), f"a number of at most {_MAX_NUMBER_CHARACTERS} characters", text)
+    if match[1] is None and match[2] is None:
+        return int(digits)
+    number = float(digits)
+    if not math.isfinite(number):
+        raise FastjsonError(match.start(), "a number within the range of a double", text)
+    return number
+
+
+def _object(text: str, position: int, depth: int) -> tuple[dict[Any, Any], int]:
     result: dict[Any, Any] = {}
     position = _skip(text, position)
     while text[position : position + 1] != "}":
         if result:
             position = _skip(text, _expect(text, position, ","))
-        key, position = _value(text, position)
+        key, position = _value(text, position, depth)
         position = _skip(text, _expect(text, _skip(text, position), ":"))
-        value, position = _value(text, position)
+        value, position = _value(text, position, depth)
         result[_hashable(key)] = value
         position = _skip(text, position)
     return result, position + 1
 
 
-def _array(text: str, position: int) -> tuple[list[Any], int]:
+def _array(text: str, position: int, depth: int) -> tuple[list[Any], int]:
     result: list[Any] = []
     position = _skip(text, position)
     while text[position : position + 1] != "]":
         if result:
             position = _skip(text, _expect(text, position, ","))
-        value, position = _value(text, position)
+        value, position = _value(text, position, depth)
         result.append(value)
         position = _skip(text, position)
     return result, position + 1

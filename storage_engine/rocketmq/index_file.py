@@ -23,6 +23,7 @@ import numpy.typing as npt
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import size_bytes_of
 from storage_engine.rocketmq.queue_files import Entries
 
 HEADER_BYTES = 40
@@ -74,10 +75,13 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
     """
     try:
         with os.scandir(layout.index) as found:
-            paths = sorted(Path(entry.path) for entry in found if not entry.is_dir())
+            sizes = {Path(entry.path): size_bytes_of(entry) for entry in found}
     except FileNotFoundError:
         return ()
+    paths = sorted(path for path, size in sizes.items() if size is not None)
     for path in paths:
+        if sizes[path] == -1:
+            raise CorruptFileError(f"{path}: expected an ordinary file, found another kind. {_HINT}")
         if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
             raise CorruptFileError(
                 f"{path}: expected a name of {NAME_DIGITS} digits, the time it was begun. "

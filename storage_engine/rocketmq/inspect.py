@@ -69,6 +69,7 @@ class StoreInspection:
 
     :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` tells which.
     :param holder: the process that has the broker's lock.
+    :param dispatched_offset: messages below it are in their consume queues; those behind it may be, too.
     :param queue_count: consume queues of both kinds.
     :param queues: one entry a queue; empty when nobody asked.
     :param config: settings in effect.

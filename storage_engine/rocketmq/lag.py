@@ -24,7 +24,7 @@ from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
 from storage_engine.rocketmq.positions import NAME, names_of, one_array
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
@@ -245,6 +245,8 @@ def _read_queue(
 
     Wanted ones below the bounds count as the lowest; what isn't there is -1.
     """
+    if not has_directory(topic):
+        return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
     plain, batched = (directory / str(queue_id) for directory in queue_directories(context.layout, topic))
     files = consume_queue.list_files(plain)
     if files:

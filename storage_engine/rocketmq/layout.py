@@ -19,12 +19,16 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>).
 
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
+    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
+    :param halves_in_rocksdb: transRocksDBEnable likewise.
     """
 
     root: Path
     commitlog_paths: tuple[Path, ...]
     read_only_paths: tuple[Path, ...]
     segment_size_bytes: int | None
+    timers_in_rocksdb: bool = False
+    halves_in_rocksdb: bool = False
 
     @property
     def log_paths(self) -> tuple[Path, ...]:
@@ -62,6 +66,11 @@ class StoreLayout:
         return self.root / "lock"
 
     @property
+    def rocksdb(self) -> Path:
+        """In every store of 5.4 and later, whatever is in it."""
+        return self.root / "rocksdbstore"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
@@ -80,6 +89,8 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
         commitlog_paths=tuple(Path(path) for path in config.store_path_commit_log),
         read_only_paths=tuple(Path(path) for path in config.read_only_commit_log_store_paths),
         segment_size_bytes=config.mapped_file_size_commit_log_bytes,
+        timers_in_rocksdb=config.timer_rocksdb_enable,
+        halves_in_rocksdb=config.trans_rocksdb_enable,
     )
     for path in layout.log_paths:
         _require_directory(path, "a commitlog directory")
@@ -123,18 +134,26 @@ def _require_directory(path: Path, what: str) -> None:
 
 
 def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
-    if config.store_type.lower() == "defaultrocksdb" or config.rocksdb_cq_double_write_enable:
-        raise _unsupported(root, "RocksDB consume queue", "storeType or rocksdbCQDoubleWriteEnable")
+    if config.store_type.lower() != "default":
+        raise _unsupported(root, "RocksDB consume queue", f"storeType={config.store_type}")
+    for key, is_set in (
+        ("rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
+        ("rocksdbCQSelectiveDoubleWriteEnable", config.rocksdb_cq_selective_double_write_enable),
+        ("combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
+    ):
+        if is_set:
+            raise _unsupported(root, "RocksDB consume queue", key)
     if config.enable_dledger_commit_log:
         raise _unsupported(root, "DLedger commitlog", "enableDLegerCommitLog")
     if config.config_manager_version.lower() == "v2":
         raise _unsupported(root, "RocksDB configuration", "configManagerVersion")
-    # RocksDBConsumeQueueStore keeps its database in consumequeue itself, ConfigStorage in config/rdb, the
-    # managers of config v1 in one directory each
-    for directory in ("consumequeue", "config/rdb", "config/topics", "config/consumerOffsets"):
-        if (root / directory / "CURRENT").is_file():
-            kind = "RocksDB consume queue" if directory == "consumequeue" else "RocksDB configuration"
-            raise _unsupported(root, kind, str(root / directory / "CURRENT"))
+    # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
+    # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
+    for directory in ("consumequeue", "consumequeue_rocksdb"):
+        if (root / directory / "CURRENT").exists():
+            raise _unsupported(root, "RocksDB consume queue", str(root / directory / "CURRENT"))
+    for database in sorted(root.glob("config/*/CURRENT")):
+        raise _unsupported(root, "RocksDB configuration", str(database))
     for found in sorted(root.glob("dledger-*")):
         raise _unsupported(root, "DLedger commitlog", str(found))
     # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind

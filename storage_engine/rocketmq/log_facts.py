@@ -58,7 +58,9 @@ class LogListing:
         for file in self.named:
             if file.base_offset <= offset < file.end_offset:
                 with file.path.open("rb", buffering=0) as opened:
-                    return os.pread(opened.fileno(), size_bytes, offset - file.base_offset)
+                    # A queue's entry may say any size.
+                    wanted = max(0, min(size_bytes, file.end_offset - offset))
+                    return os.pread(opened.fileno(), wanted, offset - file.base_offset)
         return b""
 
 
@@ -151,7 +153,7 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
                 name=path.name,
                 base_offset=base_offset,
                 end_offset=base_offset + size if base_offset >= 0 else -1,
-                first_frame_offset=_first_frame_offset(path),
+                first_frame_offset=_first_frame_offset(path) if size > 0 else -1,
                 expected_size_bytes=expected,
                 size_bytes=size,
             )
@@ -192,6 +194,30 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk
     skipped = log.active + 1 - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
     return Walk(tuple(frames), tuple(dispatch), newest, notes)
+
+
+def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
+    """What a person should know of a store that no broker stopped: it crashed, and where its log is torn."""
+    if not layout.abort.exists():
+        return ()
+    crashed = (
+        f"the store crashed, or its broker runs: {layout.abort} exists. What fails behind offset "
+        f"{log.max_offset}, where the log's last whole frame ends, is mended by the broker's recovery: start "
+        "it, stop it cleanly, and validate again"
+    )
+    file = log.named[log.active]
+    position = log.max_offset - file.base_offset
+    header = log.listing.read_at(log.max_offset, frame.BODY_CRC_AT)
+    if len(header) < frame.BODY_CRC_AT:
+        return (crashed,)
+    size, magic = _HEAD.unpack_from(header)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return (crashed,)
+    torn = (
+        f"{file.path}: a torn frame at physical offset {log.max_offset} (position {position} in the file): "
+        f"its header says {size} bytes, and they are not a whole frame"
+    )
+    return crashed, torn
 
 
 def _first_frame_offset(path: Path) -> int:

@@ -7,6 +7,7 @@ Validation, which must not stop at the first fault, takes the files as they are:
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections import Counter
@@ -18,7 +19,12 @@ from pathlib import Path
 from storage_engine.exceptions import BadInputError, StoreBusyError
 
 NAME_DIGITS = 20
+MAX_FILE_BYTES = (1 << 31) - 1
+"""Of a file that a broker maps: Java counts its bytes in an int."""
+MAX_QUEUE_ID = (1 << 31) - 1
 
+_MAX_OFFSET = (1 << 63) - 1
+_MAX_NAME_BYTES = 255
 _LISTINGS = 20
 
 
@@ -45,10 +51,30 @@ def is_offset(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
+def queue_id_of(name: str) -> int | None:
+    """The queue whose directory has this name; None where no queue of a broker's can have it."""
+    if not (name.isascii() and name.isdecimal()) or len(name) > NAME_DIGITS or int(name) > MAX_QUEUE_ID:
+        return None
+    return int(name)
+
+
+def has_directory(topic: str) -> bool:
+    """Whether a topic of this name can have a directory among the queues, and only there.
+
+    A frame or an offset table of others may name any text as a topic.
+    """
+    return (
+        topic not in ("", ".", "..")
+        and not {"/", "\0"} & set(topic)
+        and len(topic.encode(errors="surrogateescape")) <= _MAX_NAME_BYTES
+    )
+
+
 def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
     """(path, size) of every file, in the order of names, whatever is wrong with it.
 
-    A missing directory has none, and directories inside are no files. A last file without a byte doesn't
+    A missing directory has none, and directories inside are no files. What is no ordinary file (a pipe, a
+    device) has the size -1, and must not be opened: that may never end. A last file without a byte doesn't
     count: the broker removes it when it opens the store (MappedFileQueue#doLoad), or is about to give it its
     size.
 
@@ -71,17 +97,35 @@ def _list_directory(directory: Path) -> list[tuple[Path, int]]:
             return []
         with entries, suppress(FileNotFoundError):
             # of a file that goes away meanwhile others may have gone that were listed: look again
-            return [(Path(entry.path), entry.stat().st_size) for entry in entries if not entry.is_dir()]
+            found = ((Path(entry.path), size_bytes_of(entry)) for entry in entries)
+            return [(path, size) for path, size in found if size is not None]
     raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
 
 
+def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
+    """Size of an ordinary file; None for a directory, -1 for anything else."""
+    try:
+        if entry.is_file():
+            return entry.stat().st_size
+        return None if entry.is_dir() else -1
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return -1
+        raise
+
+
 def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
-    """Of raw files those whose name is an offset and that have at least one unit, by offset."""
+    """Of raw files those that a broker could have made and that have at least one unit, by offset."""
     return tuple(
         MappedFile(path, int(path.name), size)
         for path, size in files
-        if is_offset(path.name) and size >= unit_bytes
+        if is_offset(path.name) and unit_bytes <= size <= MAX_FILE_BYTES and _is_reachable(path.name, size)
     )
+
+
+def _is_reachable(name: str, size_bytes: int) -> bool:
+    """Whether a file's last byte has an offset that a broker can count (a long)."""
+    return int(name) + size_bytes <= _MAX_OFFSET
 
 
 def list_mapped_files(
@@ -110,8 +154,16 @@ def list_mapped_files(
                 f"{path}: expected a name of {NAME_DIGITS} digits, the file's first offset. "
                 "Move the file out of the store."
             )
+        if size < 0:
+            raise error(
+                f"{path}: expected an ordinary file, found a link to nothing, a pipe or a device. {_CHECK}"
+            )
+        if size > MAX_FILE_BYTES:
+            raise error(f"{path}: expected at most {MAX_FILE_BYTES} bytes, found {size}. {_CHECK}")
         if size != expected or size % unit_bytes:
             raise error(f"{path}: expected {expected} bytes {why}, found {size}. {_CHECK}")
+        if not _is_reachable(path.name, size):
+            raise error(f"{path}: expected a file that ends below offset {_MAX_OFFSET}. {_CHECK}")
         base_offset = int(path.name)
         if base_offset % expected:
             raise error(f"{path}: expected a name that is a multiple of the file size {expected}. {_CHECK}")
@@ -139,12 +191,23 @@ def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
     For looking at a few pages of a large file. No view of it may outlive the block.
 
     :param scattered: read from disk the pages that are looked at, and none behind them.
+    :raises StoreBusyError: the file is empty by now.
     """
-    with (
-        path.open("rb", buffering=0) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
-        memoryview(mapping) as view,
-    ):
-        if scattered:
-            mapping.madvise(mmap.MADV_RANDOM)
+    with path.open("rb", buffering=0) as file:
+        try:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise StoreBusyError(f"{path}: expected bytes, found none: somebody changes the file.") from error
+    if scattered:
+        mapping.madvise(mmap.MADV_RANDOM)
+    view = memoryview(mapping)
+    try:
         yield view
+    except BaseException:
+        # The error's own traceback may hold views, which would put a BufferError in its place.
+        with suppress(BufferError):
+            view.release()
+            mapping.close()
+        raise
+    view.release()
+    mapping.close()

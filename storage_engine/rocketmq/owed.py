@@ -18,6 +18,7 @@ from storage_engine.rocketmq.half_messages import undecided
 from storage_engine.rocketmq.layout import StoreLayout, list_segments
 from storage_engine.rocketmq.owed_queue import Longs
 from storage_engine.rocketmq.rereading import reread
+from storage_engine.rocketmq.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.rocketmq.timers import waiting_timers
 
@@ -40,12 +41,17 @@ def owed(layout: StoreLayout, *, attempts: int = 1) -> tuple[Owed, ...]:
     :param attempts: how often files are read that don't fit together; beside a running broker more than one.
     """
 
+    def timers(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+        refuse_timers_in_rocksdb(layout)
+        return waiting_timers(layout, log)
+
     def halves(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
+        refuse_halves_in_rocksdb(layout, log[0].base_offset)
         return undecided(layout, log), np.empty(0, np.int64)
 
     readers: dict[OwedKind, _Reader] = {
         OwedKind.DELAYED: lambda _: waiting_in_levels(layout),
-        OwedKind.TIMER: lambda log: waiting_timers(layout, log),
+        OwedKind.TIMER: timers,
         OwedKind.HALF: halves,
     }
     return tuple(_owed(kind, layout, reader, attempts) for kind, reader in readers.items())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
-from storage_engine.rocketmq.mapped_files import mapped
+from storage_engine.rocketmq.mapped_files import mapped, queue_id_of
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 
 Longs = npt.NDArray[np.int64]
@@ -23,7 +23,7 @@ def queue_ids(topic: Path) -> set[int]:
         names = [path.name for path in topic.iterdir() if path.is_dir()]
     except FileNotFoundError:
         return set()
-    return {int(name) for name in names if name.isascii() and name.isdecimal()}
+    return {queue_id for name in names if (queue_id := queue_id_of(name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ import numpy.typing as npt
 from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, is_offset, list_raw_files, readable_files
+from storage_engine.rocketmq.mapped_files import (
+    MappedFile,
+    has_directory,
+    is_offset,
+    list_raw_files,
+    queue_id_of,
+    readable_files,
+)
 from storage_engine.rocketmq.patience import Patience
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
 
@@ -136,8 +143,10 @@ def missing_entries(
     one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
     :param queue_offsets: ascending.
-    :return: None when there is no such queue (its topic was deleted).
+    :return: None when there is no such queue (its topic was deleted, or is no name of a directory).
     """
+    if not has_directory(topic):
+        return None
     plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
     if plain:
         return len(queue_offsets) - _matched(plain, queue_offsets, physical_offsets)
@@ -183,8 +192,9 @@ def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
         touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
         touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
         for path in sorted(touched):
-            if path.is_dir() and path.name.isdecimal():
-                yield _Queue(kind, path.parent.name, int(path.name), path, form)
+            queue_id = queue_id_of(path.name)
+            if queue_id is not None and path.is_dir():
+                yield _Queue(kind, path.parent.name, queue_id, path, form)
 
 
 def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[QueueFileFact]:
@@ -286,6 +296,8 @@ def _message_at(data: bytes) -> str:
     (sys_flag,) = struct.unpack_from(">i", data, frame.SYS_FLAG_AT)
     flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
     extra = sum(frame.IPV6_EXTRA_BYTES for bit in flags if sys_flag & bit)
+    if len(data) < frame.MIN_MESSAGE_BYTES + extra:
+        return "no whole frame"
     (body_bytes,) = struct.unpack_from(">i", data, frame.BODY_LENGTH_AT + extra)
     topic_at = frame.BODY_AT + extra + body_bytes
     length_bytes = 1 if magic == frame.MAGIC_V1 else 2

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
+from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files, queue_id_of
 
 Entries = npt.NDArray[np.void]
 
@@ -58,13 +58,9 @@ def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirecto
                 continue
             with os.scandir(topic.path) as queues:
                 for queue in queues:
-                    if (
-                        queue.name.isascii()
-                        and queue.name.isdecimal()
-                        and queue.is_dir()
-                        and _has_files(queue.path, min_files)
-                    ):
-                        yield QueueDirectory(topic.name, int(queue.name), Path(queue.path))
+                    queue_id = queue_id_of(queue.name)
+                    if queue_id is not None and queue.is_dir() and _has_files(queue.path, min_files):
+                        yield QueueDirectory(topic.name, queue_id, Path(queue.path))
 
 
 def _has_files(directory: str, count: int) -> bool:
@@ -96,10 +92,13 @@ class EntryFormat:
         )
 
     def read_file(self, file: MappedFile) -> Entries:
-        """The entries of one file that are in use: up to the first one that isn't, as recovery reads."""
-        data = file.path.read_bytes()
-        if len(data) != file.size_bytes:
-            raise CorruptFileError(f"{file.path}: expected {file.size_bytes} bytes, found {len(data)}.")
+        """The whole entries of one file in use: up to the first one that isn't, as recovery reads."""
+        # What isn't in use is not read: the file may be a sparse one of gigabytes.
+        size = self.count_in_use(file) * self.dtype.itemsize
+        with file.path.open("rb") as opened:
+            data = opened.read(size)
+        if len(data) != size:
+            raise CorruptFileError(f"{file.path}: expected at least {size} bytes, found {len(data)}.")
         entries = np.frombuffer(data, self.dtype)
         unused = np.flatnonzero(~self.in_use(entries))
         return entries[: unused[0]] if unused.size else entries

@@ -52,7 +52,9 @@ _REVIVE_QUEUES = 8
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
 _MAX_INT = (1 << 31) - 1
-"""Of Java's int: a message may name this queue, but no topic can have one more."""
+_MAX_QUEUES = 1 << 16
+"""Of a topic, in ``topics.json``: a damaged or hostile message may name any queue, and clients make an object
+of each queue of a topic. What lies in queues beyond is in the log, and can be exported."""
 
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Of each file; always the same, so that a restore that is run again writes the same bytes."""
@@ -126,7 +128,7 @@ def config_files(queues: pa.Table) -> dict[str, bytes]:
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
     """A TopicConfig. The type of queue must be right, or the broker builds the other (QueueTypeUtils)."""
     own = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
-    number = min(max(queues, own), _MAX_INT)
+    number = min(max(queues, own), _MAX_QUEUES)
     return {
         "attributes": {"queue.type": "BatchCQ"} if inner_batch else {},
         "order": False,

@@ -61,7 +61,12 @@ def triggers(
                 f"{finding.detail}, but cleanFileForciblyEnable is false: only what has expired may go"
             )
         found.append(
-            Trigger(Cause.SPACE_FULL, Urgency.FORCED if forced else Urgency.ORDINARY, finding.detail)
+            Trigger(
+                Cause.SPACE_FULL,
+                Urgency.FORCED if forced else Urgency.ORDINARY,
+                finding.detail,
+                at_once=finding.at_once,
+            )
         )
     if request.manual or request.forced:
         forced = request.forced and config.clean_file_forcibly_enable

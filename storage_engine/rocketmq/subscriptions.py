@@ -20,6 +20,7 @@ import pyarrow as pa
 from storage_engine.rocketmq import config_files
 from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import has_directory, queue_id_of
 from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order, names_of, one_array
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
@@ -180,7 +181,10 @@ def _committed_among(
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:
-    """Where a topic's consume queues are, and its batch consume queues if it has those instead."""
+    """Where a topic's consume queues are, and its batch consume queues if it has those instead.
+
+    :param topic: one that ``has_directory``.
+    """
     return layout.consumequeue / topic, layout.batchconsumequeue / topic
 
 
@@ -189,9 +193,9 @@ def _has_queues(layout: StoreLayout, topic: str) -> bool:
 
 
 def _queue_ids(layout: StoreLayout, topic: str) -> Iterator[int]:
-    for directory in queue_directories(layout, topic):
+    for directory in queue_directories(layout, topic) if has_directory(topic) else ():
         try:
             names = [path.name for path in directory.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             continue
-        yield from (int(name) for name in names if name.isascii() and name.isdecimal())
+        yield from (queue_id for name in names if (queue_id := queue_id_of(name)) is not None)

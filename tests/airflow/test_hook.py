@@ -57,9 +57,12 @@ def test_the_journal_password_is_put_into_its_url() -> None:
 
 def test_how_fast_to_archive_is_a_number_of_bytes() -> None:
     assert _store({}).policy.archive_bytes_per_second is None
+    assert _store({"archive_bytes_per_second": 0}).policy.archive_bytes_per_second == 0
     assert _store({"archive_bytes_per_second": "50000000"}).policy.archive_bytes_per_second == 50_000_000
-    with pytest.raises(BadInputError, match="archive_bytes_per_second: expected a whole number above 0"):
-        _store({"archive_bytes_per_second": 0})
+    with pytest.raises(
+        BadInputError, match="archive_bytes_per_second: expected a whole number of at least 0"
+    ):
+        _store({"archive_bytes_per_second": -1})
 
 
 @pytest.mark.parametrize("form", [lambda value: value, json.dumps], ids=["object", "text"])

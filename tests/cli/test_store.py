@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -109,6 +113,37 @@ def test_plan_asks_what_if_a_disk_were_fuller(cli, store) -> None:
     assert [(t["cause"], t["urgency"]) for t in forced["triggers"]] == [("space-full", "forced")]
     assert forced["delete_offsets"] == SEALED
     assert [disk["used_percent"] for disk in forced["disks"]] == [86, 50]
+
+
+def test_a_disk_may_be_named_by_a_relative_path_as_the_store(cli, store, monkeypatch) -> None:
+    monkeypatch.chdir(store.parent)
+    words = (
+        "--disk",
+        f"{store.name}/commitlog=0.80",
+        "--time-zone",
+        "UTC",
+        "--at",
+        "2027-12-01T05:10",
+        "--json",
+    )
+    for directory in (store.name, store):
+        assert cli("plan", directory, *words).json["disks"][0]["used_percent"] == 80
+
+
+def test_inspect_says_that_a_lower_bound_is_one(cli, store) -> None:
+    assert "complete up to 7442667" in cli("inspect", store).out
+    shutil.rmtree(store / "consumequeue")
+    assert "complete at least up to" in cli("inspect", store).out
+
+
+def test_a_queue_directory_whose_name_is_no_text_is_shown(store) -> None:
+    """In a process of its own: only a real stream has an encoding."""
+    (store / "consumequeue" / os.fsdecode(b"\xff\xfe") / "0").mkdir(parents=True)
+    program = "from storage_engine.cli import main; main()"
+    command = [sys.executable, "-c", program, "inspect", str(store), "--queues"]
+    shown = subprocess.run(command, capture_output=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert rb"\udcff\udcfe" in shown.stdout
 
 
 def test_plan_takes_any_broker_setting_as_a_question(cli, store) -> None:

@@ -14,6 +14,7 @@ from storage_engine.exceptions import BadInputError, JournalUnavailableError, Ru
 from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal, Phase, RunState, Step
+from storage_engine.retention.journal_schema import runs
 
 WRITE_MANY = """
 import sys
@@ -236,3 +237,30 @@ def test_a_full_disk_gets_the_reserve_back(path: Path, journal: Journal) -> None
 def test_no_connection_outlives_its_transaction(path: Path, journal: Journal) -> None:
     journal.add_store("/s", "rocketmq")
     assert str(path) not in {file.path for file in psutil.Process().open_files()}
+
+
+def test_damaged_pages_are_an_unavailable_journal(journal: Journal, path: Path) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    run = journal.begin_run(store.store_id, "r", PlanRequest())
+    journal.record(run, Step.RELEASE, Phase.INTENT, [(f"{n}", {"x": "y" * 500}) for n in range(200)])
+    data = bytearray(path.read_bytes())
+    for page in range(2, len(data) // 4096):
+        data[page * 4096 : page * 4096 + 200] = b"\xff" * 200
+    path.write_bytes(data)
+    with pytest.raises(
+        JournalUnavailableError, match="bring it back from a backup if it is damaged"
+    ) as raised:
+        journal.events(run)
+    assert "SELECT" not in str(raised.value)
+    with pytest.raises(JournalUnavailableError):
+        Journal(f"sqlite:///{path}").add_store("/t", "rocketmq")
+
+
+@pytest.mark.parametrize("broken", ["{", "[1]", '{"manual": 7}', "9" * 5000])
+def test_a_damaged_row_is_an_error_of_ours(journal: Journal, path: Path, broken: str) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    journal.begin_run(store.store_id, "r", PlanRequest())
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {runs.name} SET request = ?", (broken,))
+    with pytest.raises((JournalUnavailableError, BadInputError)):
+        journal.run(store.store_id, "r")

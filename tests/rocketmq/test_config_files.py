@@ -7,7 +7,7 @@ import pytest
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.config_files import delay_offsets, groups, topics
+from storage_engine.rocketmq.config_files import TopicConfig, delay_offsets, groups, topics
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 
 
@@ -47,4 +47,34 @@ def test_other_records_that_can_not_be_read_are_errors_too(empty: StoreLayout) -
         topics(empty)
     (empty.config / "delayOffset.json").write_text('{"offsetTable":{"x":1}}')
     with pytest.raises(CorruptFileError, match="each delay level"):
+        delay_offsets(empty)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"topicConfigTable":{"t":{"perm":1e400,"readQueueNums":1,"writeQueueNums":1}}}',
+        '{"topicConfigTable":{"t":{"perm":%s,"readQueueNums":1,"writeQueueNums":1}}}' % ("9" * 5000),
+        '{"topicConfigTable":{"t":{"perm":2147483648,"readQueueNums":1,"writeQueueNums":1}}}',
+        '{"topicConfigTable":7}',
+        '{"topicConfigTable":{"t":7}}',
+        "[" * 10_000,
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_read_from_its_backup(
+    empty: StoreLayout, broken: str
+) -> None:
+    path = empty.config / "topics.json"
+    path.write_text(broken)
+    with pytest.raises(CorruptFileError, match=r"topics\.json: "):
+        topics(empty)
+    good = '{"topicConfigTable":{"t":{"perm":6,"readQueueNums":1,"writeQueueNums":2}}}'
+    (empty.config / "topics.json.bak").write_text(good)
+    assert topics(empty) == (TopicConfig("t", 1, 2, 6),)
+
+
+@pytest.mark.parametrize("offset", ["-1", "9223372036854775808", "1e400", '"x"'])
+def test_a_delay_offset_that_no_queue_can_have_is_an_error(empty: StoreLayout, offset: str) -> None:
+    (empty.config / "delayOffset.json").write_text(f'{{"offsetTable":{{1:{offset}}}}}')
+    with pytest.raises(CorruptFileError, match=r"delayOffset\.json"):
         delay_offsets(empty)

@@ -115,7 +115,7 @@ def test_a_file_that_shrinks_while_being_read_is_an_error(tmp_path: Path) -> Non
     queue = write_queue(tmp_path / "t/0", (0, entries((0, 10, 0), (10, 10, 0))))
     files = consume_queue.list_files(queue)
     files[0].path.write_bytes(b"")
-    with pytest.raises(CorruptFileError, match="expected 40 bytes"):
+    with pytest.raises(CorruptFileError, match="the file's end"):
         consume_queue.read_queue(files)
     with pytest.raises(CorruptFileError, match="the file's end"):
         consume_queue.last_entry(files)

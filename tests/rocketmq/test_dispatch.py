@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from storage_engine.rocketmq import dispatch
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.dispatch import dispatched_offset
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.queue_files import iter_queues
 from storage_engine.rocketmq.store import find_active
 
@@ -71,3 +74,15 @@ def test_a_topic_that_can_be_no_directory_is_not_looked_for(
     data[at + 1 : at + 1 + length] = topic.ljust(length, b"x")
     path.write_bytes(data)
     assert dispatched(layout) == 7442667  # the queues themselves prove it
+
+
+def test_an_entry_behind_the_end_of_the_log_proves_nothing(store_copy: Callable[[str], Path]) -> None:
+    layout = layout_of(store_copy("clean-stop"))
+    shutil.rmtree(layout.consumequeue)
+    shutil.rmtree(layout.batchconsumequeue, ignore_errors=True)
+    nothing = dispatched(layout)
+    stray = layout.consumequeue / "stray" / "0"
+    stray.mkdir(parents=True)
+    entry = struct.pack(">qiq", 1 << 40, 100, 0)
+    (stray / file_name(0)).write_bytes(entry.ljust(6000, b"\0"))
+    assert dispatched(layout) == nothing == 0

@@ -91,3 +91,18 @@ def test_empty_and_cut_files_are_facts_not_errors(store_copy: StoreCopy) -> None
     facts = facts_of(root)
     assert [s.size_bytes for s in facts.segments if s.base_offset == 2 << 20] == [0]
     assert [f.start_offset for f in facts.queue_files if f.queue == "consumequeue/orders/3"] == [-1, 300]
+
+
+def test_a_crashed_store_says_so_and_names_its_torn_frame(store_copy: StoreCopy) -> None:
+    root = store_copy("kill9")
+    whole = facts_of(root, BOUNDARIES)
+    assert any("the store crashed" in note for note in whole.notes)
+    assert not any("torn frame" in note for note in whole.notes)
+    last = root / "commitlog" / f"{3 << 20:020d}"
+    end = 3_607_383 - (3 << 20)
+    with last.open("r+b") as file:
+        file.seek(end - 200)
+        file.write(bytes(200))
+    torn = [note for note in facts_of(root, BOUNDARIES).notes if "torn frame" in note]
+    assert len(torn) == 1
+    assert f"{last}: a torn frame at physical offset {3_607_383 - 296}" in torn[0]

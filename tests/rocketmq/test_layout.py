@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,3 +202,53 @@ def test_what_a_broker_with_compaction_enabled_leaves_behind_is_accepted(tmp_pat
     (root / "compaction/compactionLog").mkdir(parents=True)
     (root / "compaction/position-checkpoint").write_text('{"empty":true}')
     assert len(list_segments(layout_of(root))) == 1
+
+
+def test_a_file_longer_than_a_broker_can_map_is_an_error(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "s", 0)
+    os.truncate(root / "commitlog" / file_name(0), 40 << 30)
+    refuses_without_reading(root, "expected at most 2147483647 bytes, found 42949672960")
+
+
+def test_an_offset_beyond_a_long_is_an_error(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "s", 1 << 63)
+    refuses(root, StoreLayoutError, file_name(1 << 63), "ends below offset 9223372036854775807")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_what_is_no_ordinary_file_is_an_error_at_once(tmp_path: Path, kind: str) -> None:
+    root = make_store(tmp_path / "s", 0, 100)
+    path = root / "commitlog" / file_name(200)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path)
+    refuses_without_reading(root, "expected an ordinary file")
+
+
+def refuses_without_reading(root: Path, part: str) -> None:
+    with pytest.raises(StoreLayoutError, match=part):
+        list_segments(layout_of(root))
+
+
+@pytest.mark.parametrize(
+    "key", ["rocksdbCQDoubleWriteEnable", "rocksdbCQSelectiveDoubleWriteEnable", "combineCQUseRocksdbForLmq"]
+)
+def test_consume_queues_in_rocksdb_are_refused_by_their_setting(tmp_path: Path, key: str) -> None:
+    refuses(
+        make_store(tmp_path / "s", 0), UnsupportedLayoutError, "RocksDB consume queue", key, **{key: "true"}
+    )
+
+
+@pytest.mark.parametrize("directory", ["consumequeue_rocksdb", "consumequeue", "config/subscriptionGroups"])
+def test_consume_queues_and_configuration_in_rocksdb_are_refused_by_their_files(
+    tmp_path: Path, directory: str
+) -> None:
+    root = make_store(tmp_path / "s", 0)
+    (root / directory).mkdir(parents=True)
+    (root / directory / "CURRENT").write_text("MANIFEST-000005\n")
+    refuses(root, UnsupportedLayoutError, "RocksDB", f"{directory}/CURRENT")
+
+
+def test_a_kind_of_store_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    refuses(make_store(tmp_path / "s", 0), UnsupportedLayoutError, "storeType=combine", storeType="combine")

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage_engine.model.broker import StoreSettings
 from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import PendingPolicy
+from storage_engine.retention.pending_policy import apply_pending_policy
+from storage_engine.rocketmq.broker import open_files
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.store import RocketMQStore
@@ -335,3 +340,50 @@ def _set_timer_checkpoint(root: Path, field: int, value: int) -> None:
     data = bytearray(path.read_bytes())
     struct.pack_into(">q", data, field * 8, value)
     path.write_bytes(data)
+
+
+def test_timers_and_half_messages_in_rocksdb_are_unknown_by_its_files(store_copy: StoreCopy) -> None:
+    """A broker of 5.5.0 wrote it: three timers and two half messages are pending."""
+    root = store_copy("rocksdb-pending")
+    found = owed_of(root)
+    assert (found[OwedKind.DELAYED].count, found[OwedKind.DELAYED].error) == (3, "")
+    for kind, what in ((OwedKind.TIMER, "timers"), (OwedKind.HALF, "half messages")):
+        assert found[kind].count is None
+        assert (
+            f"expected {what} in the store's own files, found that they are in RocksDB" in found[kind].error
+        )
+
+
+def test_a_rocksdb_that_holds_no_pending_messages_changes_nothing(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    before = owed_of(root)
+    rocksdb = root / "rocksdbstore"
+    rocksdb.mkdir()
+    # What a broker of 5.5.0 with default settings leaves there: column families without a record.
+    (rocksdb / "MANIFEST-000005").write_bytes(b"leveldb.BytewiseComparator timer trans")
+    (rocksdb / "000004.log").touch()
+    assert owed_of(root) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("timerRocksDBEnable", OwedKind.TIMER), ("transRocksDBEnable", OwedKind.HALF)]
+)
+def test_a_setting_that_moves_pending_messages_to_rocksdb_makes_them_unknown(
+    store_copy: StoreCopy, key: str, kind: OwedKind
+) -> None:
+    root = store_copy("clean-stop")
+    config = load_broker_config(None, {key: "true"}, root=str(root))
+    unknown = [item for item in owed(RocketMQStore.open(config).layout) if item.count is None]
+    assert [item.kind for item in unknown] == [kind]
+    assert f"{key}=true" in unknown[0].error
+
+
+def test_what_is_unknown_keeps_every_segment_under_block(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    store = open_files(
+        StoreSettings(str(root), overrides={"transRocksDBEnable": "true", "fileReservedTime": "0"})
+    )
+    snapshot = store.snapshot(4_000_000_000_000)
+    plan = store.plan(snapshot, 4_000_000_000_000, PlanRequest(manual=True))
+    assert plan.to_delete
+    assert not apply_pending_policy(plan, store.owed(snapshot), PendingPolicy.BLOCK).to_delete

@@ -93,11 +93,11 @@ def test_a_topic_of_inner_batches_gets_batch_queues() -> None:
     assert table["plain"]["attributes"] == {}
 
 
-def test_the_highest_queue_that_a_message_can_name_leaves_numbers_that_java_reads() -> None:
+def test_the_highest_queue_that_a_message_can_name_leaves_numbers_that_clients_can_work_with() -> None:
     highest = 2**31 - 1
     files = _files([_row("hostile", highest, 5), _row("SCHEDULE_TOPIC_XXXX", highest, 5)])
     for topic in files["config/topics.json"]["topicConfigTable"].values():
-        assert topic["readQueueNums"] == topic["writeQueueNums"] == highest
+        assert topic["readQueueNums"] == topic["writeQueueNums"] == 65536
     assert files["config/delayOffset.json"]["offsetTable"] == {}
 
 

@@ -159,6 +159,7 @@ def test_levels_are_clamped_as_the_broker_does(
 def test_without_clean_file_forcibly_a_full_disk_is_ordinary_and_says_so(percent: int) -> None:
     causes, notices = found(snapshot(percent), config(cleanFileForciblyEnable="false"))
     assert kinds(causes) == ORDINARY
+    assert all(cause.at_once for cause in causes)
     assert "cleanFileForciblyEnable is false" in notices
 
 

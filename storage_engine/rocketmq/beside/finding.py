@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import javaproperties
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.beside.disturbances import has_moved
 from storage_engine.rocketmq.beside.hold_state import (
     HELD_SETTINGS,
@@ -19,8 +20,10 @@ from storage_engine.rocketmq.beside.hold_state import (
 from storage_engine.rocketmq.beside.live_config import ROLE, SLAVE
 from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.beside.same_store import check_same_store, why_unproven
+from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.untrusted import read_file
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
@@ -63,8 +66,8 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
     if broker_conf is None:
         return SavedSettings()
     try:
-        properties = javaproperties.loads(Path(broker_conf).read_bytes())
-    except (OSError, ValueError) as error:
+        properties = javaproperties.loads(read_file(Path(broker_conf), MAX_CONF_BYTES))
+    except (OSError, ValueError, CorruptFileError) as error:
         return SavedSettings(broker_conf, None, str(error))
     values: dict[str, str] = {key: properties[key].strip() for key in HELD_SETTINGS if key in properties}
     return SavedSettings(broker_conf, values)

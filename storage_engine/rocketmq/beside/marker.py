@@ -21,11 +21,13 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
 NAME: Final = ".storage-engine-hold"
 _BYTES: Final = 512
 """A sector: written as one, whatever is cut short."""
+_MAX_BYTES: Final = 64 << 10
 _WAIT_SECONDS: Final = 10.0
 
 
@@ -85,11 +87,10 @@ def read_marker(root: Path) -> Marker | None:
     """
     path = root / NAME
     try:
-        text = path.read_bytes().decode()
-        return from_jsonable(Marker, json.loads(text), str(path))
+        return from_jsonable(Marker, json.loads(read_file(path, _MAX_BYTES)), str(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, BadInputError) as error:
+    except (OSError, BadInputError, *MALFORMED) as error:
         raise GateRefusedError(
             f"{path}: expected the marker of a hold, found what can't be read ({error}). Nothing was "
             "changed. Find out who manages this store; if nobody else does, remove the file."

@@ -105,8 +105,10 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
                 boot_timestamp_ms = itself.runtime_info().boot_timestamp_ms
         except BrokerError:  # it has ports of other kinds
             continue
-        # It may have restarted meanwhile.
-        if boot_timestamp_ms in (info.boot_timestamp_ms, admin.runtime_info().boot_timestamp_ms):
+        # It may have restarted meanwhile; asking again costs a busy broker up to a second.
+        if boot_timestamp_ms == info.boot_timestamp_ms:
+            return True
+        if boot_timestamp_ms == admin.runtime_info().boot_timestamp_ms:
             return True
         raise BadInputError(
             f"{layout.root}: expected the store on which broker {admin.address} runs, found that another "

@@ -36,6 +36,7 @@ from storage_engine.rocketmq.remoting.answers import (
 from storage_engine.rocketmq.remoting.bodies import AnswerError
 from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
+from storage_engine.untrusted import MALFORMED
 
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
@@ -239,7 +240,7 @@ class BrokerAdmin:
         def parse(answer: RemotingCommand) -> pa.Table:
             try:
                 return in_queue_order(parse_offsets(answer.body))
-            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            except MALFORMED as error:
                 raise AnswerError(f"expected offsets by topic@group and queue, found {error}") from error
 
         return self._read(codes.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
@@ -336,7 +337,8 @@ class BrokerAdmin:
         :param topic: what is asked about: that the broker doesn't have it is an answer.
         """
         try:
-            return parse(self._connection.read(code, fields, accept=accept, max_bytes=max_bytes))
+            answer = self._connection.read(code, fields, accept=accept, max_bytes=max_bytes)
+            return bodies.checked(lambda: parse(answer))
         except AnswerError as error:
             raise BrokerProtocolError(
                 f"{self.address}, request {code} ({codes.NAMES[code]}): {error}. Check that a broker of "

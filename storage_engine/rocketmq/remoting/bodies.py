@@ -1,13 +1,15 @@
 """Reads the bodies of answers into the dataclasses of ``answers``. Pure.
 
-Each function raises :class:`AnswerError` for an answer that lacks what it must have.
+Each function raises :class:`AnswerError` for an answer that lacks what it must have; or another of
+``MALFORMED`` for one that no broker would give, which :func:`checked` turns into it.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from storage_engine.rocketmq import fastjson
 from storage_engine.rocketmq.config_files import TopicConfig
@@ -23,6 +25,9 @@ from storage_engine.rocketmq.remoting.answers import (
     RuntimeInfo,
     TopicRoute,
 )
+from storage_engine.untrusted import MALFORMED
+
+Parsed = TypeVar("Parsed")
 
 UNKNOWN_TIME: Final = -1
 """What brokers say for the time of a message that isn't there."""
@@ -34,9 +39,28 @@ class AnswerError(ValueError):
     """An answer lacks something that it must have; the message says what was expected and found."""
 
 
+def checked(parse: Callable[[], Parsed]) -> Parsed:
+    """Return what ``parse`` makes of an answer.
+
+    :raises AnswerError: whatever is wrong with the answer.
+    """
+    try:
+        return parse()
+    except AnswerError:
+        raise
+    except MALFORMED as error:
+        raise AnswerError(f"expected what a broker answers, found something else ({error!r})") from error
+
+
 def runtime_info(body: bytes) -> RuntimeInfo:
+    """Read what a broker says of itself.
+
+    :raises AnswerError: also of an older release, which says less; the error names it.
+    """
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
+    if "timerOffsetBehind" not in table and (version := table.get("brokerVersionDesc")):
+        raise AnswerError(f"expected a broker of release 5.0 or later, found {version[:40]}")
     return RuntimeInfo(
         version=_required(table, "brokerVersionDesc"),
         boot_timestamp_ms=_integer(table, "bootTimestamp"),
@@ -197,7 +221,9 @@ def _by_queue(body: bytes) -> list[tuple[tuple[str, int], Any]]:
     """Entries of an offset table: their keys are queues, written as objects (MessageQueue)."""
     entries = []
     for key, value in _table(_object(body), "offsetTable").items():
-        queue = dict(key) if isinstance(key, tuple) else {}
+        if not isinstance(key, tuple):
+            raise AnswerError(f"expected queues as keys of offsetTable, found {str(key)[:40]!r}")
+        queue = dict(key)
         entries.append(((_required(queue, "topic"), _integer(queue, "queueId")), value))
     return entries
 
@@ -257,5 +283,7 @@ def _percent(table: Mapping[str, str], key: str) -> float | None:
     try:
         ratio = float(text)
     except ValueError:
-        raise AnswerError(f"expected a ratio for {key}, found {text[:40]!r}") from None
+        ratio = math.nan
+    if not math.isfinite(ratio):
+        raise AnswerError(f"expected a ratio for {key}, found {text[:40]!r}")
     return ratio * 100 if ratio >= 0 else None

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
+from storage_engine.untrusted import MALFORMED
+
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """What brokers and Java clients accept in one frame (NettyDecoder, com.rocketmq.remoting.frameMaxLength)."""
@@ -100,6 +102,15 @@ def decode(frame: bytes) -> RemotingCommand:
 
     :raises FrameError: it is not a frame.
     """
+    try:
+        return _decode(frame)
+    except FrameError:
+        raise
+    except MALFORMED as error:
+        raise FrameError(f"expected a frame, found {frame[:60]!r} ({error!r})") from error
+
+
+def _decode(frame: bytes) -> RemotingCommand:
     if len(frame) < 4:
         raise FrameError(f"expected at least 4 bytes behind the length, found {len(frame)}")
     (mark,) = struct.unpack_from(">I", frame)
@@ -141,6 +152,7 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
     # A field that is null is one that isn't there.
     if not isinstance(fields, dict) or not all(isinstance(v, str | None) for v in fields.values()):
         raise FrameError("expected texts as the header's extFields, found something else")
+    fields = {_shown(name): _shown(value) for name, value in fields.items() if value is not None}
     remark = "" if header.get("remark") is None else header["remark"]
     language = header.get("language", UNKNOWN_LANGUAGE)
     if not isinstance(remark, str) or not isinstance(language, str):
@@ -149,12 +161,17 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
         code=_integer(header, "code"),
         opaque=_integer(header, "opaque"),
         flag=_integer(header, "flag"),
-        remark=remark,
-        fields={name: value for name, value in fields.items() if value is not None},
+        remark=_shown(remark),
+        fields=fields,
         body=body,
-        language=language,
+        language=_shown(language),
         version=_integer(header, "version"),
     )
+
+
+def _shown(text: str) -> str:
+    """A text that can be written: JSON's escapes may make half a character, which nothing encodes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _integer(header: dict[str, Any], name: str) -> int:

@@ -34,9 +34,12 @@ from storage_engine.rocketmq.remoting.command import (
     frame_length,
 )
 from storage_engine.rocketmq.remoting.signature import sign
+from storage_engine.wording import shortened
 
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""
+REMARK_CHARACTERS: Final = 1000
+"""Of a peer's remark, in errors and so in reports and the journal: some brokers send a stack trace."""
 _CHUNK_BYTES: Final = 1 << 20
 """Memory for an answer grows by no more than this beyond what has arrived."""
 
@@ -141,13 +144,13 @@ class Connection:
     ) -> RemotingCommand:
         if answer.code in accept:
             return answer
-        remark = " ".join(answer.remark.split()) or "no remark"
+        remark = shortened(" ".join(answer.remark.split()), REMARK_CHARACTERS) or "no remark"
         remedy = codes.REMEDIES.get(answer.code, "Look into the broker's log for this request.")
         raise BrokerRefusedError(
             f"{self._what(code)}: expected code {' or '.join(map(str, accept))}, found {answer.code} "
             f"({remark}). {remedy}",
             code=answer.code,
-            remark=answer.remark,
+            remark=shortened(answer.remark, REMARK_CHARACTERS),
             may_have_acted=may_have_acted,
         )
 

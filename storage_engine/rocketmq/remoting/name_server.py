@@ -45,7 +45,8 @@ class NameServers:
         """
 
         def ask(connection: Connection) -> ClusterInfo:
-            return bodies.cluster_info(connection.read(codes.GET_BROKER_CLUSTER_INFO).body)
+            answer = connection.read(codes.GET_BROKER_CLUSTER_INFO)
+            return bodies.checked(lambda: bodies.cluster_info(answer.body))
 
         return self._first(ask)
 
@@ -84,7 +85,7 @@ class NameServers:
                     f"Name server {connection.address}: expected topic {topic!r}, found that no registered "
                     "broker has it. Check the name, and that its brokers run."
                 )
-            return bodies.topic_route(topic, answer.body)
+            return bodies.checked(lambda: bodies.topic_route(topic, answer.body))
 
         return self._first(ask)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import struct
 
 import pytest
@@ -19,6 +21,8 @@ from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import PullStatus
+from storage_engine.rocketmq.remoting.command import RemotingCommand
+from storage_engine.rocketmq.remoting.connection import REMARK_CHARACTERS
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
 ACCESS = Access(request_timeout_seconds=0.4)
@@ -120,7 +124,7 @@ def test_another_releases_answer_is_named() -> None:
     with (
         Peer(answer(body=b'{"table":{"brokerVersionDesc":"V4_9_4"}}')) as peer,
         BrokerAdmin(peer.address) as admin,
-        pytest.raises(BrokerProtocolError, match=r"expected a value for bootTimestamp.*RocketMQ 5"),
+        pytest.raises(BrokerProtocolError, match=r"expected a broker of release 5.0 or later, found V4_9_4"),
     ):
         admin.runtime_info()
 
@@ -142,3 +146,41 @@ def test_lost_answer_to_a_deletion_is_not_asked_for_again() -> None:
                 act(admin)
             assert raised.value.may_have_acted
             assert len(peer.requests) == 1
+
+
+def test_a_remark_of_megabytes_is_cut() -> None:
+    with Peer(answer(1, remark="boom " * (1 << 20))) as peer, BrokerAdmin(peer.address) as admin:
+        with pytest.raises(BrokerRefusedError, match="boom") as raised:
+            admin.config()
+        assert len(raised.value.remark) <= REMARK_CHARACTERS
+        assert len(str(raised.value)) < REMARK_CHARACTERS + 500
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"offsetTable":{[[[1]]]:{}}}', b'{"offsetTable":{[1,2]:{}}}', b'{"offsetTable":{"x":1e400}}']
+)
+def test_an_answer_that_no_broker_gives_is_none(body: bytes) -> None:
+    with Peer(answer(body=body)) as peer, BrokerAdmin(peer.address) as admin:
+        with pytest.raises(BrokerProtocolError):
+            admin.topic_stats("t")
+        with pytest.raises(BrokerProtocolError):
+            admin.consumer_offsets()
+
+
+def test_half_a_character_in_a_remark_can_be_shown() -> None:
+    def half(connection: socket.socket, request: RemotingCommand) -> None:
+        header = {
+            "code": 1,
+            "language": "JAVA",
+            "version": 1,
+            "opaque": request.opaque,
+            "flag": 1,
+            "remark": "\ud800",
+        }
+        data = json.dumps(header).encode()
+        connection.sendall(struct.pack(">ii", 4 + len(data), len(data)) + data)
+
+    with Peer(half) as peer, BrokerAdmin(peer.address) as admin:
+        with pytest.raises(BrokerRefusedError) as raised:
+            admin.config()
+        str(raised.value).encode()

@@ -1,0 +1,84 @@
+"""What others wrote, read in bounded memory, and what Python raises where it isn't what it should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+from storage_engine.exceptions import CorruptFileError
+
+MALFORMED: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+    zlib.error,
+)
+"""Errors of a parser that meets content it didn't expect. Caught where a file or an answer is taken in."""
+
+MAX_FILE_BYTES: Final = 512 << 20
+"""Longest file that is read as one piece: no broker writes a longer one, but for segments and queues."""
+
+
+def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True) -> bytes:
+    """Read a whole file, which must be an ordinary one: a pipe or a device could have no end.
+
+    :raises FileNotFoundError: there is none.
+    :raises CorruptFileError: it isn't an ordinary file, or is longer than ``max_bytes``.
+    :raises OSError: it can't be read.
+    """
+    # Without O_NONBLOCK opening a pipe waits for a writer.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise CorruptFileError(
+                f"{path}: expected an ordinary file, found {error.strerror}. Nothing was changed. Bring the "
+                "file back from a backup."
+            ) from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptFileError(
+                f"{path}: expected an ordinary file, found {_kind(found.st_mode)}. Nothing was changed. Find "
+                "out what put it there, and bring the file back from a backup."
+            )
+        if found.st_size > max_bytes:
+            raise CorruptFileError(
+                f"{path}: expected at most {max_bytes} bytes, found {found.st_size}. Nothing was changed. "
+                "Bring the file back from a backup."
+            )
+        return _read(descriptor, max_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, max_bytes: int) -> bytes:
+    """Read to the end, or to ``max_bytes`` of a file that grows meanwhile."""
+    parts = []
+    left = max_bytes
+    while left and (part := os.read(descriptor, min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
