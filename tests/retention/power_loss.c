@@ -99,7 +99,9 @@ static int synced(const char *name, int fd) {
     if (!to || fstat(fd, &found)) fail(copy);
     if (S_ISDIR(found.st_mode)) copy_entries(path, to);
     else copy_file(pinned(found.st_ino, link), to);
-    if (fclose(to)) fail(copy);
+    /* a file that comes back has the age that it had */
+    struct timespec times[2] = {found.st_atim, found.st_mtim};
+    if (fflush(to) || futimens(fileno(to), times) || fclose(to)) fail(copy);
     int result = real(fd);
     if (!result) happened(S_ISDIR(found.st_mode) ? 'D' : 'F', found.st_ino, path);
     pthread_mutex_unlock(&lock);
