@@ -40,7 +40,7 @@ def test_what_is_as_the_hold_left_it_is_left_alone(tmp_path: Path) -> None:
     assert {path: path.stat().st_ctime_ns for path in before} == before
 
 
-@pytest.mark.parametrize("touched_ns", [0, time.time_ns(), LEASE_NS - HOUR_NS])
+@pytest.mark.parametrize("touched_ns", [0, time.time_ns(), LEASE_NS - HOUR_NS], ids=["first", "now", "less"])
 def test_times_that_somebody_has_set_are_set_again(tmp_path: Path, touched_ns: int) -> None:
     held_store(tmp_path)
     for number in range(4):
