@@ -154,6 +154,11 @@ def _connection_type() -> dict[str, Any]:
                 "Consumer lag's maximum age (minutes)",
                 "Lag that was taken longer ago is unknown when segments are deleted; empty: 60.",
             ),
+            "minimum_retention_hours": _number(
+                "Minimum retention (hours)",
+                "No segment is deleted sooner after its last write, by a forced cleanup and on a full disk "
+                "neither; empty: no minimum.",
+            ),
             "queue": _text(
                 "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
             ),

@@ -67,6 +67,7 @@ def clean(
     pending_policy: str,
     archive_policy: str,
     archive_bytes_per_second: int | None,
+    minimum_retention_hours: int | None,
     as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
@@ -86,6 +87,7 @@ def clean(
         pending_policy,
         archive_bytes_per_second,
         live,
+        minimum_retention_hours,
     )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:

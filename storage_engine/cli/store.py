@@ -15,6 +15,7 @@ from storage_engine.cli.options import (
     key_value_pairs,
     lake_option,
     managed_store,
+    minimum_retention_option,
     moment_ms,
     pending_policy_option,
     second_lake_option,
@@ -112,6 +113,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
 @pending_policy_option
+@minimum_retention_option
 @json_option
 def plan(
     store: Path,
@@ -124,6 +126,7 @@ def plan(
     disks: dict[str, str],
     manual: bool,
     pending_policy: str,
+    minimum_retention_hours: int | None,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
@@ -132,7 +135,14 @@ def plan(
     """
     seen = preview(
         managed_store(
-            store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+            store,
+            lake_dir,
+            broker_conf,
+            overrides,
+            time_zone,
+            pending_policy=pending_policy,
+            live=live,
+            minimum_retention_hours=minimum_retention_hours,
         ),
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),

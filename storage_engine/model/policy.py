@@ -55,6 +55,8 @@ class Policy:
     :param index_alarm_seconds: likewise of the index; None: never, for the broker moves it on only when an
         index file is full.
     :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
+    :param minimum_retention_hours: since a segment's last write, before which nothing deletes it, whoever
+        asks and however full a disk is; None: no minimum.
     """
 
     archive: ArchiveMode = ArchiveMode.REQUIRED
@@ -70,6 +72,7 @@ class Policy:
     checkpoint_alarm_seconds: int = 600
     index_alarm_seconds: int | None = None
     lag_max_age_minutes: int = 60
+    minimum_retention_hours: int | None = None
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:

@@ -30,5 +30,5 @@ def preview(
         request,
         clock_ms() if now_ms is None else now_ms,
         used_percents,
-        pending_policy=store.policy.pending_policy,
+        policy=store.policy,
     )

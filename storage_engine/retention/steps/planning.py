@@ -61,7 +61,7 @@ def make_plan(
                 context.broker,
                 request,
                 now_ms,
-                pending_policy=store.policy.pending_policy,
+                policy=store.policy,
             )
             decided_from = {
                 "levels": to_jsonable(decided.disks),

@@ -20,7 +20,7 @@ from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urg
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
-from storage_engine.retention.deciding import owed_by
+from storage_engine.retention.deciding import cut_by_policy, owed_by
 from storage_engine.retention.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
@@ -32,7 +32,6 @@ from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
@@ -120,10 +119,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         others = _settle(context, run, plan, held.snapshot)
-        pending = context.store.policy.pending_policy
-        owed = owed_by(context.broker, held.snapshot, pending)
+        policy = context.store.policy
+        owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
-        fresh = apply_pending_policy(fresh, owed, pending)
+        fresh = cut_by_policy(fresh, owed, policy, now_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             _check_clock(context, fresh)
@@ -164,7 +163,8 @@ def _check_clock(context: Context, plan: Plan) -> None:
     """
     :raises GateRefusedError: segments would go for their age, and the clock was set forward.
     """
-    if any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers):
+    forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
+    if forced and context.store.policy.minimum_retention_hours is None:
         return
     jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
     if jumped_ms:
@@ -172,7 +172,8 @@ def _check_clock(context: Context, plan: Plan) -> None:
             f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
             "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "What goes whatever its age, as by a forced cleanup, still may."
+            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
+            "still may."
         )
 
 
