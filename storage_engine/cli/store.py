@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
-from storage_engine.cli.inspect_output import print_inspection
+from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.options import (
     disk_percents,
     json_option,
@@ -32,6 +32,7 @@ from storage_engine.retention.brokers import with_local_settings
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
+from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.index_file import lookup
 from storage_engine.rocketmq.inspect import inspect as inspect_store
@@ -68,16 +69,20 @@ def inspect(
     )
     now_ms = clock_ms()
     beside = look_beside(managed, now_ms) if live is not None else None
+    opened = _open(managed)
     found = inspect_store(
-        _open(managed),
+        opened,
         now_ms,
         messages=messages,
         queues=queues,
         snapshot=None if beside is None else beside.snapshot,
     )
+    layout = opened.layout
+    kept_in = (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+    aside = look_at_quarantines(managed, kept_in)
     lag = None if lake_dir is None else _archive_lag(managed)
     if as_json:
-        shown = to_jsonable(found)
+        shown = to_jsonable(found) | {"quarantines": to_jsonable(aside)}
         if beside is not None:
             shown |= beside_json(beside)
         print_json(shown if lag is None else {**shown, "archive_lag": lag})
@@ -85,6 +90,7 @@ def inspect(
     if beside is not None:
         print_beside(beside)
     print_inspection(found, messages=messages)
+    print_quarantines(aside)
     if lag is not None:
         click.echo(f"\nArchive lag: {lag.text}")
         for note in lag.notes:
