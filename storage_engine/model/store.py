@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-DIRECTORY = ".storage-engine"
-"""Our directory in a store's root."""
-
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:

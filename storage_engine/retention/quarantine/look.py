@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import QuarantineError
-from storage_engine.model.store import DIRECTORY
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.places import QUARANTINE, bases
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened

@@ -9,7 +9,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker import StoreAround, broker_module
-from storage_engine.model.store import DIRECTORY
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.tree import Place
 from storage_engine.retention.report_files import report_name, short_hash

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import QuarantineError
-from storage_engine.model.store import DIRECTORY
+from storage_engine.own_directory import DIRECTORY
 
 MANIFEST = "run.json"
 """In a run's directory: whose it is, for a person and for ``inspect``."""

@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
@@ -26,7 +27,7 @@ def files_of(root: str | Path) -> Files:
     found = {}
     for path in sorted(Path(root).rglob("*")):
         status = path.lstat()
-        if stat.S_ISREG(status.st_mode) and path.name not in ("lock", "stamp.json", "stamp.lock"):
+        if stat.S_ISREG(status.st_mode) and path.name != "lock" and path.parent.name != DIRECTORY:
             facts = (status.st_size, status.st_mtime_ns, status.st_mode, status.st_ino)
             found[str(path.relative_to(root))] = (file_sha256(path), *facts)
     return found

@@ -1,8 +1,8 @@
 """Kills a run that sets aside, and what ends its quarantine, at its durable operations.
 
-A script of test_quarantine_kill. As ``tests/retention/kill_runner.py`` does: a fork is killed before the chosen operation, what it leaves is
-looked at, everything is done again, and the end is compared with that of a run that nobody killed. Prints one
-JSON object.
+A script of test_quarantine_kill. As ``tests/retention/kill_runner.py``: a fork is killed before the chosen
+operation, what it leaves is looked at, everything is done again, and the end is compared with that of a run
+that nobody killed. Prints one JSON object.
 
 Usage: python -m tests.retention.quarantine.undo_kill_runner END PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
@@ -76,7 +77,7 @@ def seen(root: Path) -> Seen:
             path.stat().st_mode,
         ]
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in ("lock", "stamp.json", "stamp.lock")
+        if path.is_file() and path.name != "lock" and path.parent.name != DIRECTORY
     }
 
 
