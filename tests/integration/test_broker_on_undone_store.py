@@ -47,6 +47,7 @@ def undone(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> I
         assert between.client.runtime_info().commitlog_min_offset == 4 << 20
         with pytest.raises(StoreBusyError):
             undo(store, "r", "ann")
+        between.stop()
     undo(store, "r", "ann")
     assert gone.items() <= _files(root).items()
     with running_broker(root, work, name_server_port) as broker:
