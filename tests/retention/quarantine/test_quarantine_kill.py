@@ -14,7 +14,7 @@ import pytest
 from storage_engine.retention.journal import clock_ms
 from tests.rounds import rounds
 
-KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 12, 2_000)
+KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 8, 2_000)
 """Of each; at most so many, more than there are operations means every one of them."""
 
 
