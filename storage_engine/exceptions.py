@@ -163,6 +163,10 @@ class ReceiptError(StorageEngineError):
     """A receipt is missing, broken, or does not describe this segment."""
 
 
+class QuarantineError(StorageEngineError):
+    """A quarantine isn't as it was left, or its store has gone on since: what is there isn't moved."""
+
+
 class GateRefusedError(StorageEngineError):
     """A release was refused because an invariant does not hold; nothing was deleted by this call."""
 

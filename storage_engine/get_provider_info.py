@@ -154,6 +154,16 @@ def _connection_type() -> dict[str, Any]:
                 "Consumer lag's maximum age (minutes)",
                 "Lag that was taken longer ago is unknown when segments are deleted; empty: 60.",
             ),
+            "minimum_retention_hours": _number(
+                "Minimum retention (hours)",
+                "No segment is deleted sooner after its last write, by a forced cleanup and on a full disk "
+                "neither; empty: no minimum.",
+            ),
+            "undo_window_hours": _number(
+                "Undo window (hours)",
+                "Offline: how long what a run deletes lies in a quarantine on its own disk, from which "
+                "storage-engine undo brings it back; at most 720; empty: no undo.",
+            ),
             "queue": _text(
                 "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
             ),

@@ -30,6 +30,7 @@ COMMANDS = {
     "maintain": ("maintain", "Remove reports and history that have expired."),
     "export": ("restore", "Write archived messages into a file."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
+    "undo": ("undo", "Bring back what a run deleted."),
     "hold": ("hold", "Keep a running broker from deleting."),
     "watch": ("watch", "Mend what a hold rests on, at once."),
     "unmanage": ("hold", "End a hold: put everything back."),

@@ -67,6 +67,8 @@ def clean(
     pending_policy: str,
     archive_policy: str,
     archive_bytes_per_second: int | None,
+    minimum_retention_hours: int | None,
+    undo_window_hours: int | None,
     as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
@@ -86,6 +88,8 @@ def clean(
         pending_policy,
         archive_bytes_per_second,
         live,
+        minimum_retention_hours,
+        undo_window_hours,
     )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
@@ -144,6 +148,11 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
         f"dependents: {count_text(sum(dependents.deleted.values()), 'file')} deleted, "
         f"{bytes_text(dependents.freed_bytes)} freed"
     )
+    if managed.policy.undo_window_hours is not None and released.deleted:
+        say(
+            f"quarantine: what went frees nothing for {managed.policy.undo_window_hours} h, or until space "
+            f"is the cause of a run; storage-engine undo {run_key} brings it back"
+        )
     flushed = steps.flush_checkpoint(managed, run_key)
     say(f"flush: {flushed.flushed} files and directories")
     if not (released.deleted or any(dependents.deleted.values())):

@@ -10,6 +10,7 @@ import click
 
 from storage_engine.cli.output import NAME_WIDTH, console, print_table
 from storage_engine.cli.plan_output import print_disks
+from storage_engine.retention.quarantine.look import QuarantineLook
 from storage_engine.rocketmq.inspect import SegmentInspection, StoreInspection
 from storage_engine.wording import bytes_text, shortened, time_text
 
@@ -43,6 +44,29 @@ def print_inspection(found: StoreInspection, *, messages: bool) -> None:
         ("setting", "value"),
         ((name, _setting_text(value)) for name, value in settings if name not in ("raw", "source")),
     )
+
+
+def print_quarantines(found: Sequence[QuarantineLook]) -> None:
+    """What runs have set aside; nothing is shown where nothing is."""
+    if not found:
+        return
+    print_table(
+        "Quarantine: used space until it is emptied; storage-engine undo RUN brings a run's files back",
+        ("run", "files#", "size#", "until", "in"),
+        (
+            (
+                one.run_key or "unknown",
+                one.files,
+                bytes_text(one.size_bytes),
+                time_text(one.until_ms),
+                one.directory,
+            )
+            for one in found
+        ),
+    )
+    for one in found:
+        if one.error:
+            click.echo(f"{one.directory}: {one.error}")
 
 
 def _print_segments(rows: Sequence[SegmentInspection], *, messages: bool) -> None:

@@ -12,6 +12,7 @@ from storage_engine.cli.output import print_json
 from storage_engine.cli.witnesses import witnessed_lake
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.maintaining import MaintainResult, maintain_directory
@@ -23,15 +24,21 @@ from storage_engine.wording import bytes_text, count_text
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
 @json_option
 def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
-    """Remove what has expired: snapshots of the lake's tables, and then what gc may take; reports with their
-    Data Docs, runs, events and samples of the journal, and files of jobs that were killed.
+    """Remove what has expired: snapshots of the lake's tables, and then what gc may take; quarantines whose
+    window is over; reports with their Data Docs, runs, events and samples of the journal, and files of jobs
+    that were killed.
 
     Never what a deletion is decided from: see docs/retention.md. It may be killed at any instant and run
     again.
     """
     # Each part of maintenance is one call and one key of the JSON, in the order in which they run.
     metadata = _maintain_lake(lake_dir, dry_run=dry_run)
-    history = maintain_directory(journal_of(lake_dir), lake_dir.absolute() / "reports", dry_run=dry_run)
+    history = maintain_directory(
+        journal_of(lake_dir),
+        lake_dir.absolute() / "reports",
+        dry_run=dry_run,
+        lakes=(LakeConfig.local(lake_dir.absolute()),),
+    )
     if as_json:
         print_json({"lake": metadata, "history": history})
     else:
@@ -67,6 +74,8 @@ def _print_lake(done: LakeMaintenance) -> None:
 
 
 def _print_history(done: MaintainResult) -> None:
+    for sentence in done.quarantines:
+        click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
     verb = "Would remove" if done.dry_run else "Removed"
     for what, paths in (("report", done.report_directories), ("files of a dead job", done.job_directories)):
         for path in paths:

@@ -15,7 +15,7 @@ import click
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.policy import LONGEST_UNDO_HOURS, ArchiveMode, LagPolicy, PendingPolicy, Policy
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST
@@ -110,6 +110,14 @@ def _speed(context: click.Context, parameter: click.Parameter, text: str | None)
     return speed
 
 
+minimum_retention_option = click.option(
+    "--minimum-retention-hours",
+    type=click.IntRange(min=1),
+    metavar="HOURS",
+    help="Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
+)
+
+
 archive_limit_option = click.option(
     "--archive-bytes-per-second",
     metavar="SIZE",
@@ -121,6 +129,13 @@ archive_limit_option = click.option(
 
 def policy_options(command: Command) -> Command:
     for decorate in (
+        click.option(
+            "--undo-window-hours",
+            type=click.IntRange(1, LONGEST_UNDO_HOURS),
+            metavar="HOURS",
+            help="Keep what goes in a quarantine for so long; undo brings it back. Default: no undo.",
+        ),
+        minimum_retention_option,
         pending_policy_option,
         click.option(
             "--lag-policy",
@@ -153,6 +168,8 @@ def managed_store(
     pending_policy: str = PendingPolicy.WARN.value,
     archive_bytes_per_second: int | None = None,
     live: LiveBroker | None = None,
+    minimum_retention_hours: int | None = None,
+    undo_window_hours: int | None = None,
 ) -> ManagedStore:
     """The store that a command line names. Without a lake, only steps that need none and no journal may be
     called.
@@ -176,6 +193,8 @@ def managed_store(
             lag_policy=LagPolicy(lag_policy),
             pending_policy=PendingPolicy(pending_policy),
             archive_bytes_per_second=archive_bytes_per_second,
+            minimum_retention_hours=minimum_retention_hours,
+            undo_window_hours=undo_window_hours,
         ),
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
-from storage_engine.cli.inspect_output import print_inspection
+from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.options import (
     disk_percents,
     json_option,
     key_value_pairs,
     lake_option,
     managed_store,
+    minimum_retention_option,
     moment_ms,
     pending_policy_option,
     second_lake_option,
@@ -31,6 +32,7 @@ from storage_engine.retention.brokers import with_local_settings
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
+from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.index_file import lookup
 from storage_engine.rocketmq.inspect import inspect as inspect_store
@@ -67,16 +69,20 @@ def inspect(
     )
     now_ms = clock_ms()
     beside = look_beside(managed, now_ms) if live is not None else None
+    opened = _open(managed)
     found = inspect_store(
-        _open(managed),
+        opened,
         now_ms,
         messages=messages,
         queues=queues,
         snapshot=None if beside is None else beside.snapshot,
     )
+    layout = opened.layout
+    kept_in = (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+    aside = look_at_quarantines(managed, kept_in)
     lag = None if lake_dir is None else _archive_lag(managed)
     if as_json:
-        shown = to_jsonable(found)
+        shown = to_jsonable(found) | {"quarantines": to_jsonable(aside)}
         if beside is not None:
             shown |= beside_json(beside)
         print_json(shown if lag is None else {**shown, "archive_lag": lag})
@@ -84,6 +90,7 @@ def inspect(
     if beside is not None:
         print_beside(beside)
     print_inspection(found, messages=messages)
+    print_quarantines(aside)
     if lag is not None:
         click.echo(f"\nArchive lag: {lag.text}")
         for note in lag.notes:
@@ -112,6 +119,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
 @pending_policy_option
+@minimum_retention_option
 @json_option
 def plan(
     store: Path,
@@ -124,6 +132,7 @@ def plan(
     disks: dict[str, str],
     manual: bool,
     pending_policy: str,
+    minimum_retention_hours: int | None,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
@@ -132,7 +141,14 @@ def plan(
     """
     seen = preview(
         managed_store(
-            store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+            store,
+            lake_dir,
+            broker_conf,
+            overrides,
+            time_zone,
+            pending_policy=pending_policy,
+            live=live,
+            minimum_retention_hours=minimum_retention_hours,
         ),
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),

@@ -76,6 +76,8 @@ def managed_store(
             ),
             index_alarm_seconds=read.number("index_alarm_seconds"),
             lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
+            minimum_retention_hours=read.number("minimum_retention_hours"),
+            undo_window_hours=read.number("undo_window_hours"),
         ),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,

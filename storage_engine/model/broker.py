@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
+from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
@@ -42,6 +43,10 @@ class StoreSettings:
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
     live: LiveBroker | None = None
+
+
+Remove = Callable[[Path], bool]
+"""Removes a file from its directory, which the caller then flushes; False: it isn't there."""
 
 
 class Held(Protocol):
@@ -119,13 +124,16 @@ class BrokerStore(Protocol):
         """End the hold: put every file's time and every setting back as they were."""
         ...
 
-    def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+    ) -> None:
         """Delete the log's oldest segments, exactly these; durable when it returns.
 
         Called while the store is held. Safe to repeat with what is left of them after a kill.
 
         :param segments: the log's first ones, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
+        :param remove: by which a file goes; a running broker deletes by itself.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
@@ -144,12 +152,18 @@ class BrokerStore(Protocol):
         """The files that point only below ``min_offset``, by the broker's own rule."""
         ...
 
-    def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink,
+    ) -> None:
         """Delete them, in an order that is safe to be cut short; their directories are flushed.
 
         A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
 
         :param meanwhile: called now and then where it waits for a broker.
+        :param remove: as for ``let_go``.
         """
         ...
 

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     STORE_CRASHED = "store-crashed"
     LAG_BLOCKED = "lag-blocked"
     PENDING_BLOCKED = "pending-blocked"
+    MINIMUM_RETENTION = "minimum-retention"
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+LONGEST_UNDO_HOURS = 720
+"""History that an undo needs is kept for longer than that."""
+
 
 class ArchiveMode(StrEnum):
     REQUIRED = "required"
@@ -55,6 +58,10 @@ class Policy:
     :param index_alarm_seconds: likewise of the index; None: never, for the broker moves it on only when an
         index file is full.
     :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
+    :param minimum_retention_hours: since a segment's last write, before which nothing deletes it, whoever
+        asks and however full a disk is; None: no minimum.
+    :param undo_window_hours: how long what a run deletes lies in a quarantine, from which ``undo`` brings it
+        back; None: nothing does. Only where no broker runs on the store.
     """
 
     archive: ArchiveMode = ArchiveMode.REQUIRED
@@ -70,6 +77,8 @@ class Policy:
     checkpoint_alarm_seconds: int = 600
     index_alarm_seconds: int | None = None
     lag_max_age_minutes: int = 60
+    minimum_retention_hours: int | None = None
+    undo_window_hours: int | None = None
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:

@@ -240,6 +240,8 @@ class StorageEngineMaintainOperator(StoreOperator):
         done = maintain_store(self.store)
         for path in (*done.report_directories, *done.job_directories):
             self.log.info("removed %s", path)
+        for sentence in done.quarantines:
+            self.log.info("%s", sentence)
         for notice in done.notices:
             self.log.warning("%s", notice)
         self.log.info("removed of the journal: %s", done.rows)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from storage_engine.model.broker import BrokerStore
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.policy import PendingPolicy
+from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.what_if import with_disk_levels
 
@@ -40,7 +41,7 @@ def decide(
     now_ms: int,
     used_percents: Mapping[str, int] | None = None,
     *,
-    pending_policy: PendingPolicy,
+    policy: Policy,
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
@@ -52,11 +53,20 @@ def decide(
     """
     snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
     plan = broker.plan(snapshot, now_ms, request)
-    owed = owed_by(broker, snapshot, pending_policy)
-    plan = apply_pending_policy(plan, owed, pending_policy)
-    plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, pending_policy))
+    owed = owed_by(broker, snapshot, policy.pending_policy)
+    plan = cut_by_policy(plan, owed, policy, now_ms)
+    plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
     dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed)
+
+
+def cut_by_policy(plan: Plan, owed: Iterable[Owed], policy: Policy, now_ms: int) -> Plan:
+    """Cut a broker's plan before the first segment that the store's policy keeps.
+
+    :param owed: as of :func:`owed_by`.
+    """
+    plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms)
+    return apply_pending_policy(plan, owed, policy.pending_policy)
 
 
 def owed_by(broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy) -> tuple[Owed, ...]:

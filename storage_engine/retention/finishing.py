@@ -15,7 +15,7 @@ from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 
-_ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED})
+_ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcome.UNDONE})
 
 
 @dataclass(frozen=True, slots=True)

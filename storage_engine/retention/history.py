@@ -101,11 +101,14 @@ def released_spans(
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
     """The deletion of this very file by whichever run of ours meant it; None: nobody of us did.
 
-    An intent without a result counts where the file is gone: that run was killed before it could say so.
+    An intent without a result counts where the file is gone: that run was killed before it could say so. A
+    run that was undone has brought it back: whoever deleted it since is another.
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)
-    for run_key in dict.fromkeys(event.run_key for event in events if event.subject == subject):
+    undone = {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
+    run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
+    for run_key in (key for key in run_keys if key not in undone):
         done, meant = releases(event for event in events if event.run_key == run_key)
         release = done.get(subject) or meant.get(subject)
         if release is not None and same_content(release.segment, segment):

@@ -74,8 +74,8 @@ class JournalExpiry:
         return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
 
     def protected_runs(self, store_id: str) -> frozenset[str]:
-        """Keys of runs that stay whole: the last that was planned, reported and validated, and the one whose
-        report answers for it."""
+        """Keys of runs that stay whole: the last that was planned, reported and validated, the one whose
+        report answers for it, and those with a quarantine."""
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
@@ -113,7 +113,20 @@ def _protected(connection: Connection, store_id: str) -> frozenset[str]:
         last = connection.execute(_last_result(store_id, step)).first()
         if last is not None:
             found |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
-    return frozenset(found)
+    return frozenset(found | _with_quarantine(connection, store_id))
+
+
+def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
+    """Keys of runs whose quarantine was neither emptied nor brought back: either takes their events."""
+    keys = (
+        select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
+    )
+    over = keys.where(
+        events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
+        events.c.phase == Phase.RESULT.value,
+    )
+    begun = keys.where(events.c.step == Step.QUARANTINE.value)
+    return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
 
 
 def _last_result(store_id: str, step: Step) -> Select[Any]:

@@ -1,18 +1,22 @@
-"""Remove what has expired of reports and journal, in this order: files of dead jobs; reports with their Data
-Docs; runs with their plans and events; samples; lists of decisions that no run's plan is made of.
+"""Remove what has expired of reports and journal, in this order: quarantines whose window is over; files of
+dead jobs; reports with their Data Docs; runs with their plans and events; samples; lists of decisions that no
+run's plan is made of.
 
 Reports go before the events that they are made of. Each step may be killed at any instant and run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine.exceptions import StoreBusyError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.host import this_host
 from storage_engine.retention.identity import identify
 from storage_engine.retention.job_files import sweep_job_files
 from storage_engine.retention.journal import Journal
@@ -21,6 +25,7 @@ from storage_engine.retention.journal_expiry import ExpiredRows, JournalExpiry
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.maintenance import Expiry, reports_to_expire
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.report_expiry import emptied_directories, old_reports, remove_report
 from storage_engine.wording import duration_text
 
@@ -33,6 +38,7 @@ class MaintainResult:
     :param report_directories: of reports, each with its Data Docs.
     :param rows: of the journal.
     :param notices: what was left alone, and why.
+    :param quarantines: those whose window is over, each with what became of it, as sentences.
     """
 
     dry_run: bool
@@ -40,17 +46,22 @@ class MaintainResult:
     report_directories: tuple[str, ...]
     rows: ExpiredRows
     notices: tuple[str, ...]
+    quarantines: tuple[str, ...] = ()
 
 
 def maintain_store(
     store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
 ) -> MaintainResult:
-    """Remove what has expired of one store's reports and journal.
+    """Remove what has expired of one store's quarantines, reports and journal.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     """
-    store_id = identify(store, Journal(store.journal_url)).store_id
-    return _maintain(store.journal_url, Path(store.report_dir), {store_id}, now_ms, expiry, dry_run)
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
+    done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
+    return replace(done, quarantines=emptied)
 
 
 def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
@@ -78,26 +89,41 @@ def maintain_directory(
     expiry: Expiry | None = None,
     *,
     dry_run: bool = False,
+    lakes: Sequence[LakeConfig] = (),
 ) -> MaintainResult:
     """Remove what has expired of all stores that a journal knows; without a journal there is nothing to do.
 
     :param reports: with one directory a store.
+    :param lakes: that prove what lies in quarantines; what none of them proves stays there.
     """
     if missing_sqlite_file(journal_url):
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(journal_url)
+    # Another machine's disk is its own to look at.
+    here = [record for record in journal.all_stores() if record.host in (None, this_host())]
+    emptied = [line for record in here for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
     known = JournalExpiry(journal_url).store_ids()
-    return _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
+    done = _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
+    return replace(done, quarantines=tuple(emptied))
+
+
+def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
+    try:
+        return empty_expired(keeper, now_ms, dry_run=dry_run)
+    except StoreBusyError as error:
+        return (f"no quarantine of store {keeper.record.store_id} was emptied: {error}",)
 
 
 def _maintain(
     journal_url: str,
     reports: Path,
     store_ids: Collection[str],
-    now_ms: int | None,
+    now_ms: int,
     expiry: Expiry | None,
     dry_run: bool,
 ) -> MaintainResult:
-    now_ms, expiry = clock_ms() if now_ms is None else now_ms, expiry or Expiry()
+    expiry = expiry or Expiry()
     journal, rows = JournalExpiry(journal_url), ExpiredRows()
     jumped = {store_id: _jumped(journal_url, store_id) for store_id in store_ids}
     trusted = [store_id for store_id in store_ids if not jumped[store_id]]

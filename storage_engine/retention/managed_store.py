@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import Policy
+from storage_engine.model.policy import LONGEST_UNDO_HOURS, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,18 @@ class ManagedStore:
             raise BadInputError(
                 f"second lake {self.lake.location}: expected another one than the lake, found the same. "
                 "Nothing was changed. Name another directory or catalog, or none."
+            )
+
+        window_hours = self.policy.undo_window_hours
+        if window_hours is not None and self.live is not None:
+            raise BadInputError(
+                f"store {self.name}: expected no undo_window_hours beside a running broker, which deletes by "
+                f"itself, found {window_hours}. Nothing was changed. Leave it empty, or stop the broker."
+            )
+        if window_hours is not None and not 1 <= window_hours <= LONGEST_UNDO_HOURS:
+            raise BadInputError(
+                f"store {self.name}: undo_window_hours: expected 1 to {LONGEST_UNDO_HOURS}, found "
+                f"{window_hours}. Nothing was changed. Choose a shorter time."
             )
 
     @property

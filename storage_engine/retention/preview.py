@@ -22,13 +22,20 @@ def preview(
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.
-    :raises BadInputError: a path that is none of the store's disks, or a store that can't be planned or
-        cleaned up.
+    :raises BadInputError: a path that is none of the store's disks, a store that can't be planned or cleaned
+        up, or whose files can't be set aside though the policy wants it.
     """
-    return decide(
-        open_to_look(store),
+    broker = open_to_look(store)
+    decided = decide(
+        broker,
         request,
         clock_ms() if now_ms is None else now_ms,
         used_percents,
-        pending_policy=store.policy.pending_policy,
+        policy=store.policy,
     )
+    if store.policy.undo_window_hours is not None:
+        # The libraries of journal and lake, which a plan needs for nothing else.
+        from storage_engine.retention.quarantine.set_aside import check_quarantine
+
+        check_quarantine(store, broker.data_paths, decided)
+    return decided

@@ -20,6 +20,7 @@ from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
+from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import recorded_lag
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
@@ -41,6 +42,8 @@ class Outcome(StrEnum):
     """A step is still to be done: run the same again."""
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
+    UNDONE = "undone"
+    """What it deleted was brought back, all of it."""
 
 
 class Fate(StrEnum):
@@ -117,6 +120,8 @@ class Report:
     :param levels: of the disks when the plan was made.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
+    :param freed_bytes: 0 while what was deleted lies in a quarantine.
+    :param quarantine: of what was deleted; None: it was deleted for good.
     """
 
     outcome: Outcome
@@ -158,10 +163,11 @@ class Report:
     lake: str
     second_lake: str | None
     journal: str
+    quarantine: Quarantine | None = None
 
     @property
     def ok(self) -> bool:
-        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO)
+        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE)
 
 
 def build_report(store: ManagedStore, run_key: str) -> Report:
@@ -192,8 +198,11 @@ def report_of(context: Context, run: Run) -> Report:
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     hold = recorded_hold(context, run)
     planned = plan.notices if plan else ()
+    quarantine = quarantine_of(context.journal, run)
+    undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
+    freed = () if (quarantine is not None and quarantine.there) or undone else gone.values()
     return Report(
-        outcome=_outcome(plan, released, steps, validation, owed),
+        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed),
         store=store.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -220,7 +229,7 @@ def report_of(context: Context, run: Run) -> Report:
             *_gone(context, hold),
         ),
         waiver=context.journal.find_waiver(plan.digest) if plan else None,
-        freed_bytes=sum(release.facts.size_bytes for release in gone.values()),
+        freed_bytes=sum(release.facts.size_bytes for release in freed),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
         lag=summary,
@@ -243,6 +252,7 @@ def report_of(context: Context, run: Run) -> Report:
         lake=store.lake.location,
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
+        quarantine=quarantine,
     )
 
 

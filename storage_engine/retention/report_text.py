@@ -38,6 +38,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("To be deleted", _segments(report, Fate.PENDING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section("Consume queues and index", _dependents(report))
+    yield from _section("Quarantine", _quarantine(report))
     yield from _section("Consumer lag", _lag(report))
     yield from _section("Messages still owed", _owed(report))
     yield from _section("Checkpoint", _checkpoint(report))
@@ -144,6 +145,23 @@ def _dependents(report: Report) -> Iterator[str]:
         freed[file.kind.value] += file.facts.size_bytes
     for kind, count in sorted(counts.items()):
         yield f"{kind}: {count_text(count, 'file')} deleted, {exact_bytes_text(freed[kind])}"
+
+
+def _quarantine(report: Report) -> Iterator[str]:
+    found = report.quarantine
+    if found is None:
+        return
+    if not found.there:
+        yield f"{found.state.value} at {_time(found.state_at_ms)}: {found.detail}"
+        return
+    deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
+    sizes = [*deleted, *(file.facts.size_bytes for file in report.dependents)]
+    yield (
+        f"{count_text(len(sizes), 'file')}, {exact_bytes_text(sum(sizes))}: frees nothing until "
+        f"{_time(found.until_ms)}, or until space is the cause of a run"
+    )
+    yield from (str(place.directory) for place in found.places)
+    yield f"storage-engine undo {report.run_key} brings all of it back"
 
 
 def _lag(report: Report) -> Iterator[str]:

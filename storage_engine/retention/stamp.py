@@ -19,11 +19,9 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
-
-DIRECTORY = ".storage-engine"
-"""Our directory in a store's root."""
 
 NAME = "stamp.json"
 

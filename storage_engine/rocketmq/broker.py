@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.broker import BrokerStore, StoreSettings
+from storage_engine.model.broker import BrokerStore, Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
@@ -84,9 +84,11 @@ class RocketMQBrokerStore:
     def unmanage(self, now_ms: int) -> HoldStatus:
         return _NO_BROKER
 
-    def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+    ) -> None:
         for segment in segments:
-            unlink_unchanged(segment, self.files.layout.root)
+            remove_unchanged(segment, self.files.layout.root, remove)
 
     def running_pid(self) -> int | None:
         return None
@@ -97,8 +99,13 @@ class RocketMQBrokerStore:
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         return dependents.expired_dependents(self.files.layout, self.config, min_offset)
 
-    def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
-        dependents.delete_dependents(files)
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink,
+    ) -> None:
+        dependents.delete_dependents(files, remove)
 
     def checkpoint(self) -> Mapping[str, int]:
         found = read_checkpoint(self.files.layout.checkpoint)
@@ -178,12 +185,13 @@ def running_broker(live: LiveBroker) -> RunningBroker:
     )
 
 
-def unlink_unchanged(segment: Segment, root: Path) -> None:
-    """Unlink a segment's file and flush its directory, if nobody else touched it since it was looked at.
+def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
+    """Remove a segment's file and flush its directory, if nobody else touched it since it was looked at.
 
     The directory is flushed before the next, younger one goes: a power loss must never leave a hole.
 
     :param root: the store's.
+    :param remove: by which the file goes.
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     path = Path(segment.facts.path)
@@ -197,5 +205,5 @@ def unlink_unchanged(segment: Segment, root: Path) -> None:
             "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
             "Stop who does."
         )
-    durable.unlink(path)
+    remove(path)
     durable.fsync_path(path.parent)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.model.broker import Remove
 from storage_engine.model.plan import DependentFile, DependentKind
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext, index_file
@@ -43,11 +44,14 @@ def expired_dependents(
     )
 
 
-def delete_dependents(files: Iterable[DependentFile]) -> tuple[DependentFile, ...]:
+def delete_dependents(
+    files: Iterable[DependentFile], remove: Remove = durable.unlink
+) -> tuple[DependentFile, ...]:
     """Delete files, oldest first in each directory, and make that durable before returning.
 
     A file that is gone already is passed over: the call can be repeated after it was interrupted.
 
+    :param remove: by which a file goes.
     :return: the files that this call deleted.
     :raises OSError: a file can't be deleted; those before it are gone.
     """
@@ -55,7 +59,7 @@ def delete_dependents(files: Iterable[DependentFile]) -> tuple[DependentFile, ..
     ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
     for directory, group in groupby(ordered, key=lambda file: Path(file.facts.path).parent):
         try:
-            deleted += [file for file in group if durable.unlink(file.facts.path)]
+            deleted += [file for file in group if remove(Path(file.facts.path))]
         finally:
             durable.fsync_path(directory)
     return tuple(deleted)

@@ -65,6 +65,13 @@ def test_how_fast_to_archive_is_a_number_of_bytes() -> None:
         _store({"archive_bytes_per_second": -1})
 
 
+def test_a_minimum_retention_is_a_number_of_hours() -> None:
+    assert _store({}).policy.minimum_retention_hours is None
+    assert _store({"minimum_retention_hours": "48"}).policy.minimum_retention_hours == 48
+    with pytest.raises(BadInputError, match="minimum_retention_hours: expected a whole number above 0"):
+        _store({"minimum_retention_hours": 0})
+
+
 @pytest.mark.parametrize("form", [lambda value: value, json.dumps], ids=["object", "text"])
 def test_objects_may_come_as_json_text(form: Callable[[object], object]) -> None:
     store = _store(

@@ -15,6 +15,8 @@ from storage_engine.model.plan import DependentFile
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.records import quarantine_of
+from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
@@ -25,6 +27,7 @@ from storage_engine.wording import count_text
 class DependentsResult:
     """:param min_offset: the log's, by the files that are there; None when nothing was released.
     :param deleted: number of files by kind.
+    :param freed_bytes: 0 while they lie in the run's quarantine.
     :param notices: what could not be checked while the store was taken, and what stayed.
     """
 
@@ -40,7 +43,7 @@ def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
 
     A running broker deletes them itself; what stays longer than it takes is a notice.
 
-    :raises RunStateError: the run has not released yet.
+    :raises RunStateError: the run has not released yet, or was undone.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     """
@@ -49,6 +52,7 @@ def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
     done = context.result(run, Step.DEPENDENTS, DependentsResult)
     if done is not None:
         return done
+    refuse_undone(context, run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     if released is None:
         raise RunStateError(f"run {run_key!r}: expected its release to be done, found none. Release first.")
@@ -72,15 +76,18 @@ def _clean(context: Context, run: Run) -> DependentsResult:
         min_offset = min(log.min_offset for log in held.snapshot.logs)
         files = context.broker.dependents(min_offset)
         intend_dependents(context, run, files, held.lease)
-        context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease))
+        facts = [file.facts for file in files]
+        remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
+        context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
         _record_results(context, run)
         stay = [file.facts.path for file in files if Path(file.facts.path).exists()]
     deleted = deleted_dependents(context, run)
+    aside = frees_nothing(quarantine_of(context.journal, run))
     return DependentsResult(
         run_key=run.run_key,
         min_offset=min_offset,
         deleted=Counter(file.kind.value for file in deleted),
-        freed_bytes=sum(file.facts.size_bytes for file in deleted),
+        freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
         notices=(*held.notices, *_stay_notices(stay)),
     )
 

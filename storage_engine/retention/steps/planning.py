@@ -12,6 +12,8 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.emptying import tend_quarantines
+from storage_engine.retention.quarantine.set_aside import check_quarantine
 from storage_engine.retention.steps.context import approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
 
@@ -44,7 +46,8 @@ def make_plan(
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: a store that can't be planned, or that couldn't be cleaned up behind its segments.
+    :raises BadInputError: a store that can't be planned, that couldn't be cleaned up behind its segments, or
+        whose files can't be set aside though the policy wants it.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
     """
@@ -57,11 +60,12 @@ def make_plan(
         now_ms = clock_ms() if now_ms is None else now_ms
         with context.errors(run, Step.PLAN):
             held = keep_held(context, run, now_ms)
+            emptied = tend_quarantines(context, request, now_ms)
             decided = decide(
                 context.broker,
                 request,
                 now_ms,
-                pending_policy=store.policy.pending_policy,
+                policy=store.policy,
             )
             decided_from = {
                 "levels": to_jsonable(decided.disks),
@@ -69,7 +73,8 @@ def make_plan(
                 "checkpoint": dict(decided.checkpoint),
                 "owed": to_jsonable(decided.owed),
             }
-            plan = replace(decided.plan, notices=held + decided.plan.notices)
+            check_quarantine(store, context.broker.data_paths, decided)
+            plan = replace(decided.plan, notices=held + emptied + decided.plan.notices)
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(run, context.record.lineage)

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
+from storage_engine.model.broker import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
-from storage_engine.retention.deciding import owed_by
+from storage_engine.retention.deciding import cut_by_policy, owed_by
 from storage_engine.retention.gate import Passage, Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
@@ -32,8 +33,9 @@ from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.quarantine.records import quarantine_of
+from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
@@ -55,8 +57,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """:param deleted: by this run.
+    """:param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another run of ours deleted meanwhile.
+    :param freed_bytes: 0 while what went lies in the run's quarantine.
     :param new_min_offset: where the log begins now.
     :param notices: what could not be checked while the store was taken.
     """
@@ -78,7 +81,8 @@ def release(
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
-    :raises RunStateError: no such run, it has no plan, or another plan was approved.
+    :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
+    :raises RunStateError: no such run, it has no plan, it was undone, or another plan was approved.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
@@ -101,6 +105,7 @@ def release(
     done = context.result(run, Step.RELEASE, ReleaseResult)
     if done is not None:
         return done
+    refuse_undone(context, run)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.RELEASE):
         if plan.to_delete:
@@ -120,10 +125,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         others = _settle(context, run, plan, held.snapshot)
-        pending = context.store.policy.pending_policy
-        owed = owed_by(context.broker, held.snapshot, pending)
+        policy = context.store.policy
+        owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
-        fresh = apply_pending_policy(fresh, owed, pending)
+        fresh = cut_by_policy(fresh, owed, policy, now_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             _check_clock(context, fresh)
@@ -132,6 +137,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
         going = [verdict.segment for verdict in verdicts]
         unseen = unseen_writes(context.record.real_path, going, context.broker.running_pid()) if going else {}
+        dependents: tuple[DependentFile, ...] = ()
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
             dependents = context.broker.dependents(verdicts[-1].segment.end_offset)
@@ -139,18 +145,22 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
+        facts = [*(segment.facts for segment in going), *(file.facts for file in dependents)]
+        remove = remover(context, run, facts, held.lease, now_ms, begin=bool(verdicts))
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
-            _delete(context, run, _compared_last(context, batch, unseen, held.lease), proofs, held.lease)
+            compared = _compared_last(context, batch, unseen, held.lease)
+            _delete(context, run, compared, proofs, held.lease, remove)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
+        aside = frees_nothing(quarantine_of(context.journal, run))
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
         deleted_by_others=others,
         kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
-        freed_bytes=sum(release.facts.size_bytes for release in deleted.values()),
+        freed_bytes=0 if aside else sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
         notices=tuple(
             dict.fromkeys(
@@ -164,7 +174,8 @@ def _check_clock(context: Context, plan: Plan) -> None:
     """
     :raises GateRefusedError: segments would go for their age, and the clock was set forward.
     """
-    if any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers):
+    forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
+    if forced and context.store.policy.minimum_retention_hours is None:
         return
     jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
     if jumped_ms:
@@ -172,7 +183,8 @@ def _check_clock(context: Context, plan: Plan) -> None:
             f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
             "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "What goes whatever its age, as by a forced cleanup, still may."
+            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
+            "still may."
         )
 
 
@@ -318,13 +330,21 @@ def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile]
     context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
 
 
-def _delete(context: Context, run: Run, verdicts: Sequence[Verdict], proofs: Proofs, lease: Lease) -> None:
+def _delete(
+    context: Context,
+    run: Run,
+    verdicts: Sequence[Verdict],
+    proofs: Proofs,
+    lease: Lease,
+    remove: Remove,
+) -> None:
     """Have segments go together: intents, the deed, results."""
     entries = [_entry(verdict, proofs) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
-        context.broker.let_go([verdict.segment for verdict in verdicts], lambda: context.journal.renew(lease))
+        segments = [verdict.segment for verdict in verdicts]
+        context.broker.let_go(segments, lambda: context.journal.renew(lease), remove)
     except ChangedUnderUsError as error:
         # Withdraws the intents: whatever becomes of the files now is not our doing.
         withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries]

@@ -7,8 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine import durable
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker import Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
@@ -118,7 +119,9 @@ class BesideStore:
         with hold.held(self) as held:
             yield held
 
-    def let_go(self, segments: Sequence[Segment], meanwhile: Callable[[], object]) -> None:
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+    ) -> None:
         release.let_go(self, segments, meanwhile)
 
     def running_pid(self) -> int | None:
@@ -135,7 +138,12 @@ class BesideStore:
     def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
         return dependents.expired(self, min_offset)
 
-    def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink,
+    ) -> None:
         dependents.wait_until_gone(self, files, meanwhile)
 
     def checkpoint(self) -> Mapping[str, int]:

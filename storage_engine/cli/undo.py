@@ -1,0 +1,46 @@
+"""undo: bring back what a run deleted."""
+
+from __future__ import annotations
+
+import click
+
+from storage_engine.cli.airflow_connection import store_or_connection
+from storage_engine.cli.options import check_store, json_option, person
+from storage_engine.cli.output import print_json
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.finishing import finish
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.undo import undo as bring_back
+from storage_engine.wording import bytes_text, count_text
+
+
+@click.command()
+@click.argument("run")
+@store_or_connection
+@json_option
+def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
+    """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
+
+    It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
+    over, and a stopped broker. Of several runs the newest goes first. It may be killed at any instant and run
+    again.
+    """
+    if managed.live is None:
+        check_store(managed)
+    done = bring_back(managed, run, person())
+    finished = finish(managed, run)
+    if as_json:
+        print_json({**to_jsonable(done), "report_json": finished.report_json})
+        return 0
+    click.echo(
+        f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')} that point into "
+        f"them are back, {bytes_text(done.size_bytes)}; the log begins at {done.min_offset}."
+    )
+    for notice in done.notices:
+        click.echo(f"Note: {notice}")
+    click.echo(
+        "The next run deletes them again, if its rules let them go: stop its schedule, or set "
+        "minimum_retention_hours."
+    )
+    click.echo(f"Report   {finished.report_json}")
+    return 0

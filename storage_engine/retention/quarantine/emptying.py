@@ -1,0 +1,188 @@
+"""End quarantines: when their window is over, and, the oldest first, when space is the cause of a run.
+
+What a run set aside passed the gate then. It may be the last copy by now, so its receipts are read once more,
+with their data files: what they don't prove any more stays. Intent, files, result: killed at any instant and
+run again, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError, StoreBusyError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.plan import Cause, PlanRequest
+from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.history import releases
+from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.lease import Lease
+from storage_engine.retention.proofs import read_proofs
+from storage_engine.retention.quarantine.records import (
+    WHOLE,
+    Quarantine,
+    QuarantineState,
+    quarantine_of,
+    quarantines,
+)
+from storage_engine.retention.quarantine.tree import Contents, contents, remove
+from storage_engine.retention.steps.context import Context
+from storage_engine.wording import bytes_text, count_text, duration_text, time_text
+
+SPACE = "space was the cause of a run"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What ending a store's quarantines takes.
+
+    :param lakes: those whose receipts may prove what lies there.
+    """
+
+    journal: Journal
+    record: StoreRecord
+    lakes: Sequence[LakeConfig]
+
+
+def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tuple[str, ...]:
+    """End what is over before a run is planned, and what is in the way where space is its cause.
+
+    :return: what was emptied, and what stays and why, as sentences.
+    """
+    keeper = Keeper(context.journal, context.record, context.store.lakes)
+    if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
+        return ()
+    try:
+        return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
+    except StoreBusyError as error:
+        return (f"no quarantine was emptied: {error}",)
+
+
+def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
+    """End the quarantines whose window is over.
+
+    :param dry_run: only say it.
+    :return: what was emptied, and what stays and why, as sentences.
+    :raises StoreBusyError: a run has the store.
+    """
+    due = [one for one in _there(keeper) if one.until_ms <= now_ms or one.state is QuarantineState.EMPTYING]
+    if not due:
+        return ()
+    readings = keeper.journal.clock_readings(keeper.record.store_id)
+    if jumped_ms := jumped_forward_ms(read_clock(), readings):
+        return (
+            "no quarantine is emptied for its age, as the clock was set forward by "
+            f"{duration_text(jumped_ms)} within the last day",
+        )
+    if dry_run:
+        return tuple(f"the quarantine of run {one.run_key} would be emptied: {_over(one)}" for one in due)
+    return tuple(_empty(keeper, one.run_key, _over(one)) for one in due)
+
+
+def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
+    """End one after the other, the oldest first, until space is the cause no more."""
+    for one in _there(keeper):
+        if not _space_is_the_cause(context, request, now_ms):
+            return
+        yield _empty(keeper, one.run_key, SPACE)
+
+
+def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
+    seen = context.broker.watch(now_ms)
+    if any(trigger.cause is Cause.SPACE_FULL for trigger in seen.triggers):
+        return True
+    levels = [level.used_percent for level in seen.levels if level.used_percent is not None]
+    target = request.target_used_percent
+    return target is not None and any(level > target for level in levels)
+
+
+def _there(keeper: Keeper) -> list[Quarantine]:
+    return [one for one in quarantines(keeper.journal, keeper.record.store_id) if one.there]
+
+
+def _over(one: Quarantine) -> str:
+    return f"its window was over at {time_text(one.until_ms)}"
+
+
+def _empty(keeper: Keeper, run_key: str, why: str) -> str:
+    """End a run's quarantine under the store's lease.
+
+    :return: what became of it, as a sentence.
+    :raises StoreBusyError: a run has the store.
+    """
+    journal, store_id = keeper.journal, keeper.record.store_id
+    with journal.lease(store_id) as lease:
+        run = journal.run(store_id, run_key)
+        one = quarantine_of(journal, run)
+        if one is None or not one.there:
+            return f"the quarantine of run {run_key} was emptied by another run meanwhile"
+        missing = [place.base for place in one.places if not Path(place.base).is_dir()]
+        stays = f"the quarantine of run {run_key} stays, though {why}: "
+        if missing:
+            return f"{stays}{missing[0]} isn't there. Check that its disk is mounted"
+        if unproven := _unproven(keeper, run, one, lambda: journal.renew(lease)):
+            return (
+                f"{stays}{unproven}. It may be the last copy: bring it back with storage-engine undo "
+                f"{run_key}, and archive it again"
+            )
+        if one.state is not QuarantineState.EMPTYING:
+            journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
+        gone = _remove(journal, lease, one)
+        said = {"detail": why, "files": gone.files, "size_bytes": gone.size_bytes, "at_ms": clock_ms()}
+        journal.record(run, Step.EMPTY_QUARANTINE, Phase.RESULT, [(WHOLE, said)])
+    return (
+        f"the quarantine of run {run_key} was emptied, {count_text(gone.files, 'file')}, "
+        f"{bytes_text(gone.size_bytes)}: {why}"
+    )
+
+
+def _remove(journal: Journal, lease: Lease, one: Quarantine) -> Contents:
+    gone = Contents()
+    for place in one.places:
+        gone += remove(place)
+        journal.renew(lease)
+    return gone
+
+
+def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], None]) -> str:
+    """Return why what a run set aside has to stay; "" where its receipts hold still, or it went without."""
+    if one.state is QuarantineState.EMPTYING or not _holds_anything(one):
+        return ""
+    done, meant = releases(keeper.journal.events(run, Step.RELEASE))
+    wanted = {
+        (release.log, release.base_offset): release.sha256
+        for release in (*meant.values(), *done.values())
+        if release.receipt_hash is not None
+    }
+    if not wanted:
+        return ""
+    try:
+        proofs = read_proofs(
+            keeper.lakes,
+            replace(keeper.record, lineage=one.lineage),
+            wanted,
+            known=known_heads(keeper.journal, keeper.record),
+            to_delete=True,
+            read_files=True,
+            looked=looked,
+        )
+    except StoreBusyError:
+        raise
+    except (StorageEngineError, OSError) as error:
+        return str(error)
+    for slot, sha256 in wanted.items():
+        if not any(row.sha256 == sha256 for lake in proofs.asked for row in lake.valid(slot)):
+            log, base_offset = slot
+            reasons = "; ".join(proofs.notices) or "no valid receipt in a lake"
+            return f"{log}/{base_offset:020d} isn't proven in the lake any more ({reasons})"
+    return ""
+
+
+def _holds_anything(one: Quarantine) -> bool:
+    with suppress(OSError):
+        return functools.reduce(Contents.__add__, map(contents, one.places), Contents()).files > 0
+    return True

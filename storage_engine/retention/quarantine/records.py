@@ -1,0 +1,113 @@
+"""What the journal knows of a store's quarantines: which runs have one, until when, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.retention.journal import Event, Journal, Phase, Run, Step
+from storage_engine.retention.lease import Lease
+from storage_engine.retention.quarantine.tree import Place
+
+WHOLE = ""
+"""Subject of what is said of a quarantine as a whole."""
+
+
+class QuarantineState(StrEnum):
+    KEPT = "kept"
+    EMPTYING = "emptying"
+    EMPTIED = "emptied"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """What a run has set aside.
+
+    :param places: one a file system.
+    :param lineage: of the store then.
+    :param until_ms: when its window is over.
+    :param state_at_ms: since when it is in this state.
+    :param detail: why it was emptied, or who undid the run.
+    """
+
+    run_key: str
+    places: tuple[Place, ...]
+    lineage: int
+    set_aside_at_ms: int
+    until_ms: int
+    state: QuarantineState = QuarantineState.KEPT
+    state_at_ms: int = 0
+    detail: str = ""
+
+    @property
+    def there(self) -> bool:
+        """Whether something may lie in it."""
+        return self.state not in (QuarantineState.EMPTIED, QuarantineState.UNDONE)
+
+
+def quarantines(journal: Journal, store_id: str) -> tuple[Quarantine, ...]:
+    """Return the quarantines of a store's runs, the oldest first."""
+    events = list(journal.store_events(store_id, Step.QUARANTINE))
+    if not events:
+        return ()
+    events += [
+        event for step in (Step.EMPTY_QUARANTINE, Step.UNDO) for event in journal.store_events(store_id, step)
+    ]
+    by_run: dict[str, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.event_id):
+        by_run.setdefault(event.run_key, []).append(event)
+    found = (_quarantine(run_key, of_run) for run_key, of_run in by_run.items())
+    return tuple(one for one in found if one is not None)
+
+
+def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
+    """Return the quarantine of a run; None: it has none."""
+    steps = (Step.QUARANTINE, Step.EMPTY_QUARANTINE, Step.UNDO)
+    events = [event for event in journal.events(run) if event.step in steps]
+    return _quarantine(run.run_key, events)
+
+
+def record_place(
+    journal: Journal, run: Run, place: Place, *, lineage: int, now_ms: int, until_ms: int, lease: Lease
+) -> None:
+    """Record a place before anything is moved there."""
+    said = {
+        "place": to_jsonable(place),
+        "lineage": lineage,
+        "set_aside_at_ms": now_ms,
+        "until_ms": until_ms,
+    }
+    journal.record(run, Step.QUARANTINE, Phase.INTENT, [(str(place.directory), said)], lease=lease)
+
+
+def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
+    """:param events: of one run, the oldest first."""
+    found: Quarantine | None = None
+    for event in events:
+        said = event.payload
+        if event.step == Step.QUARANTINE:
+            place = from_jsonable(Place, said["place"])
+            if found is None:
+                found = Quarantine(
+                    run_key=run_key,
+                    places=(),
+                    lineage=said["lineage"],
+                    set_aside_at_ms=said["set_aside_at_ms"],
+                    until_ms=said["until_ms"],
+                    state_at_ms=said["set_aside_at_ms"],
+                )
+            if place not in found.places:
+                found = replace(found, places=(*found.places, place))
+        elif found is not None and event.subject == WHOLE and event.phase is not Phase.ERROR:
+            over = event.phase is Phase.RESULT
+            if event.step == Step.UNDO:
+                state = QuarantineState.UNDONE if over else QuarantineState.UNDOING
+            else:
+                state = QuarantineState.EMPTIED if over else QuarantineState.EMPTYING
+            detail = str(said.get("detail", found.detail))
+            found = replace(found, state=state, state_at_ms=event.at_ms, detail=detail)
+    return found

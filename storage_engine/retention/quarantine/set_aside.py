@@ -1,0 +1,103 @@
+"""How a run's files go: unlinked, or into its quarantine where the store's policy gives time to undo it.
+
+The gate has let them pass before. The place is recorded and made before the first file is moved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import RunStateError
+from storage_engine.model.broker import Remove
+from storage_engine.model.store import FileFacts
+from storage_engine.retention.deciding import Decided
+from storage_engine.retention.journal import Run
+from storage_engine.retention.lease import Lease
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.places import choose_places
+from storage_engine.retention.quarantine.records import (
+    Quarantine,
+    QuarantineState,
+    quarantine_of,
+    record_place,
+)
+from storage_engine.retention.quarantine.tree import make_place, move_in
+from storage_engine.retention.steps.context import Context
+
+_HOUR_MS = 3_600_000
+
+
+def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
+    """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
+
+    :param data_paths: where the store's broker writes.
+    :raises BadInputError: for some directory there is no place on its file system.
+    """
+    if store.policy.undo_window_hours is None:
+        return
+    going = (*(segment.facts for segment in decided.plan.to_delete), *(f.facts for f in decided.dependents))
+    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))
+
+
+def refuse_undone(context: Context, run: Run) -> None:
+    """
+    :raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more.
+    """
+    found = quarantine_of(context.journal, run)
+    if found is not None and found.state in (QuarantineState.UNDOING, QuarantineState.UNDONE):
+        raise RunStateError(
+            f"run {run.run_key!r}: expected one that goes on, found one that was undone. Nothing was "
+            "changed. Begin another run."
+        )
+
+
+def remover(
+    context: Context, run: Run, files: Iterable[FileFacts], lease: Lease, now_ms: int, *, begin: bool
+) -> Remove:
+    """Return what removes the run's files from where they are; durable but for the directory they were in.
+
+    :param files: all that go.
+    :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
+    :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
+    :raises QuarantineError: something else lies where the quarantine is to be; nothing was deleted.
+    """
+    hours = context.store.policy.undo_window_hours if begin else None
+    known = quarantine_of(context.journal, run)
+    if known is None and hours is None:
+        return durable.unlink
+    until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
+    data_paths = context.broker.data_paths
+    paths = (Path(facts.path) for facts in files)
+    chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths)
+    for place in dict.fromkeys(chosen.values()):
+        if known is None or place not in known.places:
+            record_place(
+                context.journal,
+                run,
+                place,
+                lineage=context.record.lineage,
+                now_ms=now_ms,
+                until_ms=until_ms,
+                lease=lease,
+            )
+        make_place(place, _manifest(context, run, now_ms, until_ms))
+    return lambda path: move_in(chosen[path.parent], path)
+
+
+def frees_nothing(found: Quarantine | None) -> bool:
+    """Tell whether what a run deleted still takes its space."""
+    return found is not None and found.state is not QuarantineState.EMPTIED
+
+
+def _manifest(context: Context, run: Run, now_ms: int, until_ms: int) -> bytes:
+    said = {
+        "run_key": run.run_key,
+        "store_id": context.record.store_id,
+        "root": context.store.real_root,
+        "set_aside_at_ms": now_ms,
+        "until_ms": until_ms,
+    }
+    return json.dumps(said, indent=1).encode()

@@ -1,0 +1,309 @@
+"""The files of a quarantine: moved in, looked at, moved back, removed.
+
+Each directory below a place's base is opened by its name in the one above it, and no symbolic link is
+followed there. What returns is on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import QuarantineError
+from storage_engine.own_directory import DIRECTORY
+
+MANIFEST = "run.json"
+"""In a run's directory: whose it is, for a person and for ``inspect``."""
+
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_LINK = os.O_NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run's files of one file system lie.
+
+    :param base: real path of a directory of that file system; each file was below it, and lies below
+        ``parts`` by the same names.
+    :param parts: names of the directories from the base to that of the run.
+    """
+
+    base: str
+    parts: tuple[str, ...]
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.base, *self.parts)
+
+    def names(self, path: Path) -> tuple[str, ...]:
+        """Return the names from the base to a file.
+
+        :raises ValueError: it isn't below the base.
+        """
+        return (Path(os.path.realpath(path.parent)) / path.name).relative_to(self.base).parts
+
+    def covers(self, path: Path) -> bool:
+        return Path(os.path.realpath(path.parent)).is_relative_to(self.base)
+
+
+def make_place(place: Place, manifest: bytes) -> None:
+    """Make a run's directory, 0700, with its manifest; what is there stays as it is.
+
+    :raises QuarantineError: something else has the name of one of its directories.
+    """
+    with opened(place, create=True) as directory:
+        if _lstat(MANIFEST, directory) is not None:
+            return
+        with (
+            suppress(FileExistsError),
+            durable.new_file(MANIFEST, ".tmp", dir_fd=directory) as new,
+        ):
+            new.file.write(manifest)
+            os.fsync(new.file.fileno())
+            new.publish()
+
+
+def move_in(place: Place, path: Path) -> bool:
+    """Move a file into a place; the caller fsyncs the directory that it came from.
+
+    :return: whether it was there to be moved.
+    :raises QuarantineError: it is no regular file, or its name is taken in the place.
+    """
+    with _opened_path(path.parent) as source:
+        found = _lstat(path.name, source)
+        if found is None:
+            return False
+        if not stat.S_ISREG(found.st_mode):
+            raise QuarantineError(
+                f"{path}: expected a regular file to set aside, found something else. It was not touched. "
+                "Find out what was put there."
+            )
+        *parents, name = place.names(path)
+        with opened(place, *parents, create=True) as target:
+            if _lstat(name, target) is not None:
+                raise QuarantineError(
+                    f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
+                    f"{path} is to be set aside. It was not touched. Find out who put it there."
+                )
+            _rename(name, source, target)
+            os.fsync(target)
+    return True
+
+
+def move_back(place: Place, path: Path) -> None:
+    """Move a file from a place to where it was; both directories are on disk then.
+
+    :raises QuarantineError: it isn't in the place, or something has its name by now.
+    :raises OSError: the directory that it was in is not there.
+    """
+    *parents, name = place.names(path)
+    with opened(place, *parents) as source, _opened_path(path.parent) as target:
+        if _lstat(path.name, target) is not None:
+            raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
+        _rename(name, source, target)
+        os.fsync(target)
+        os.fsync(source)
+
+
+def stat_in(place: Place, path: Path) -> os.stat_result | None:
+    """Return the status of a file in a place by the path that it had; None: it isn't there.
+
+    :raises QuarantineError: one of the directories above it is something else.
+    """
+    *parents, name = place.names(path)
+    try:
+        with opened(place, *parents) as directory:
+            return _lstat(name, directory)
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """:param files: beside the manifest."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(self.files + other.files, self.size_bytes + other.size_bytes)
+
+
+def contents(place: Place) -> Contents:
+    """Count what lies in a place.
+
+    :raises OSError: it can't be read.
+    """
+    try:
+        with opened(place) as directory:
+            return _count(directory)
+    except FileNotFoundError:
+        return Contents()
+
+
+def remove(place: Place) -> Contents:
+    """Remove a run's directory with all that is in it, and directories above it that are empty then.
+
+    :return: what was in it.
+    """
+    *above, name = place.parts
+    parent = Place(place.base, tuple(above))
+    try:
+        with opened(parent) as directory:
+            removed = _remove(name, directory)
+            os.fsync(directory)
+    except FileNotFoundError:
+        return Contents()
+    remove_empty(parent)
+    return removed
+
+
+def remove_empty(place: Place) -> None:
+    """Remove a place's directories, the innermost first, as far as nothing is in them."""
+    for depth in range(len(place.parts), 1, -1):
+        *above, name = place.parts[:depth]
+        try:
+            with opened(Place(place.base, tuple(above))) as directory:
+                os.rmdir(name, dir_fd=directory)
+                os.fsync(directory)
+        except OSError:
+            return
+
+
+def remove_empty_below(place: Place) -> None:
+    """Remove a place's manifest and its directories without files. Files that are left keep theirs."""
+    try:
+        with opened(place) as directory:
+            for name in _names(directory):
+                # Also what a process left that was killed while it wrote the manifest.
+                if name == MANIFEST or name.startswith(f".{MANIFEST}."):
+                    os.unlink(name, dir_fd=directory)
+                else:
+                    _remove_directories(name, directory)
+            os.fsync(directory)
+    except FileNotFoundError:
+        pass
+    remove_empty(place)
+
+
+@contextmanager
+def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
+    """Open a directory of a place; its descriptor.
+
+    :param names: from the run's directory on.
+    :param create: make what is missing, on disk.
+    :raises QuarantineError: one of the names is no directory.
+    :raises FileNotFoundError: one is missing.
+    """
+    descriptor = os.open(place.base, _DIRECTORY_FLAGS)
+    try:
+        for depth, name in enumerate((*place.parts, *names)):
+            if create:
+                with suppress(FileExistsError):
+                    # Whoever may look at the store may read the stamp, which lies in the first one.
+                    durable.make_dir(name, dir_fd=descriptor, shared=depth == 0 and name == DIRECTORY)
+                    os.fsync(descriptor)
+            try:
+                inner = os.open(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=descriptor)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                where = Path(place.base, *(*place.parts, *names)[: depth + 1])
+                raise QuarantineError(
+                    f"{where}: expected a directory of the quarantine, found something else, or a symbolic "
+                    "link. Nothing was changed. Find out who put it there, and remove it."
+                ) from error
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened_path(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, _DIRECTORY_FLAGS)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lstat(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _rename(name: str, source: int, target: int) -> None:
+    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _is_directory(name: str, directory: int) -> bool:
+    found = _lstat(name, directory)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def _names(directory: int) -> list[str]:
+    return os.listdir(directory)  # pathlib knows no descriptors
+
+
+def _listed(name: str, directory: int) -> tuple[int, Sequence[str]]:
+    descriptor = os.open(name, _DIRECTORY_FLAGS | _NO_LINK, dir_fd=directory)
+    return descriptor, _names(descriptor)
+
+
+def _count(directory: int, *, inner: bool = False) -> Contents:
+    found = Contents()
+    for name in _names(directory):
+        if _is_directory(name, directory):
+            descriptor, _ = _listed(name, directory)
+            try:
+                found += _count(descriptor, inner=True)
+            finally:
+                os.close(descriptor)
+        elif (inner or name != MANIFEST) and (status := _lstat(name, directory)) is not None:
+            found += Contents(1, status.st_size)
+    return found
+
+
+def _remove(name: str, directory: int, *, inner: bool = False) -> Contents:
+    """Remove a file, a link or a directory with all that is in it."""
+    status = _lstat(name, directory)
+    if status is None:
+        return Contents()
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(name, dir_fd=directory)
+        return Contents(1, status.st_size)
+    removed = Contents()
+    descriptor, names = _listed(name, directory)
+    try:
+        # The manifest last: what a kill leaves still says whose it is.
+        for below in sorted(names, key=lambda one: one == MANIFEST):
+            gone = _remove(below, descriptor, inner=True)
+            removed += Contents() if below == MANIFEST and not inner else gone
+    finally:
+        os.close(descriptor)
+    os.rmdir(name, dir_fd=directory)
+    return removed
+
+
+def _remove_directories(name: str, directory: int) -> None:
+    """Remove a directory if nothing but directories is in it."""
+    if not _is_directory(name, directory):
+        return
+    descriptor, names = _listed(name, directory)
+    try:
+        for below in names:
+            _remove_directories(below, descriptor)
+    finally:
+        os.close(descriptor)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=directory)

@@ -1,0 +1,259 @@
+"""Bring back what a run deleted, exactly: the same files under the same names.
+
+Everything is looked at before the first file is moved. Dependents come first and segments after, the newest
+first, so that whatever a kill leaves is a store that a cleanup might have left. Run again, it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import FileFacts, LogSnapshot
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.history import SegmentRelease, releases
+from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.records import (
+    WHOLE,
+    Quarantine,
+    QuarantineState,
+    quarantine_of,
+    quarantines,
+)
+from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.wording import time_text
+
+_ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."
+
+
+@dataclass(frozen=True, slots=True)
+class UndoResult:
+    """:param segments: number that came back, dependents likewise.
+    :param min_offset: where the log begins now.
+    :param notices: what could not be checked while the store was taken.
+    """
+
+    run_key: str
+    segments: int
+    dependents: int
+    size_bytes: int
+    min_offset: int
+    person: str
+    notices: tuple[str, ...]
+
+
+def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
+    """Bring back the segments and dependents that a run set aside.
+
+    :param person: who wants it.
+    :param now_ms: the moment, for the window; None: this machine's clock.
+    :raises BadInputError: the store's broker runs.
+    :raises RunStateError: no such run, or it set nothing aside.
+    :raises QuarantineError: the quarantine was emptied or changed, or the store has gone on so that it
+        doesn't fit any more. Nothing was moved by this call.
+    :raises StoreBusyError: a broker or another run has the store.
+    :raises StoreCrashedError: the broker has to recover the store first.
+    """
+    if store.live is not None:
+        raise BadInputError(
+            f"{store.root}: expected a store whose broker is stopped, found settings of a running one. "
+            "Nothing was changed. Stop it, and leave out what names it."
+        )
+    context = open_context(store)
+    run = context.run(run_key)
+    done = context.result(run, Step.UNDO, UndoResult)
+    if done is not None:
+        return done
+    _kept(context, run)
+    started_ns = time.monotonic_ns()
+    with context.changing(clock_ms() if now_ms is None else now_ms) as held:
+        quarantine = _kept(context, run)
+        gone, dependents = _gone(context, run)
+        facts = [*(one.facts for one in gone), *(one.facts for one in dependents)]
+        aside = _still_aside(run, quarantine, facts)
+        segments = [one for one in gone if one.facts.path in aside]
+        _check_log(context, run, segments, held.snapshot.logs)
+        files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
+        _check_directories(run, segments, files)
+        if quarantine.state is not QuarantineState.UNDOING:
+            said = [(WHOLE, {"detail": person})]
+            context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
+        for path in (*sorted(files, reverse=True), *(Path(one.facts.path) for one in reversed(segments))):
+            move_back(aside[str(path)], path)
+            context.journal.renew(held.lease)
+        for place in quarantine.places:
+            remove_empty_below(place)
+        result = UndoResult(
+            run_key=run_key,
+            segments=len(gone),
+            dependents=len(dependents),
+            size_bytes=sum(one.size_bytes for one in facts),
+            min_offset=min(log.min_offset for log in context.broker.snapshot(clock_ms()).logs),
+            person=person,
+            notices=held.notices,
+        )
+        context.save(run, Step.UNDO, result, started_ns)
+    return result
+
+
+def _kept(context: Context, run: Run) -> Quarantine:
+    """
+    :raises RunStateError: the run has no quarantine.
+    :raises QuarantineError: it was emptied.
+    """
+    found = quarantine_of(context.journal, run)
+    if found is None:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected one that has set something aside, found none: it deleted "
+            f"nothing, or its policy had no undo_window_hours. Nothing was changed. {_ELSEWHERE}"
+        )
+    if found.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
+        raise QuarantineError(
+            f"run {run.run_key!r}: expected its quarantine, found it emptied at "
+            f"{time_text(found.state_at_ms)} ({found.detail}). Nothing was changed. {_ELSEWHERE}"
+        )
+    return found
+
+
+def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
+    """What the run deleted or was about to delete: segments by log and offset, and dependents."""
+    done, meant = releases(context.journal.events(run, Step.RELEASE))
+    there = {subject: one for subject, one in meant.items() if not Path(one.facts.path).exists()}
+    gone = sorted({**there, **done}.values(), key=lambda one: (one.log, one.base_offset))
+    results = {e.subject for e in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
+    dependents = [
+        from_jsonable(DependentFile, event.payload)
+        for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)
+        if event.subject in results or not Path(event.subject).exists()
+    ]
+    return gone, dependents
+
+
+def _still_aside(run: Run, quarantine: Quarantine, files: Iterable[FileFacts]) -> dict[str, Place]:
+    """Find each file in the quarantine, or where it was: a call that was killed has brought it back.
+
+    :return: where each lies that isn't back, by the path that it had.
+    :raises QuarantineError: one is in neither place, in both, or isn't the file that went.
+    """
+    found = {}
+    for facts in files:
+        path = Path(facts.path)
+        place = next((place for place in quarantine.places if place.covers(path)), None)
+        there = None if place is None else stat_in(place, path)
+        here = _lstat(path)
+        if there is None or place is None:
+            if here is not None and quarantine.state is QuarantineState.UNDOING and _same(facts, here):
+                continue
+            raise QuarantineError(
+                f"run {run.run_key!r}: expected {path} in its quarantine, found "
+                f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
+                f"changed. Somebody emptied it, or brought files back by hand. {_ELSEWHERE}"
+            )
+        if here is not None:
+            raise QuarantineError(
+                f"{path}: expected no file where run {run.run_key!r} deleted one, found one: it was written "
+                f"since. Nothing was changed. {_ELSEWHERE}"
+            )
+        if not _same(facts, there):
+            raise QuarantineError(
+                f"{place.directory.joinpath(*place.names(path))}: expected the file that went, of "
+                f"{facts.size_bytes} bytes and inode {facts.inode}, found {there.st_size} bytes and inode "
+                f"{there.st_ino}: it was touched or copied since. Nothing was changed. {_ELSEWHERE}"
+            )
+        found[facts.path] = place
+    return found
+
+
+def _check_log(
+    context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
+) -> None:
+    """Make sure that what lies aside ends where each log begins now.
+
+    :raises QuarantineError: it doesn't.
+    """
+    for log in logs:
+        mine = [one for one in aside if one.log == log.name]
+        ends = [one.end_offset for one in mine]
+        begins = [*(one.base_offset for one in mine[1:]), log.min_offset]
+        wrong = next((pair for pair in zip(ends, begins, strict=False) if pair[0] != pair[1]), None)
+        if wrong is None:
+            continue
+        end, begin = wrong
+        later = _later_runs(context, run, log.name, end)
+        why = (
+            f"run {later[-1]} deleted more since. Nothing was changed. Undo the newest run first"
+            if later and begin > end
+            else f"the store has gone on since. Nothing was changed. {_ELSEWHERE.rstrip('.')}"
+        )
+        raise QuarantineError(
+            f"{context.store.real_root}: expected the {log.name} to begin at {end}, where run "
+            f"{run.run_key!r} left it, found {begin}: {why}."
+        )
+
+
+def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[str]:
+    """Return the runs that deleted a log's segments from an offset on, the newest last."""
+    store_id = context.record.store_id
+    undone = {
+        one.run_key
+        for one in quarantines(context.journal, store_id)
+        if one.state is QuarantineState.UNDONE or one.run_key == run.run_key
+    }
+    results = context.journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
+    return list(
+        dict.fromkeys(
+            event.run_key
+            for event in results
+            if event.subject
+            and event.run_key not in undone
+            and event.payload["log"] == log
+            and event.payload["base_offset"] >= end_offset
+        )
+    )
+
+
+def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
+    """Make sure that each directory is there still, and that dependents belong before what is in it.
+
+    :raises QuarantineError: one isn't, or a queue or the index was begun again.
+    """
+    names: dict[Path, list[str]] = defaultdict(list)
+    for path in dependents:
+        names[path.parent].append(path.name)
+    for directory in {*names, *(Path(one.facts.path).parent for one in segments)}:
+        last = max(names.get(directory, ()), default=None)
+        if not directory.is_dir():
+            expected, found = "the directory that files went from", "none"
+        elif last is None:
+            continue
+        else:
+            first = min((path.name for path in directory.iterdir()), default="")
+            if first > last:
+                continue
+            expected, found = f"a file behind {last}", first or "none"
+        raise QuarantineError(
+            f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
+            f"removed or begun again since. Nothing was changed. {_ELSEWHERE}"
+        )
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _same(facts: FileFacts, found: os.stat_result) -> bool:
+    """Tell whether device, inode, size and mtime agree; a rename moves the ctime."""
+    known = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
+    return known == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

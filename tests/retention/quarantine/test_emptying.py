@@ -1,0 +1,240 @@
+"""A quarantine ends with its window, or first where space is the cause; what nothing proves stays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import QuarantineError, RunStateError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.plan import Cause, PlanRequest
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention import steps
+from storage_engine.retention.clock import JUMP_MS, clock_ms, read_clock
+from storage_engine.retention.finishing import finish
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.maintaining import maintain_directory, maintain_store
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine import emptying
+from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_text import report_text
+from storage_engine.rocketmq import store as rocketmq_store
+from storage_engine.rocketmq import watch as rocketmq_watch
+from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
+
+MIB = 1 << 20
+DAY_MS = 24 * 3_600_000
+NO_RUN = PlanRequest()
+AT_NO_HOUR = {"deleteWhen": "99"}
+Stores = Callable[..., ManagedStore]
+
+
+def aside(store: ManagedStore) -> list[str]:
+    """The runs that have something in quarantine."""
+    directory = quarantine_of_root(store)
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+
+def test_the_next_run_empties_what_is_over_and_keeps_what_is_not(undoable: Stores) -> None:
+    store = undoable()
+    now_ms = clock_ms()
+    clean(store, "first", 1)
+    clean(replace(store, policy=replace(WITH_UNDO, undo_window_hours=72)), "second", 1)
+    steps.make_plan(store, "early", NO_RUN, now_ms + DAY_MS - 60_000)
+    assert aside(store) == ["first", "second"]
+    plan = steps.make_plan(store, "third", NO_RUN, now_ms + DAY_MS + 60_000)
+    assert aside(store) == ["second"]
+    assert any(text.startswith("the quarantine of run first was emptied, ") for text in plan.notices)
+    with pytest.raises(QuarantineError, match=r"found it emptied at .*\(its window was over at"):
+        undo(store, "first", "ann")
+    undo(store, "second", "ann")
+
+
+def test_a_policy_without_undo_still_ends_what_an_earlier_one_began(undoable: Stores) -> None:
+    store = undoable()
+    clean(store, "r", 1)
+    without = replace(store, policy=Policy(ArchiveMode.OFF))
+    clean(without, "next", 1)
+    assert aside(store) == ["r"]
+    with pytest.raises(RunStateError, match="expected one that has set something aside"):
+        undo(without, "next", "ann")
+    steps.make_plan(without, "later", NO_RUN, clock_ms() + DAY_MS + 60_000)
+    assert aside(store) == []
+
+
+@pytest.mark.parametrize("how", ["store", "directory"])
+def test_maintenance_empties_what_is_over(managed: Stores, how: str) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 2)
+    finish(store, "r")
+
+    def maintain(now_ms: int, *, dry_run: bool = False) -> tuple[str, ...]:
+        if how == "store":
+            return maintain_store(store, now_ms, dry_run=dry_run).quarantines
+        url, reports = store.journal_url, Path(store.report_dir)
+        return maintain_directory(url, reports, now_ms, dry_run=dry_run, lakes=store.lakes).quarantines
+
+    assert maintain(clock_ms()) == ()
+    later_ms = clock_ms() + DAY_MS + 60_000
+    (sentence,) = maintain(later_ms, dry_run=True)
+    assert sentence.startswith("the quarantine of run r would be emptied: its window was over at ")
+    assert aside(store) == ["r"]
+    (sentence,) = maintain(later_ms)
+    assert sentence.startswith("the quarantine of run r was emptied, ")
+    assert aside(store) == []
+    assert maintain(later_ms) == ()
+    assert "emptied at " in report_text(build_report(store, "r"))
+    assert build_report(store, "r").freed_bytes == 2 * MIB
+
+
+@pytest.mark.parametrize("lost", ["data file", "lake"])
+def test_what_the_lake_does_not_prove_any_more_stays_and_comes_back(
+    managed: Stores, lake_dir: Path, lost: str
+) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    before = files_of(store.root)
+    clean(store, "r", 2)
+    if lost == "lake":
+        lake_dir.rename(lake_dir.with_name("burnt"))
+    else:
+        data_file = next((lake_dir / "warehouse").rglob("messages/data/**/*.parquet"))
+        data_file.write_bytes(data_file.read_bytes()[:-1] + b"\0")
+    (sentence,) = maintain_store(store, clock_ms() + DAY_MS + 60_000).quarantines
+    assert sentence.startswith("the quarantine of run r stays, though its window was over at ")
+    assert "isn't proven in the lake any more" in sentence
+    undo(store, "r", "ann")
+    assert files_of(store.root) == before
+
+
+def test_nothing_is_emptied_for_its_age_by_a_clock_that_was_set_forward(
+    undoable: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = undoable()
+    clean(store, "r", 1)
+    now = read_clock()
+    assert now is not None
+    later = replace(now, started_at_ms=now.started_at_ms + 80 * JUMP_MS)
+    monkeypatch.setattr(emptying, "read_clock", lambda: later)
+    plan = steps.make_plan(store, "next", NO_RUN, clock_ms() + 80 * JUMP_MS)
+    assert any("no quarantine is emptied for its age" in text for text in plan.notices)
+    assert aside(store) == ["r"]
+
+
+def test_while_another_run_has_the_store_nothing_is_emptied(
+    undoable: Stores, journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = undoable()
+    clean(store, "r", 1)
+    journal = journal_of(store)
+    (record,) = journal.all_stores()
+    with journal.lease(record.store_id):
+        plan = steps.make_plan(store, "next", NO_RUN, clock_ms() + DAY_MS + 60_000)
+        assert any(text.startswith("no quarantine was emptied: ") for text in plan.notices)
+    assert aside(store) == ["r"]
+
+
+def test_a_disk_that_is_not_there_is_not_taken_for_an_emptied_quarantine(
+    undoable: Stores, tmp_path: Path
+) -> None:
+    store = undoable()
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    shutil.move(Path(store.root) / "commitlog", volume / "commitlog")
+    store = replace(store, overrides={**store.overrides, "storePathCommitLog": str(volume / "commitlog")})
+    clean(store, "r", 1)
+    unmounted = volume.rename(tmp_path / "unmounted")
+    (sentence,) = maintain_store(store, clock_ms() + 2 * DAY_MS).quarantines
+    assert f"{volume} isn't there. Check that its disk is mounted" in sentence
+    unmounted.rename(volume)
+    undo(store, "r", "ann")
+
+
+@pytest.fixture
+def disk_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManagedStore, int], None]:
+    """Let a store's disk be as full as it has segments, in commitlog and quarantine: 5 % each."""
+
+    def fill(store: ManagedStore, percent_of_others: int) -> None:
+        def usage(path: str) -> DiskUsage:
+            count = len(list(Path(store.root).rglob("commitlog/0*")))
+            percent = percent_of_others + 5 * count
+            return DiskUsage(path, percent, 100 * MIB, (100 - percent) * MIB, device=1)
+
+        monkeypatch.setattr(rocketmq_store, "disk_usage", usage)
+        monkeypatch.setattr(rocketmq_watch, "disk_usage", usage)
+
+    return fill
+
+
+def test_where_space_is_the_cause_the_oldest_quarantine_is_emptied_before_a_segment_goes(
+    undoable: Stores, disk_of: Callable[[ManagedStore, int], None]
+) -> None:
+    store = undoable(overrides=AT_NO_HOUR)
+    for key in ("first", "second", "third"):
+        clean(store, key, 1)
+    # Eight segments, three of them set aside: 45 + 40 %. Above 75 % space is a cause.
+    disk_of(store, 45)
+    plan = steps.make_plan(store, "full", PlanRequest())
+    assert aside(store) == ["third"]
+    assert plan.delete_offsets == ()
+    assert plan.causes == ()
+    assert [text.split(",")[0] for text in plan.notices if "quarantine" in text] == [
+        "the quarantine of run first was emptied",
+        "the quarantine of run second was emptied",
+    ]
+    # What is left of it doesn't suffice: then segments go as well.
+    disk_of(store, 60)
+    plan = steps.make_plan(store, "fuller", PlanRequest())
+    assert aside(store) == []
+    assert plan.causes == (Cause.SPACE_FULL.value,)
+    assert len(plan.delete_offsets) == 4
+
+
+def test_a_level_that_a_person_asks_for_empties_quarantines_first(
+    undoable: Stores, disk_of: Callable[[ManagedStore, int], None]
+) -> None:
+    store = undoable(overrides=AT_NO_HOUR)
+    clean(store, "first", 2)
+    disk_of(store, 20)
+    plan = steps.make_plan(store, "asked", PlanRequest(manual=True, target_used_percent=50))
+    assert aside(store) == []
+    assert plan.delete_offsets == ()
+
+
+def test_a_run_without_a_cause_of_space_empties_nothing(undoable: Stores) -> None:
+    store = undoable()
+    clean(store, "first", 1)
+    clean(store, "second", 1)
+    assert aside(store) == ["first", "second"]
+
+
+def test_history_that_an_undo_needs_does_not_expire(
+    undoable: Stores, journal_of: Callable[[ManagedStore], Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = undoable()
+    before = files_of(store.root)
+    clean(store, "r")
+    finish(store, "r")
+    for key in ("next", "last"):
+        steps.make_plan(store, key)
+        finish(store, key)
+    # A quarantine that can't be emptied, as its store's disk isn't there, outlives its window.
+    monkeypatch.setattr(emptying, "quarantines", lambda *_: ())
+    maintain_store(store, clock_ms() + 200 * DAY_MS)
+    undo(store, "r", "ann")
+    assert files_of(store.root) == before
+
+
+def test_lakes_that_are_not_named_prove_nothing(managed: Stores) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 1)
+    url, reports = store.journal_url, Path(store.report_dir)
+    no_lakes: tuple[LakeConfig, ...] = ()
+    (sentence,) = maintain_directory(url, reports, clock_ms() + 2 * DAY_MS, lakes=no_lakes).quarantines
+    assert "isn't proven in the lake any more (no valid receipt in a lake)" in sentence
+    assert aside(store) == ["r"]

@@ -1,0 +1,56 @@
+"""Killed anywhere and done again, a quarantine ends as one that nobody disturbed; no file is ever nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.retention.journal import clock_ms
+from tests.rounds import rounds
+
+KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 8, 2_000)
+"""Of each; at most so many, more than there are operations means every one of them."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 if KILLS < 100 else 7200)
+@pytest.mark.parametrize("end", ["undo", "maintain"])
+def test_a_killed_quarantine_ends_as_an_undisturbed_one(
+    store_copy: Callable[[str], Path], tmp_path: Path, end: str
+) -> None:
+    pristine = store_copy("clean-stop")
+    old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
+    for segment in (pristine / "commitlog").iterdir():
+        os.utime(segment, ns=(old_ns, old_ns))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.retention.quarantine.undo_kill_runner",
+            end,
+            str(pristine),
+            str(tmp_path / "work"),
+            str(KILLS),
+        ],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= min(KILLS, len(seen["operations"]))
+    of_steps = list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"]))
+    assert of_steps == ["make_plan", "release", "clean_dependents", end]
+    if end == "undo":
+        assert seen["end"] == {"store": seen["pristine"], "quarantines": ["undone"]}
+    else:
+        assert seen["end"]["quarantines"] == ["emptied"]
+        assert seen["end"]["store"].items() < seen["pristine"].items()
