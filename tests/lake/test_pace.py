@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.lake import archive as archiving
+from storage_engine.lake import source_file
 from storage_engine.lake.archive import archive_segment
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.pace import LimitedPace, Pace, pace_at
@@ -124,7 +125,8 @@ def test_a_limit_counts_reading_writing_and_reading_back(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace, clock = limited(MIB)
-    monkeypatch.setattr(archiving, "pace_at", lambda _: pace)
+    for module in (archiving, source_file):
+        monkeypatch.setattr(module, "pace_at", lambda _: pace)
     proven = archive_segment(make_jobs(lake, segments[0])[0])
     # The data file is written, read back for its rows, and read for its hash.
     least = segments[0].stat().st_size + 3 * proven.data_file_bytes
