@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -98,7 +99,7 @@ class RocketMQBrokerStore:
         return dependents.expired_dependents(self.files.layout, self.config, min_offset)
 
     def delete_dependents(self, files: Sequence[DependentFile], meanwhile: Callable[[], object]) -> None:
-        dependents.delete_dependents(files)
+        dependents.delete_dependents(self.files.layout, files)
 
     def checkpoint(self) -> Mapping[str, int]:
         found = read_checkpoint(self.files.layout.checkpoint)
@@ -187,15 +188,19 @@ def unlink_unchanged(segment: Segment, root: Path) -> None:
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     path = Path(segment.facts.path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = FileFacts.of(path)
-    except FileNotFoundError:
-        found = None
-    if found is None or not read_own_acts(root).same_file(found, segment.facts):
-        raise ChangedUnderUsError(
-            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
-            "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
-            "Stop who does."
-        )
-    durable.unlink(path)
-    durable.fsync_path(path.parent)
+        try:
+            found = FileFacts.of(path)
+        except FileNotFoundError:
+            found = None
+        if found is None or not read_own_acts(root).same_file(found, segment.facts):
+            raise ChangedUnderUsError(
+                f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
+                "somebody changes the store while we hold it. It was not deleted, older ones of the plan may "
+                "be. Stop who does."
+            )
+        durable.unlink(path.name, dir_fd=directory)
+        os.fsync(directory)
+    finally:
+        os.close(directory)
