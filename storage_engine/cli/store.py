@@ -20,7 +20,7 @@ from storage_engine.cli.options import (
     second_lake_option,
     store_options,
 )
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
@@ -85,9 +85,9 @@ def inspect(
         print_beside(beside)
     print_inspection(found, messages=messages)
     if lag is not None:
-        click.echo(f"\nArchive lag: {lag.text}")
+        say(f"\nArchive lag: {lag.text}")
         for note in lag.notes:
-            click.echo(f"Note: {note}")
+            say(f"Note: {note}")
     return 0
 
 
@@ -224,9 +224,9 @@ def index_lookup(
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
     else:
         for offset in offsets:
-            click.echo(offset)
+            say(offset)
         if not offsets:
-            click.echo(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
+            say(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1
 
 
