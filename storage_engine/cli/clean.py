@@ -93,7 +93,7 @@ def clean(
         if as_json:
             print_json(plan_json(seen))
         else:
-            print_plan(seen)
+            print_plan(managed, seen)
         return 0
     return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json)
 

@@ -13,6 +13,8 @@ from storage_engine.model.owed import Owed
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.unread import unread_lines
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
@@ -26,11 +28,13 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         "delete_offsets": [segment.base_offset for segment in plan.to_delete],
         "dependents": to_jsonable(seen.dependents),
         "owed": to_jsonable(seen.owed),
+        "unread": to_jsonable(seen.unread),
         "disks": to_jsonable(seen.disks),
     }
 
 
-def print_plan(seen: Decided) -> None:
+def print_plan(store: ManagedStore, seen: Decided) -> None:
+    """Print a previewed plan, last what consumers would lose by it."""
     plan = seen.plan
     for trigger in plan.triggers:
         say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
@@ -70,6 +74,8 @@ def print_plan(seen: Decided) -> None:
         f"point into them would go, {bytes_text(freed)} in all.\n"
         f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
     )
+    for line in unread_lines(store, seen.unread, done=False):
+        say(f"WARNING {line}")
 
 
 def print_owed(owed: Iterable[Owed]) -> None:

@@ -130,10 +130,11 @@ def plan(
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+    )
     seen = preview(
-        managed_store(
-            store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
-        ),
+        managed,
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),
         used_percents=disk_percents(disks),
@@ -141,7 +142,7 @@ def plan(
     if as_json:
         print_json(plan_json(seen))
     else:
-        print_plan(seen)
+        print_plan(managed, seen)
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
+from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -93,6 +94,15 @@ class BrokerStore(Protocol):
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
+        ...
+
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+        """What consumers have not read of the messages below an offset; most messages first.
+
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
         ...
 
     def hold(self) -> AbstractContextManager[Held]:

@@ -31,4 +31,5 @@ def preview(
         clock_ms() if now_ms is None else now_ms,
         used_percents,
         pending_policy=store.policy.pending_policy,
+        lag_policy=store.policy.lag_policy,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from storage_engine.model.hold import DisturbanceKind, HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
@@ -21,7 +21,7 @@ from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.checkpointing import CheckpointResult
-from storage_engine.retention.steps.consumer_lag import recorded_lag
+from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.disturbances import alarms_of
@@ -29,6 +29,7 @@ from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
+from storage_engine.retention.unread import unread_lines
 
 
 class Outcome(StrEnum):
@@ -115,6 +116,9 @@ class Report:
     :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
+    :param unread: what consumers lost by the deletion, as it was right before; where nothing is deleted yet,
+        as the plan foresees it.
+    :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
     """
@@ -158,6 +162,8 @@ class Report:
     lake: str
     second_lake: str | None
     journal: str
+    unread: Unread = field(default_factory=Unread)
+    unread_lines: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -192,6 +198,9 @@ def report_of(context: Context, run: Run) -> Report:
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     hold = recorded_hold(context, run)
     planned = plan.notices if plan else ()
+    waiver = context.journal.find_waiver(plan.digest) if plan else None
+    lost = released_unread(context, run)
+    unread = planned_unread(context, run) if lost is None else lost
     return Report(
         outcome=_outcome(plan, released, steps, validation, owed),
         store=store.name,
@@ -219,7 +228,7 @@ def report_of(context: Context, run: Run) -> Report:
             *(checkpoint.alarms if checkpoint else ()),
             *_gone(context, hold),
         ),
-        waiver=context.journal.find_waiver(plan.digest) if plan else None,
+        waiver=waiver,
         freed_bytes=sum(release.facts.size_bytes for release in gone.values()),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
@@ -243,6 +252,8 @@ def report_of(context: Context, run: Run) -> Report:
         lake=store.lake.location,
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
+        unread=unread,
+        unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
     )
 
 

@@ -27,8 +27,8 @@ def report_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield f"Store {report.store} ({report.broker}, {report.root})"
     yield f"Run {report.run_key}: {report.outcome.value}"
-    for alarm in report.alarms:
-        yield f"WARNING {alarm}"
+    for line in (*report.unread_lines, *report.alarms):
+        yield f"WARNING {line}"
     yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
     yield from _cause(report)
     yield from _section("Hold beside the running broker", _hold(report))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
@@ -34,7 +35,12 @@ from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
-from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
+from storage_engine.retention.steps.consumer_lag import (
+    lag_notices,
+    record_unread,
+    released_unread,
+    without_held_back,
+)
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.stamping import witness_release
@@ -59,6 +65,7 @@ class ReleaseResult:
     :param deleted_by_others: approved segments that another run of ours deleted meanwhile.
     :param new_min_offset: where the log begins now.
     :param notices: what could not be checked while the store was taken.
+    :param unread: what consumers lose by it, as it was right before.
     """
 
     run_key: str
@@ -69,6 +76,7 @@ class ReleaseResult:
     freed_bytes: int
     new_min_offset: int
     notices: tuple[str, ...]
+    unread: Unread = field(default_factory=Unread)
 
 
 def release(
@@ -138,6 +146,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             if context.store.live is not None:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
+            end_offset = verdicts[-1].segment.end_offset
+            record_unread(context, run, held.snapshot, end_offset, held.lease)
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
@@ -157,6 +167,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                 (*kept_held, *held.notices, *proofs.notices, *unwitnessed, *lag_notices(context, run))
             )
         ),
+        unread=released_unread(context, run) or Unread(),
     )
 
 

@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker import StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -95,6 +96,20 @@ class BesideStore:
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.files.layout, attempts=ATTEMPTS)
+
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+        from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
+        from storage_engine.rocketmq.subscriptions import group_positions
+        from storage_engine.rocketmq.unread import unread_messages
+
+        (log,) = snapshot.logs
+        layout = self.files.files.layout
+        try:
+            consumers, _ = live_consumers(self.admin, layout)
+        except BrokerError as error:
+            consumers, _ = consumers_written_down(layout, error)
+        positions = group_positions(layout, consumers)
+        return unread_messages(layout, log.segments, positions, new_min_offset, ATTEMPTS)
 
     def guard(self, now_ms: int) -> HoldStatus:
         return hold.guard(self, now_ms)
