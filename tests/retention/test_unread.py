@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,12 +85,12 @@ def test_what_was_found_before_the_first_segment_went_stands(
     store = archived("clean-stop", max_segments=5)
     unlink, gone = rocketmq.unlink_unchanged, 0
 
-    def unlink_three(segment: object) -> None:
+    def unlink_three(*segment_and_root: Any) -> None:
         nonlocal gone
         if gone == 3:
             raise KeyboardInterrupt
         gone += 1
-        unlink(segment)  # type: ignore[arg-type]
+        unlink(*segment_and_root)
 
     monkeypatch.setattr(rocketmq, "unlink_unchanged", unlink_three)
     with pytest.raises(KeyboardInterrupt):
