@@ -277,6 +277,14 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
     return True
 
 
+def unlink_in(path: Path, directory: int) -> bool:
+    """:func:`unlink` a file of a directory.
+
+    :param directory: its descriptor: that the path leads elsewhere by now changes nothing.
+    """
+    return unlink(path.name, dir_fd=directory)
+
+
 def _parent(path: str | os.PathLike[str], dir_fd: int | None) -> os.stat_result:
     return os.stat(Path(path).parent, dir_fd=dir_fd)
 

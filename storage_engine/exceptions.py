@@ -40,7 +40,7 @@ class BrokerConfigError(BadInputError):
 
 
 class StoreLayoutError(BadInputError):
-    """Segment files don't form one contiguous log: wrong name, wrong size, a hole, or a duplicate."""
+    """Files don't form one store: a wrong name or size, a hole, a link, another store's directory."""
 
 
 class CorruptFileError(BadInputError):

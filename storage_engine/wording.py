@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from rich.filesize import pick_unit_and_suffix
 
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+_UNPRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff]"
+)
+"""Controls, as of terminals; what turns the direction of text; halves of characters."""
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return a text whose control characters, and others that change how the rest is shown, are written out.
+
+    Producers, consumers and whoever writes to a store choose names.
+
+    :param keep: characters that stay, such as a newline.
+    """
+
+    def written_out(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return found[0] if found[0] in keep else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+    return _UNPRINTABLE.sub(written_out, text)
+
+
+def printable_json(document: str) -> str:
+    """Return the same JSON document with such characters as JSON's own escapes; newlines are its layout."""
+    return _UNPRINTABLE.sub(lambda it: it[0] if it[0] == "\n" else f"\\u{ord(it[0]):04x}", document)
 
 
 def shortened(name: str, width: int) -> str:

@@ -149,3 +149,27 @@ def test_only_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
         durable.remove_abandoned("file", ".part", dir_fd=fd)
         assert set(tmp_path.iterdir()) == {written, other}
     os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"), [(0o755, 0o600), (0o2750, 0o600), (0o2770, 0o660), (0o777, 0o666)]
+)
+def test_only_who_may_write_a_directory_may_open_a_lock_in_it(
+    tmp_path: Path, umask: int, directory: int, expected: int
+) -> None:
+    tmp_path.chmod(directory)
+    lock = tmp_path / "lock"
+    lock.touch()
+    lock.chmod(0o644)  # as an older release made it
+    for path in (lock, tmp_path / "new"):
+        os.close(durable.open_lock(path))
+        assert mode(path) == expected
+
+
+def test_a_lock_that_is_not_a_file_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError, match=name):
+            durable.open_lock(tmp_path / name)
+    assert not (tmp_path / "made").exists()

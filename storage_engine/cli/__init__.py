@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from storage_engine import __version__
-from storage_engine.cli.output import print_error
+from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 COMMANDS = {
@@ -92,10 +92,12 @@ def main(arguments: list[str] | None = None) -> Any:
         if as_json:
             print_error(error, as_json=True)
         else:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            say(shown.getvalue().rstrip("\n"), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
-        click.echo("Aborted.", err=True)
+        say("Aborted.", err=True)
         code = 1
     except StorageEngineError as error:
         print_error(error, as_json=as_json)

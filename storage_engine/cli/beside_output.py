@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
+from storage_engine.cli.output import say
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import to_jsonable
@@ -56,18 +55,18 @@ def beside_json(beside: Beside) -> dict[str, Any]:
 def print_beside(beside: Beside) -> None:
     print_broker(beside.broker)
     if beside.hold is None:
-        click.echo(f"Hold: can't be had: {beside.refusal}")
+        say(f"Hold: can't be had: {beside.refusal}")
     else:
         print_hold(beside.hold)
 
 
 def print_broker(broker: RunningBroker) -> None:
-    click.echo(broker_text(broker))
+    say(broker_text(broker))
 
 
 def print_hold(status: HoldStatus) -> None:
-    click.echo(f"Hold: {hold_text(status)}")
+    say(f"Hold: {hold_text(status)}")
     for disturbance in status.disturbances:
-        click.echo(f"WARNING {disturbance_text(disturbance)}")
+        say(f"WARNING {disturbance_text(disturbance)}")
     for notice in status.notices:
-        click.echo(f"Note: {notice}")
+        say(f"Note: {notice}")

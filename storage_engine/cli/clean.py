@@ -17,7 +17,7 @@ from storage_engine.cli.options import (
     second_lake_option,
     store_options,
 )
-from storage_engine.cli.output import print_json, progress
+from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
@@ -97,54 +97,54 @@ def clean(
         if as_json:
             print_json(plan_json(seen))
         else:
-            print_plan(seen)
+            print_plan(managed, seen)
         return 0
     return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json)
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
-    say = _silent if as_json else _say
+    tell = _silent if as_json else _tell
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
-    say(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+    tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)
-    say(
+    tell(
         f"plan: {count_text(len(plan.delete_offsets), 'segment')} to delete, "
         f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
     )
     try:
-        _archive_and_release(managed, run_key, say)
+        _archive_and_release(managed, run_key, tell)
     except StorageEngineError:
-        say(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
+        tell(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
     finished = finish(managed, run_key)
     report = build_report(managed, run_key)
     if as_json:
         print_json(report_json(report))
     else:
-        click.echo(report_text(report))
+        say(report_text(report))
         if finished.unchanged_since is not None:
-            click.echo(f"Unchanged since {finished.unchanged_since}; its report is at:")
-        click.echo(f"Report   {finished.report_json}")
-        click.echo(f"Page     {Path(finished.report_json).with_name(PAGE)}")
+            say(f"Unchanged since {finished.unchanged_since}; its report is at:")
+        say(f"Report   {finished.report_json}")
+        say(f"Page     {Path(finished.report_json).with_name(PAGE)}")
     return 0 if finished.ok else 1
 
 
-def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
+def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[str], None]) -> None:
     from storage_engine.quality.validate import validate_store
 
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
         tables = in_process_lag(managed, asked.base_offsets)
         steps.record_lag(managed, run_key, *merge(map(lag_part, tables), tables.source))
-    _archive(managed, run_key, say)
+    _archive(managed, run_key, tell)
     released = steps.release(managed, run_key)
-    say(
+    tell(
         f"release: {count_text(len(released.deleted), 'segment')} deleted, "
         f"{bytes_text(released.freed_bytes)} freed"
     )
     dependents = steps.clean_dependents(managed, run_key)
-    say(
+    tell(
         f"dependents: {count_text(sum(dependents.deleted.values()), 'file')} deleted, "
         f"{bytes_text(dependents.freed_bytes)} freed"
     )
@@ -154,33 +154,33 @@ def _archive_and_release(managed: ManagedStore, run_key: str, say: Callable[[str
             f"is the cause of a run; storage-engine undo {run_key} brings it back"
         )
     flushed = steps.flush_checkpoint(managed, run_key)
-    say(f"flush: {flushed.flushed} files and directories")
+    tell(f"flush: {flushed.flushed} files and directories")
     if not (released.deleted or any(dependents.deleted.values())):
         since = validated_since(managed, run_key)
         if since is not None:
-            say(f"validate: nothing was deleted, and nothing changed since {since} was validated")
+            tell(f"validate: nothing was deleted, and nothing changed since {since} was validated")
             return
-    say("validate: Great Expectations …")
-    say(f"validate: {validate_store(managed, run_key).overall.value}")
+    tell("validate: Great Expectations …")
+    tell(f"validate: {validate_store(managed, run_key).overall.value}")
 
 
-def _archive(managed: ManagedStore, run_key: str, say: Callable[[str], None]) -> None:
+def _archive(managed: ManagedStore, run_key: str, tell: Callable[[str], None]) -> None:
     def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
         with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
             return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
     done = steps.archive_planned(managed, run_key, here)
     for notice in done.notices:
-        say(f"archive: {notice}")
+        tell(f"archive: {notice}")
     if done.waiver is None:
-        say(f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now")
+        tell(f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now")
     else:
-        say(f"archive: not done ({done.error})")
-        say(f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}")
+        tell(f"archive: not done ({done.error})")
+        tell(f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}")
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+def _tell(line: str) -> None:
+    say(line, err=True)
 
 
 def _silent(line: str) -> None:

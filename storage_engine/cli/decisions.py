@@ -13,7 +13,7 @@ from storage_engine.cli.airflow_connection import (
     store_or_connection,
 )
 from storage_engine.cli.options import check_store, json_option, lake_option, person
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
 from storage_engine.retention.adopting import stamp as write_stamp
@@ -39,7 +39,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
     if as_json:
         print_json(waiver)
     else:
-        click.echo(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
+        say(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
     return 0
 
 
@@ -65,7 +65,7 @@ def accept_loss(
     if as_json:
         print_json(loss)
     else:
-        click.echo(f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})")
+        say(f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})")
     return 0
 
 
@@ -94,7 +94,7 @@ def adopt(
     if as_json:
         print_json(record)
     else:
-        click.echo(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
+        say(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
     return 0
 
 
@@ -123,5 +123,5 @@ def stamp(
     if as_json:
         print_json(written)
     else:
-        click.echo(f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}.")
+        say(f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}.")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.options import json_option, lake_option
-from storage_engine.cli.output import print_json, print_table
+from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import ChainHead
@@ -107,10 +107,10 @@ def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
     if as_json:
         print_json(back)
     else:
-        click.echo(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
+        say(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
         for path in back.occupied:
-            click.echo(f"Note: {path} stays in the trash: another file has its name by now.")
-        click.echo(f"Next: storage-engine gc {target.words}")
+            say(f"Note: {path} stays in the trash: another file has its name by now.")
+        say(f"Next: storage-engine gc {target.words}")
     return 1 if back.occupied else 0
 
 
@@ -122,26 +122,24 @@ def _print(found: Collection, words: str, grace_hours: float, trash_days: float,
         _print_garbage("in the trash for long enough", found.due)
     _print_orphans(found)
     for path in found.unknown:
-        click.echo(
-            f"Note: {path} is a link, or no file that storage-engine or Iceberg names so; it is left alone."
-        )
+        say(f"Note: {path} is a link, or no file that storage-engine or Iceberg names so; it is left alone.")
     if found.young_count:
-        click.echo(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
+        say(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
     if found.waiting_count:
         what = f"{count_text(found.waiting_count, 'file')}, {bytes_text(found.waiting_bytes)}"
-        click.echo(f"Note: {what}, in the trash; gc --undo puts them back.")
+        say(f"Note: {what}, in the trash; gc --undo puts them back.")
     if not found.garbage and not found.due:
-        click.echo("No garbage.")
+        say("No garbage.")
     elif not delete:
-        click.echo("Nothing was taken.")
-        click.echo(f"Next: {command} --delete")
+        say("Nothing was taken.")
+        say(f"Next: {command} --delete")
     if delete and found.deleted:
-        click.echo(f"Removed for good {_sum(found.deleted)}.")
+        say(f"Removed for good {_sum(found.deleted)}.")
     if found.moment:
-        click.echo(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
-        click.echo(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
+        say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
+        say(f"Next: {command} --undo puts them back, for {trash_days:g} days.")
     if any(file.kind not in _METADATA for file in found.orphans):
-        click.echo(f"Next: storage-engine lake rebuild {words} proves orphans and brings them in.")
+        say(f"Next: storage-engine lake rebuild {words} proves orphans and brings them in.")
 
 
 def _print_garbage(what: str, files: Sequence[Garbage]) -> None:
@@ -175,7 +173,7 @@ def _print_orphans(found: Collection) -> None:
         )
     metadata = [file for file in found.orphans if file.kind in _METADATA]
     if metadata:
-        click.echo(
+        say(
             f"Note: {count_text(len(metadata), 'metadata file')} of no use to the tables are kept, such as "
             f"{metadata[0].path}: {metadata[0].reason}. --json lists all."
         )

@@ -8,7 +8,7 @@ import click
 
 from storage_engine.cli.beside_output import print_broker, print_hold
 from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.retention import steps
@@ -41,7 +41,7 @@ def hold(
     broker = _running(managed)
     before = open_to_look(managed).look_at_hold(clock_ms())
     for notice in () if before.held else before.notices:
-        click.echo(f"Before: {notice}", err=True)
+        say(f"Before: {notice}", err=True)
     result = steps.hold(managed, run_key=f"hold-{clock_ms()}")
     _print(broker, result, as_json)
     return 0 if result.status.held else 1

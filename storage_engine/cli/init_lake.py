@@ -8,7 +8,7 @@ import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -39,9 +39,9 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
         return 0
     for lake in made:
         said = "made" if lake["made"] else "is there already"
-        click.echo(f"Lake {lake['lake_id']} {said}: {lake['location']}")
+        say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
-        click.echo(f"Next: storage-engine archive STORE --lake {lake_dir}")
+        say(f"Next: storage-engine archive STORE --lake {lake_dir}")
     return 0
 
 

@@ -6,9 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-import click
-
-from storage_engine.cli.output import NAME_WIDTH, console, print_table
+from storage_engine.cli.output import NAME_WIDTH, console, print_table, say
 from storage_engine.cli.plan_output import print_disks
 from storage_engine.retention.quarantine.look import QuarantineLook
 from storage_engine.rocketmq.inspect import SegmentInspection, StoreInspection
@@ -28,10 +26,10 @@ def print_inspection(found: StoreInspection, *, messages: bool) -> None:
                 for q in found.queues
             ),
         )
-    click.echo()
+    say()
     if found.index_files:
         first, last = found.index_files[0], found.index_files[-1]
-        click.echo(
+        say(
             f"Index: {len(found.index_files)} files, offsets {first.begin_phy_offset} to "
             f"{last.end_phy_offset},\n       stored {time_text(first.begin_timestamp_ms)} to "
             f"{time_text(last.end_timestamp_ms)}"
@@ -66,7 +64,7 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
     )
     for one in found:
         if one.error:
-            click.echo(f"{one.directory}: {one.error}")
+            say(f"{one.directory}: {one.error}")
 
 
 def _print_segments(rows: Sequence[SegmentInspection], *, messages: bool) -> None:
@@ -104,21 +102,21 @@ def _print_segments(rows: Sequence[SegmentInspection], *, messages: bool) -> Non
 
 
 def _print_state(found: StoreInspection) -> None:
-    click.echo(f"Store {found.root}")
+    say(f"Store {found.root}")
     if found.holder is not None:
-        click.echo(f"Held by {found.holder.name} (process {found.holder.pid})")
+        say(f"Held by {found.holder.name} (process {found.holder.pid})")
     elif found.crashed:
-        click.echo("Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered.")
+        say("Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered.")
     least = "" if found.dispatched_offset >= found.max_offset else "at least "
-    click.echo(
+    say(
         f"Offsets {found.min_offset} to {found.max_offset}; {found.queue_count} consume queues, "
         f"complete {least}up to {found.dispatched_offset}"
     )
     print_disks((*found.log_disks, found.dependents_disk))
     if found.checkpoint is None:
-        click.echo("Checkpoint: none")
+        say("Checkpoint: none")
     else:
-        click.echo(
+        say(
             f"Checkpoint: commitlog {time_text(found.checkpoint.physic_msg_timestamp_ms)}, consume queues "
             f"{time_text(found.checkpoint.logics_msg_timestamp_ms)},\n            index "
             f"{time_text(found.checkpoint.index_msg_timestamp_ms)}"
@@ -132,7 +130,7 @@ def _print_names(title: str, names: Iterable[str]) -> None:
     text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
     if screen.is_terminal:
         text = textwrap.fill(text, screen.width, subsequent_indent="  ", break_on_hyphens=False)
-    click.echo(text)
+    say(text)
 
 
 def _setting_text(value: object) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.cli.output import print_table
+from storage_engine.cli.output import print_table, say
 from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
@@ -57,18 +56,18 @@ def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource) -> None:
             for row in rows
         ),
     )
-    click.echo()
+    say()
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    click.echo(
+    say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
         f"{count_text(risky, 'queue')} the next message is in a segment that a cleanup deletes now."
     )
     if source.positions is PositionsFrom.BROKER:
-        click.echo("Positions: as the running broker has them.")
+        say("Positions: as the running broker has them.")
     for notice in source.notices:
-        click.echo(f"WARNING {notice}")
+        say(f"WARNING {notice}")
 
 
 def _known(value: int | None) -> int | str:

@@ -20,7 +20,7 @@ from storage_engine.cli.options import (
     size_bytes,
     store_options,
 )
-from storage_engine.cli.output import print_json, print_table, progress
+from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.verify_output import print_verification
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
@@ -109,9 +109,9 @@ def archive(
         )
         return 0
     for notice in done.notices:
-        click.echo(f"Note: {notice}", err=True)
+        say(f"Note: {notice}", err=True)
     if not receipts:
-        click.echo("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
+        say("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
         return 0
     print_table(
         "Archived and proven",
@@ -219,5 +219,5 @@ def verify(
         for result in found:
             print_verification(result)
         if not found:
-            click.echo(f"{LakeConfig.local(lake_dir).location}: no archived store.")
+            say(f"{LakeConfig.local(lake_dir).location}: no archived store.")
     return 1 if any(result.overall is Status.FAILURE for result in found) else 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from storage_engine.cli.output import print_table
+from storage_engine.cli.output import print_table, say
 from storage_engine.lake.describing import LakeInfo, TableInfo
 from storage_engine.lake.rebuilding import Rebuilt
 from storage_engine.wording import bytes_text
@@ -64,7 +62,7 @@ def print_info(found: LakeInfo) -> None:
         ),
     )
     if found.refused:
-        click.echo(f"\nRefused: {found.refused}")
+        say(f"\nRefused: {found.refused}")
 
 
 def _mark(table: TableInfo, found: LakeInfo) -> str:
@@ -101,31 +99,27 @@ def print_rebuilt(done: Rebuilt) -> None:
             for table in done.tables
         ),
     )
-    click.echo("")
+    say("")
     verb = "would be proven again" if done.dry_run else "were proven again and have new receipts"
-    click.echo(f"Lake {done.lake_id or 'without UUID'}: {len(done.brought)} segments {verb}.")
+    say(f"Lake {done.lake_id or 'without UUID'}: {len(done.brought)} segments {verb}.")
     for location in done.brought:
-        click.echo(f"  {location}")
+        say(f"  {location}")
     if done.copy_of is not None:
-        click.echo(f"It is a copy of {done.copy_of}: it may be read, and nothing was brought into it.")
+        say(f"It is a copy of {done.copy_of}: it may be read, and nothing was brought into it.")
     if done.other_catalog is not None:
-        click.echo(f"Another catalog, {done.other_catalog}, is refused from now on.")
+        say(f"Another catalog, {done.other_catalog}, is refused from now on.")
     for name in sorted({name for table in done.tables for name in table.damaged}):
-        click.echo(f"Note: {name} can't be read; it was left alone.")
+        say(f"Note: {name} can't be read; it was left alone.")
     for location in done.foreign:
-        click.echo(
-            f"Note: {location} is no file of the table, and another program named it; it was left alone."
-        )
+        say(f"Note: {location} is no file of the table, and another program named it; it was left alone.")
     for reason in done.refused:
-        click.echo(f"Not proven: {reason}")
+        say(f"Not proven: {reason}")
     for location in done.conflicting:
-        click.echo(
-            f"Conflict: {location} has other bytes than the receipt under its offset; it was left alone."
-        )
+        say(f"Conflict: {location} has other bytes than the receipt under its offset; it was left alone.")
     for location in done.missing:
-        click.echo(f"Missing: {location}; storage-engine verify names its segments.")
+        say(f"Missing: {location}; storage-engine verify names its segments.")
     for store in done.unknown_heads:
-        click.echo(
+        say(
             f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake has: "
             "nothing of that store is deleted. Look for it in a second lake or a copy; if it is lost for "
             "good, run storage-engine stamp, which says so; --conn-id names a store of Airflow."

@@ -11,7 +11,7 @@ import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import json_option, lake_option, person
-from storage_engine.cli.output import print_json, progress
+from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.witnesses import witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -80,24 +80,22 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
         print_json(done)
         return 0
     if not done.changed:
-        click.echo(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
+        say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
         return 0
     if done.former is not None:
-        click.echo(f"Relocated: {done.file_count} files, {bytes_text(done.file_bytes)}, each looked at.")
-        click.echo(f"Before: {done.former}")
+        say(f"Relocated: {done.file_count} files, {bytes_text(done.file_bytes)}, each looked at.")
+        say(f"Before: {done.former}")
     if done.dropped_snapshots:
-        click.echo(
-            f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost)."
-        )
+        say(f"Note: {done.dropped_snapshots} older snapshots can't be read any more (no data is lost).")
     if done.other_catalog is not None:
-        click.echo(f"This catalog is the lake's now; {done.other_catalog} is refused from now on.")
+        say(f"This catalog is the lake's now; {done.other_catalog} is refused from now on.")
     if done.copy_of is not None:
-        click.echo(
+        say(
             f"Lake {done.lake_id} is a copy of {done.copy_of}, which is still there: it may be read, not "
             "written. storage-engine lake promote makes it writable."
         )
     else:
-        click.echo(f"Lake {done.lake_id or 'without UUID'} is at {done.location}.")
+        say(f"Lake {done.lake_id or 'without UUID'} is at {done.location}.")
     return 0
 
 
@@ -127,13 +125,13 @@ def copy_command(lake_dir: Path, target_dir: Path, as_json: bool) -> int:
     if as_json:
         print_json(done)
         return 0
-    click.echo(
+    say(
         f"Copied {done.file_count} files, {bytes_text(done.file_bytes)}; lake {done.lake_id} at "
         f"{done.location} has {done.receipt_count} receipts of lake {done.copy_of}."
     )
     if done.waiting:
-        click.echo(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
-    click.echo(f"Next: storage-engine verify --lake {target_dir}")
+        say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
+    say(f"Next: storage-engine verify --lake {target_dir}")
     return 0
 
 
@@ -149,11 +147,11 @@ def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
     if as_json:
         print_json(done)
     else:
-        click.echo(
+        say(
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
             f"({done.person})"
         )
-        click.echo(
+        say(
             f"Next: storage-engine archive STORE --lake {lake_dir}. For a store of which the original had "
             f"more than this copy, first: storage-engine stamp STORE --lake {lake_dir} --reason TEXT"
         )

@@ -8,7 +8,7 @@ import click
 
 from storage_engine.cli.garbage import known_heads_of
 from storage_engine.cli.options import journal_of, json_option, lake_option
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.cli.witnesses import witnessed_lake
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
@@ -62,24 +62,24 @@ def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
 
 def _print_lake(done: LakeMaintenance) -> None:
     for table in done.tables:
-        click.echo(f"{'Would expire' if done.dry_run else 'Lake'}: {table.text}.")
+        say(f"{'Would expire' if done.dry_run else 'Lake'}: {table.text}.")
     verb = "Would put" if done.dry_run else "Put"
     files = count_text(done.taken_files, "file")
-    click.echo(f"{verb} into the lake's trash {files}, {bytes_text(done.taken_bytes)}.")
+    say(f"{verb} into the lake's trash {files}, {bytes_text(done.taken_bytes)}.")
     if done.deleted_files:
         verb = "Would remove" if done.dry_run else "Removed"
-        click.echo(f"{verb} from the trash {count_text(done.deleted_files, 'file')} for good.")
+        say(f"{verb} from the trash {count_text(done.deleted_files, 'file')} for good.")
     for notice in done.notices:
-        click.echo(f"Note: {notice}")
+        say(f"Note: {notice}")
 
 
 def _print_history(done: MaintainResult) -> None:
     for sentence in done.quarantines:
-        click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
+        say(f"{sentence[:1].upper()}{sentence[1:]}.")
     verb = "Would remove" if done.dry_run else "Removed"
     for what, paths in (("report", done.report_directories), ("files of a dead job", done.job_directories)):
         for path in paths:
-            click.echo(f"{verb} {what}: {path}")
+            say(f"{verb} {what}: {path}")
     rows = done.rows
     counts = [
         count_text(number, name)
@@ -91,6 +91,6 @@ def _print_history(done: MaintainResult) -> None:
         )
         if number
     ]
-    click.echo(f"{verb} of the journal: {', '.join(counts) or 'nothing'}.")
+    say(f"{verb} of the journal: {', '.join(counts) or 'nothing'}.")
     for notice in done.notices:
-        click.echo(f"Note: {notice}")
+        say(f"Note: {notice}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -266,8 +267,20 @@ def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
 
 
 def person() -> str:
-    """Who is at the shell, for the journal."""
-    return getpass.getuser()
+    """Return who is at the shell, for the journal, by the real user id: anybody may set LOGNAME.
+
+    Of root it is also who became root by sudo, which only root's environment can be believed in.
+    """
+    name = _user_name(os.getuid())
+    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{name} for {behind}" if behind and behind != name else name
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        return f"uid {uid}"
 
 
 def key_value_pairs(

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.wording import shortened
+from storage_engine.wording import printable, printable_json, shortened
 
 _UNWRAPPED_WIDTH = 100_000
 NAME_WIDTH = 26
@@ -28,7 +28,15 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(value: Any) -> None:
     """Print dataclasses and plain values as one indented JSON document on stdout."""
-    click.echo(json.dumps(to_jsonable(value), ensure_ascii=False, indent=2))
+    click.echo(printable_json(json.dumps(to_jsonable(value), ensure_ascii=False, indent=2)))
+
+
+def say(text: object = "", *, err: bool = False) -> None:
+    """Print lines for a person, with what a terminal would act upon written out.
+
+    :param err: to stderr.
+    """
+    click.echo(printable(str(text), keep="\n"), err=err)
 
 
 def print_error(error: Exception, *, as_json: bool) -> None:
@@ -37,7 +45,8 @@ def print_error(error: Exception, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": message}})
     else:
-        click.echo(f"{click.style('Error', fg='red', bold=True)}: {message}", err=True)
+        shown = printable(message, keep="\n")
+        click.echo(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -57,7 +66,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
             no_wrap=column is not columns[-1],
         )
     for row in rows:
-        cells = ("" if cell is None else str(cell) for cell in row)
+        cells = ("" if cell is None else printable(str(cell)) for cell in row)
         shown = (
             shortened(cell, NAME_WIDTH) if screen.is_terminal and column.endswith("~") else cell
             for column, cell in zip(columns, cells, strict=True)
@@ -65,7 +74,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_row(*map(escape, shown))
     with screen.capture() as capture:
         screen.print(table)
-    click.echo(f"\n{click.style(title, bold=True)}")
+    click.echo(f"\n{click.style(printable(title), bold=True)}")
     for line in capture.get().splitlines():
         click.echo(f"  {line.rstrip()}")
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
-from storage_engine.cli.output import print_table
+from storage_engine.cli.output import print_table, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.unread import unread_lines
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
@@ -28,19 +28,21 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         "delete_offsets": [segment.base_offset for segment in plan.to_delete],
         "dependents": to_jsonable(seen.dependents),
         "owed": to_jsonable(seen.owed),
+        "unread": to_jsonable(seen.unread),
         "disks": to_jsonable(seen.disks),
     }
 
 
-def print_plan(seen: Decided) -> None:
+def print_plan(store: ManagedStore, seen: Decided) -> None:
+    """Print a previewed plan, last what consumers would lose by it."""
     plan = seen.plan
     for trigger in plan.triggers:
-        click.echo(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
+        say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
     if not plan.triggers:
-        click.echo(f"Cause: none holds. {_no_cause(plan)}".rstrip())
+        say(f"Cause: none holds. {_no_cause(plan)}".rstrip())
     print_disks(seen.disks)
     for notice in plan.notices:
-        click.echo(f"Note: {notice}")
+        say(f"Note: {notice}")
     print_table(
         f"{plan.log.capitalize()}: {count_text(len(plan.decisions), 'segment')}",
         ("segment", "size#", "verdict", "why"),
@@ -61,17 +63,19 @@ def print_plan(seen: Decided) -> None:
             _by_directory(seen.dependents, plan.store_root),
         )
     print_owed(seen.owed)
-    click.echo()
+    say()
     if not plan.to_delete:
-        click.echo("Nothing would go.")
+        say("Nothing would go.")
         return
     freed = sum(segment.facts.size_bytes for segment in plan.to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
-    click.echo(
+    say(
         f"{count_text(len(plan.to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
         f"point into them would go, {bytes_text(freed)} in all.\n"
         f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
     )
+    for line in unread_lines(store, seen.unread, done=False):
+        say(f"WARNING {line}")
 
 
 def print_owed(owed: Iterable[Owed]) -> None:
@@ -97,7 +101,7 @@ def print_owed(owed: Iterable[Owed]) -> None:
     )
     for item in rows:
         if item.error:
-            click.echo(f"{item.kind.value}: {item.error}")
+            say(f"{item.kind.value}: {item.error}")
 
 
 def _no_cause(plan: Plan) -> str:
@@ -114,7 +118,7 @@ def _own_detail(decision: Decision) -> str:
 def print_disks(disks: Iterable[DiskUsage]) -> None:
     for disk in disks:
         level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
-        click.echo(f"Disk {disk.path}: {level}")
+        say(f"Disk {disk.path}: {level}")
 
 
 def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:

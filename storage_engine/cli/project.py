@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.options import check_time_zone
+from storage_engine.cli.output import say
 
 
 @click.command()
@@ -30,7 +31,7 @@ def init(directory: Path, store: Path | None, broker_conf: Path | None, time_zon
 
     check_time_zone(time_zone)
     project = init_project(directory, store_root=store, broker_conf=broker_conf, time_zone=time_zone)
-    click.echo(next_steps(project, store_is_known=store is not None))
+    say(next_steps(project, store_is_known=store is not None))
 
 
 @click.command()
@@ -42,7 +43,7 @@ def demo(directory: Path) -> int:
     """
     from storage_engine.project.demo import run_demo
 
-    return run_demo(directory, _say_with_time(), click.echo)
+    return run_demo(directory, _say_with_time(), say)
 
 
 @click.command("demo-live")
@@ -55,7 +56,7 @@ def demo_live(directory: Path) -> int:
     """
     from storage_engine.project.demo_live import run_demo_live
 
-    return run_demo_live(directory, _say_with_time(), click.echo)
+    return run_demo_live(directory, _say_with_time(), say)
 
 
 @click.command()
@@ -74,7 +75,7 @@ def _say_with_time() -> Callable[[str], None]:
     """Prints a line with the seconds since the start, so that a person sees that something happens."""
     started = time.monotonic()
 
-    def say(line: str) -> None:
-        click.echo(f"[{time.monotonic() - started:5.1f} s] {line}")
+    def say_with_time(line: str) -> None:
+        say(f"[{time.monotonic() - started:5.1f} s] {line}")
 
-    return say
+    return say_with_time

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.options import json_option, lake_option, moment_ms, second_lake_option
-from storage_engine.cli.output import print_json, print_table, progress
+from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
@@ -128,7 +128,7 @@ def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
     """Say what the store's other lineages hold, which this restore has not brought back."""
     for number, ranges in groupby(others, key=lambda row: row.lineage):
         held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
-        click.echo(
+        say(
             f"Note: this is lineage {lineage}. Lineage {number} holds {held}, of which nothing was restored: "
             f"--lineage {number} restores it, into a directory of its own.",
             err=True,
@@ -149,7 +149,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
     if not opened:
         raise none_reachable([str(failure) for failure in failures])
     for failure in failures:
-        click.echo(f"Note: a lake could not be asked: {failure}", err=True)
+        say(f"Note: a lake could not be asked: {failure}", err=True)
     return opened[0], opened[1] if len(opened) > 1 else None
 
 
@@ -250,12 +250,12 @@ def export(
             progress=advance,
         )
     if not found.message_count:
-        click.echo(_nothing_matched(selection, lake), err=True)
+        say(_nothing_matched(selection, lake), err=True)
     if as_json:
         print_json(found)
         return 0
     first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
-    click.echo(
+    say(
         f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
         + (f", stored {first} to {last}" if found.message_count else "")
         + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")

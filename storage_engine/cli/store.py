@@ -21,7 +21,7 @@ from storage_engine.cli.options import (
     second_lake_option,
     store_options,
 )
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
@@ -92,9 +92,9 @@ def inspect(
     print_inspection(found, messages=messages)
     print_quarantines(aside)
     if lag is not None:
-        click.echo(f"\nArchive lag: {lag.text}")
+        say(f"\nArchive lag: {lag.text}")
         for note in lag.notes:
-            click.echo(f"Note: {note}")
+            say(f"Note: {note}")
     return 0
 
 
@@ -139,17 +139,11 @@ def plan(
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
+    managed = managed_store(
+        store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+    )
     seen = preview(
-        managed_store(
-            store,
-            lake_dir,
-            broker_conf,
-            overrides,
-            time_zone,
-            pending_policy=pending_policy,
-            live=live,
-            minimum_retention_hours=minimum_retention_hours,
-        ),
+        managed,
         PlanRequest(manual=manual),
         now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),
         used_percents=disk_percents(disks),
@@ -157,7 +151,7 @@ def plan(
     if as_json:
         print_json(plan_json(seen))
     else:
-        print_plan(seen)
+        print_plan(managed, seen)
     return 0
 
 
@@ -240,9 +234,9 @@ def index_lookup(
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
     else:
         for offset in offsets:
-            click.echo(offset)
+            say(offset)
         if not offsets:
-            click.echo(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
+            say(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1
 
 

@@ -6,7 +6,7 @@ import click
 
 from storage_engine.cli.airflow_connection import store_or_connection
 from storage_engine.cli.options import check_store, json_option, person
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output import print_json, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
@@ -32,15 +32,15 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     if as_json:
         print_json({**to_jsonable(done), "report_json": finished.report_json})
         return 0
-    click.echo(
+    say(
         f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')} that point into "
         f"them are back, {bytes_text(done.size_bytes)}; the log begins at {done.min_offset}."
     )
     for notice in done.notices:
-        click.echo(f"Note: {notice}")
-    click.echo(
+        say(f"Note: {notice}")
+    say(
         "The next run deletes them again, if its rules let them go: stop its schedule, or set "
         "minimum_retention_hours."
     )
-    click.echo(f"Report   {finished.report_json}")
+    say(f"Report   {finished.report_json}")
     return 0

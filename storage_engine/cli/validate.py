@@ -13,7 +13,7 @@ from storage_engine.cli.options import (
     second_lake_option,
     store_options,
 )
-from storage_engine.cli.output import print_json, print_table
+from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
@@ -58,12 +58,12 @@ def validate(
         print_json(result.to_dict())
     else:
         _print_result(result)
-        click.echo(f"Page {output_dir / 'report.html'}")
+        say(f"Page {output_dir / 'report.html'}")
     return 1 if result.overall is Status.FAILURE else 0
 
 
 def _print_result(result: ValidationResult) -> None:
-    click.echo(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
+    say(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
     print_table(
         "Ranges",
         ("log", "from#", "to#", "where", "status", "why"),
@@ -80,9 +80,9 @@ def _print_result(result: ValidationResult) -> None:
             for check in result.checks
         ),
     )
-    click.echo()
+    say()
     for check in result.checks:
         for example in check.examples:
-            click.echo(f"{check.status.value} {check.expectation}: {example}")
+            say(f"{check.status.value} {check.expectation}: {example}")
     for note in result.notes:
-        click.echo(f"Note: {note}")
+        say(f"Note: {note}")

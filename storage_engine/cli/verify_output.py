@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from storage_engine.cli.output import print_table
+from storage_engine.cli.output import print_table, say
 from storage_engine.model.verification import Coverage, StoreVerification, VerifyLevel
 from storage_engine.wording import bytes_text, count_text, time_text
 
@@ -21,10 +19,10 @@ def print_verification(result: StoreVerification) -> None:
         ),
     )
     for finding in result.findings:
-        click.echo(f"\n{finding.status.value} {finding.subject}: {finding.detail}.")
-        click.echo(f"  {finding.advice}")
+        say(f"\n{finding.status.value} {finding.subject}: {finding.detail}.")
+        say(f"  {finding.advice}")
     if result.level is not VerifyLevel.RECEIPTS:
-        click.echo(f"\n{coverage_text(result.coverage)}")
+        say(f"\n{coverage_text(result.coverage)}")
 
 
 def coverage_text(coverage: Coverage) -> str:

@@ -11,6 +11,7 @@ import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.options import lake_option, managed_store
+from storage_engine.cli.output import say
 from storage_engine.exceptions import BadInputError
 from storage_engine.retention.host import check_host
 from storage_engine.retention.managed_store import ManagedStore
@@ -45,7 +46,7 @@ def watch(stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    host = HostWatch(click.echo)
+    host = HostWatch(say)
     for one in managed:
         host.add(one)
     ends.wait()

@@ -1,9 +1,10 @@
 """Who changes a lake on a file system, and who removes files from it, never at the same time.
 
 A commit names files in the catalog that nothing referred to before. Whoever removes what nothing refers
-to must not do so between a commit's last look at its files and the catalog's answer. Any number of commits
-share the lock; removing has it alone. The kernel gives it back when its holder dies. On object stores there
-is none: there every attempt writes files of its own, and only their age protects them.
+to must not do so between a commit's last look at its files and the catalog's answer. Any number of
+commits share the lock; removing has it alone. Only who may write the lake can take it. The kernel gives
+it back when its holder dies. On object stores there is none: there every attempt writes files of its own,
+and only their age protects them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage_engine.durable import create_empty, make_dirs
+from storage_engine.durable import make_dirs, open_lock
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import local_path
@@ -74,15 +75,14 @@ def _held(location: str, operation: int, patience_seconds: int) -> Iterator[None
     path = root / LOCK_NAME
     with lake_errors(str(path), "lock the lake"):
         make_dirs(root)
-        create_empty(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_lock(path)
     try:
         deadline = time.monotonic() + patience_seconds
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
                 raise LakeUnavailableError(
                     f"{path}: expected that nobody else holds the lake, but for {patience_seconds} s "
-                    f"somebody {_OTHERS[operation]}. "
+                    f"somebody {_OTHERS[operation]}, or keeps the file locked; only who may write there can. "
                     "Nothing was changed. Run again when that has ended."
                 )
             time.sleep(0.05)

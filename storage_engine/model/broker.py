@@ -13,6 +13,7 @@ from typing import Protocol
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
+from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -45,8 +46,8 @@ class StoreSettings:
     live: LiveBroker | None = None
 
 
-Remove = Callable[[Path], bool]
-"""Removes a file from its directory, which the caller then flushes; False: it isn't there."""
+Remove = Callable[[Path, int], bool]
+"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it isn't there."""
 
 
 class Held(Protocol):
@@ -100,6 +101,15 @@ class BrokerStore(Protocol):
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         ...
 
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+        """What consumers have not read of the messages below an offset; most messages first.
+
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
+        ...
+
     def hold(self) -> AbstractContextManager[Held]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
@@ -125,7 +135,7 @@ class BrokerStore(Protocol):
         ...
 
     def let_go(
-        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         """Delete the log's oldest segments, exactly these; durable when it returns.
 
@@ -156,7 +166,7 @@ class BrokerStore(Protocol):
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink,
+        remove: Remove = durable.unlink_in,
     ) -> None:
         """Delete them, in an order that is safe to be cut short; their directories are flushed.
 

@@ -64,6 +64,37 @@ class QueueLag:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadMessages:
+    """Messages of a topic that a group has not read, and that no broker has after a deletion.
+
+    :param messages: of queues in which the group's position is known; None: it is in none of them, so that
+        the group may need any message there.
+    :param queues: of the topic in which there are some.
+    :param from_ms: store timestamp of the first one; None: it can't be told.
+    """
+
+    group: str
+    topic: str
+    messages: int | None
+    queues: int
+    from_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What consumers lose by a deletion; its size is bounded.
+
+    :param rows: most messages first, then those whose number is not known.
+    :param more: how many rows there are beyond those.
+    :param error: why it is not known; "" where it is.
+    """
+
+    rows: tuple[UnreadMessages, ...] = ()
+    more: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LagSummary:
     """What goes into XCom and the report's head; its size is bounded, whatever the number of queues.
 

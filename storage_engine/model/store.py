@@ -25,11 +25,11 @@ class FileFacts:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> FileFacts:
-        """Read the facts of ``path``.
+        """Read the facts of ``path``, of a symbolic link its own.
 
         :raises OSError: when it can't be stat'ed.
         """
-        return cls.of_stat(path, Path(path).stat())
+        return cls.of_stat(path, Path(path).lstat())
 
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:

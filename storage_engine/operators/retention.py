@@ -81,7 +81,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         for decision in plan.decisions:
             verb = "delete" if decision.deletes else "keep"
             self.log.info("%s %s: %s: %s", verb, decision.segment.name, decision.reason, decision.detail)
-        for notice in plan.notices:
+        for notice in (*plan.notices, *planned.unread):
             self.log.warning("%s", notice)
 
 
@@ -90,11 +90,13 @@ class StorageEngineReleaseOperator(StoreOperator):
 
     def execute(self, context: Context) -> Result:
         from storage_engine.retention.steps import release
+        from storage_engine.retention.unread import loss_count, unread_lines
 
         result = release(self.store, run_key(context))
         for segment in result.deleted:
             self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
-        for notice in result.notices:
+        unread = unread_lines(self.store, result.unread, done=True)
+        for notice in (*result.notices, *unread):
             self.log.warning("%s", notice)
         for kept in result.kept:
             self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
@@ -103,6 +105,8 @@ class StorageEngineReleaseOperator(StoreOperator):
             "kept_offsets": [kept.base_offset for kept in result.kept],
             "freed_bytes": result.freed_bytes,
             "new_min_offset": result.new_min_offset,
+            "unread_messages": loss_count(result.unread.rows),
+            "unread": list(unread),
         }
 
 

@@ -77,4 +77,7 @@ def _sum_up(
     tell(f"Report   {result.get('report_html', project.reports)}")
     tell(f"Logs     {project.logs}")
     verdict = "Everything held." if all(check.holds for check in checks) else "NOT everything held."
-    tell(verdict)
+    unread = result.get("unread", ())
+    tell(f"{verdict} What consumers had not read went, too:" if unread else verdict)
+    for line in unread:
+        tell(f"  WARNING {line}")

@@ -1,16 +1,20 @@
 """Data Docs without a network: our own page templates in front of Great Expectations' renderers.
 
-The renderers' content is left as it is; only the frame around it (which would load styles and scripts
-from public hosts) and the blocks that need scripts (index table, tabs, collapsibles) are ours.
+Of the renderers' content the text is escaped, since it has names that producers chose. The frame around it
+(which would load styles and scripts from public hosts) and the blocks that need scripts (index table, tabs,
+collapsibles) are ours.
 """
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, PackageLoader
+from jinja2 import ChoiceLoader, PackageLoader, pass_context
 
 from storage_engine.quality.gx import DefaultJinjaIndexPageView, DefaultJinjaPageView
 
@@ -19,20 +23,56 @@ SITE = "storage_engine"
 _TEMPLATES = PackageLoader("storage_engine.quality", "templates/data_docs")
 
 
-class OfflinePageView(DefaultJinjaPageView):  # type: ignore[misc]
+_MARKUP = re.compile(r"<(?!/?(?:br|b|i|em|strong|code|pre)>)")
+"""The begin of whatever isn't one of the plain tags that templates of the renderers have."""
+
+
+class _EscapingView:
+    """Escapes what the renderers pass on as markup, whoever wrote it."""
+
+    def __init__(self, **directories: Any) -> None:
+        super().__init__(**directories)
+        self.env: Any
+        self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
+
+    @pass_context
+    def render_content_block(self, context: Any, content_block: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(content_block, str):
+            return _escaped(content_block)
+        if isinstance(content_block, list):
+            content_block = [_escaped(item) if isinstance(item, str) else item for item in content_block]
+        inherited: Any = super()
+        return inherited.render_content_block(context, content_block, *arguments, **options)
+
+    def render_string_template(self, template: Any) -> Any:
+        inherited: Any = super()
+        if not isinstance(template, Mapping):
+            return inherited.render_string_template(template)
+        safe = {**template, "template": _MARKUP.sub("&lt;", template.get("template", ""))}
+        if "tooltip" in template:
+            tooltip = template["tooltip"]
+            safe["tooltip"] = {**tooltip, "content": _escaped(str(tooltip["content"]))}
+        # Great Expectations escapes parameters itself, but of styled templates only.
+        if "styling" not in template:
+            parameters = template.get("params", {})
+            safe["params"] = {
+                name: _escaped(value) if isinstance(value, str) else value
+                for name, value in parameters.items()
+            }
+        return inherited.render_string_template(safe)
+
+
+def _escaped(text: str) -> str:
+    """Escape markup; what was escaped before stays as it is."""
+    return html.escape(html.unescape(text))
+
+
+class OfflinePageView(_EscapingView, DefaultJinjaPageView):  # type: ignore[misc]
     """Page of a suite or a validation result."""
 
-    def __init__(self, **directories: Any) -> None:
-        super().__init__(**directories)
-        self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
 
-
-class OfflineIndexPageView(DefaultJinjaIndexPageView):  # type: ignore[misc]
+class OfflineIndexPageView(_EscapingView, DefaultJinjaIndexPageView):  # type: ignore[misc]
     """The site's start page."""
-
-    def __init__(self, **directories: Any) -> None:
-        super().__init__(**directories)
-        self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
 
 
 def site_config() -> dict[str, object]:

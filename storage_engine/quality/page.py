@@ -90,6 +90,8 @@ def _verdict(report: Mapping[str, Any] | None, validation: ValidationResult | No
         return {"word": "Failed", "tone": "bad"}
     if outcome in ("blocked", "unfinished") or status is Status.WARNING:
         return {"word": outcome.capitalize(), "tone": "warn"}
+    if outcome == "done" and report.get("unread_lines"):
+        return {"word": "Done, unread messages went", "tone": "warn"}
     return {"word": outcome.replace("-", " ").capitalize(), "tone": "ok"}
 
 

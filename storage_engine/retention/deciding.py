@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from storage_engine.model.broker import BrokerStore
+from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.policy import PendingPolicy, Policy
+from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, StoreSnapshot
 from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
+from storage_engine.retention.unread import find_unread
 from storage_engine.retention.what_if import with_disk_levels
 
 
@@ -22,6 +24,7 @@ class Decided:
     :param dependents: the files that would go after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
     :param owed: what the broker still has to deliver or to decide; empty where the policy ignores it.
+    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
     """
 
     snapshot: StoreSnapshot
@@ -29,6 +32,7 @@ class Decided:
     dependents: tuple[DependentFile, ...]
     checkpoint: Mapping[str, int]
     owed: tuple[Owed, ...]
+    unread: Unread
 
     @property
     def disks(self) -> tuple[DiskUsage, ...]:
@@ -57,7 +61,10 @@ def decide(
     plan = cut_by_policy(plan, owed, policy, now_ms)
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
     dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
-    return Decided(snapshot, plan, dependents, broker.checkpoint(), owed)
+    unread = Unread()
+    if plan.to_delete and policy.lag_policy is LagPolicy.WARN:
+        unread = find_unread(broker, snapshot, plan.new_min_offset, policy.lag_policy)
+    return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 
 
 def cut_by_policy(plan: Plan, owed: Iterable[Owed], policy: Policy, now_ms: int) -> Plan:

@@ -22,6 +22,7 @@ _ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcom
 class FinishResult:
     """:param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
+    :param unread: what consumers lost by the run, and how to get it back, in words.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     """
 
@@ -32,6 +33,7 @@ class FinishResult:
     report_json: str
     report_text: str
     unchanged_since: str | None = None
+    unread: tuple[str, ...] = ()
 
 
 def finish(store: ManagedStore, run_key: str) -> FinishResult:
@@ -57,7 +59,16 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
             durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
             durable.write_file(text_path, report_text(report).encode())
     ended = report.outcome in _ENDED
-    return FinishResult(run_key, report.outcome, report.ok, ended, str(json_path), str(text_path), since)
+    return FinishResult(
+        run_key=run_key,
+        outcome=report.outcome,
+        ok=report.ok,
+        finished=ended,
+        report_json=str(json_path),
+        report_text=str(text_path),
+        unchanged_since=since,
+        unread=report.unread_lines,
+    )
 
 
 def report_json(report: Report) -> dict[str, object]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from storage_engine.model.hold import DisturbanceKind, HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
@@ -22,7 +22,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.steps.checkpointing import CheckpointResult
-from storage_engine.retention.steps.consumer_lag import recorded_lag
+from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.disturbances import alarms_of
@@ -30,6 +30,7 @@ from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
+from storage_engine.retention.unread import unread_lines
 
 
 class Outcome(StrEnum):
@@ -118,6 +119,9 @@ class Report:
     :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
+    :param unread: what consumers lost by the deletion, as it was right before; where nothing is deleted yet,
+        as the plan foresees it.
+    :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
     :param freed_bytes: 0 while what was deleted lies in a quarantine.
@@ -164,6 +168,8 @@ class Report:
     second_lake: str | None
     journal: str
     quarantine: Quarantine | None = None
+    unread: Unread = field(default_factory=Unread)
+    unread_lines: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -201,6 +207,9 @@ def report_of(context: Context, run: Run) -> Report:
     quarantine = quarantine_of(context.journal, run)
     undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
     freed = () if (quarantine is not None and quarantine.there) or undone else gone.values()
+    waiver = context.journal.find_waiver(plan.digest) if plan else None
+    lost = released_unread(context, run)
+    unread = planned_unread(context, run) if lost is None else lost
     return Report(
         outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed),
         store=store.name,
@@ -228,7 +237,7 @@ def report_of(context: Context, run: Run) -> Report:
             *(checkpoint.alarms if checkpoint else ()),
             *_gone(context, hold),
         ),
-        waiver=context.journal.find_waiver(plan.digest) if plan else None,
+        waiver=waiver,
         freed_bytes=sum(release.facts.size_bytes for release in freed),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
@@ -253,6 +262,8 @@ def report_of(context: Context, run: Run) -> Report:
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
         quarantine=quarantine,
+        unread=unread,
+        unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
     )
 
 

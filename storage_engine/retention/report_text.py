@@ -13,7 +13,7 @@ from storage_engine.retention.hold_text import disturbance_text, hold_text
 from storage_engine.retention.pending_policy import owed_text
 from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.report import Fate, Report, SegmentReport
-from storage_engine.wording import count_text, duration_text, exact_bytes_text, shortened
+from storage_engine.wording import count_text, duration_text, exact_bytes_text, printable, shortened
 
 _LAGGING_SHOWN = 10
 _NAME_WIDTH = 60
@@ -21,14 +21,14 @@ _NAME_WIDTH = 60
 
 def report_text(report: Report) -> str:
     """Render a report."""
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(map(printable, _lines(report))) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"Store {report.store} ({report.broker}, {report.root})"
     yield f"Run {report.run_key}: {report.outcome.value}"
-    for alarm in report.alarms:
-        yield f"WARNING {alarm}"
+    for line in (*report.unread_lines, *report.alarms):
+        yield f"WARNING {line}"
     yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
     yield from _cause(report)
     yield from _section("Hold beside the running broker", _hold(report))

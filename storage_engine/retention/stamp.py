@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.own_directory import DIRECTORY, own_directory
 from storage_engine.retention.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
 
@@ -28,7 +28,6 @@ NAME = "stamp.json"
 _MAX_BYTES = 1 << 20
 
 _LOCK = "stamp.lock"
-"""Its owner's alone: whoever can open a file can lock it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
     """
-    with _alone(root):
+    with _alone(root) as directory:
         found = read_stamp(root)
         if found is not None and found.store_id != store_id:
             raise StoreIdentityError(
@@ -118,7 +117,7 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
         newest = max(lineage, found.lineage if found else lineage)
         stamp = Stamp(store_id, newest, this_host(), root, tuple(lakes.values()))
         if stamp != found:
-            _write(root, stamp)
+            _write(directory, stamp)
         return stamp
 
 
@@ -127,8 +126,8 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
 
     :raises OSError: the directory can't be written; the stamp before is as it was.
     """
-    with _alone(root):
-        _write(root, replace(stamp, machine=this_host(), root=root))
+    with _alone(root) as directory:
+        _write(directory, replace(stamp, machine=this_host(), root=root))
 
 
 def stamp_path(root: str) -> Path:
@@ -136,23 +135,18 @@ def stamp_path(root: str) -> Path:
     return Path(root) / DIRECTORY / NAME
 
 
-def _write(root: str, stamp: Stamp) -> None:
+def _write(directory: int, stamp: Stamp) -> None:
     content = json.dumps(to_jsonable(stamp), indent=1).encode()
-    durable.write_file(stamp_path(root), content, shared=True)
+    durable.write_file(NAME, content, dir_fd=directory, shared=True)
 
 
 @contextmanager
-def _alone(root: str) -> Iterator[None]:
-    """Keep other processes from writing the stamp meanwhile; makes our directory."""
-    directory = Path(root) / DIRECTORY
-    with suppress(FileExistsError):
-        # Whoever may look at the store may read the stamp, or reports and checks would need its owner.
-        durable.make_dir(directory, shared=True)
-        durable.fsync_path(root)
-    durable.create_empty(directory / _LOCK)
-    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def _alone(root: str) -> Iterator[int]:
+    """Keep other processes from writing the stamp meanwhile; gives the descriptor of our directory."""
+    with own_directory(root, makes=True) as directory:
+        descriptor = durable.open_lock(_LOCK, dir_fd=directory)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield directory
+        finally:
+            os.close(descriptor)

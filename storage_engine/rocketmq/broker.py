@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.broker import BrokerStore, Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -68,6 +70,15 @@ class RocketMQBrokerStore:
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.layout)
 
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.subscriptions import group_positions
+        from storage_engine.rocketmq.unread import unread_messages
+
+        (log,) = snapshot.logs
+        positions = group_positions(self.files.layout)
+        return unread_messages(self.files.layout, log.segments, positions, new_min_offset, attempts=1)
+
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
 
@@ -85,7 +96,7 @@ class RocketMQBrokerStore:
         return _NO_BROKER
 
     def let_go(
-        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
@@ -103,9 +114,9 @@ class RocketMQBrokerStore:
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink,
+        remove: Remove = durable.unlink_in,
     ) -> None:
-        dependents.delete_dependents(files, remove)
+        dependents.delete_dependents(self.files.layout, files, remove)
 
     def checkpoint(self) -> Mapping[str, int]:
         found = read_checkpoint(self.files.layout.checkpoint)
@@ -195,15 +206,19 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
     :raises ChangedUnderUsError: somebody else did; nothing was done.
     """
     path = Path(segment.facts.path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = FileFacts.of(path)
-    except FileNotFoundError:
-        found = None
-    if found is None or not read_own_acts(root).same_file(found, segment.facts):
-        raise ChangedUnderUsError(
-            f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
-            "somebody changes the store while we hold it. It was not deleted, older ones of the plan may be. "
-            "Stop who does."
-        )
-    remove(path)
-    durable.fsync_path(path.parent)
+        try:
+            found = FileFacts.of(path)
+        except FileNotFoundError:
+            found = None
+        if found is None or not read_own_acts(root).same_file(found, segment.facts):
+            raise ChangedUnderUsError(
+                f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
+                "somebody changes the store while we hold it. It was not deleted, older ones of the plan may "
+                "be. Stop who does."
+            )
+        remove(path, directory)
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.untrusted import read_file
+from storage_engine.rocketmq.stored_files import read_stored
 
 FILE_BYTES = 4096
 _FORMAT = struct.Struct(">5q")
@@ -31,7 +31,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     :raises CorruptFileError: it has another size than the one page that the broker maps.
     """
     try:
-        data = read_file(path)
+        data = read_stored(path)
     except FileNotFoundError:
         return None
     if len(data) != FILE_BYTES:

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from storage_engine.exceptions import CorruptFrameError
 from storage_engine.model.codec import Damage
 from storage_engine.rocketmq import frame
+from storage_engine.rocketmq.stored_files import open_stored
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.crc import CrcEngine
@@ -313,7 +313,7 @@ def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offse
     :raises CorruptFrameError: when no message begins there.
     :raises OSError: when the file can't be read.
     """
-    with Path(path).open("rb") as file:
+    with open_stored(path) as file:
         file.seek(position)
         header = file.read(frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES)
     offset = base_offset + position

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import fastjson
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.untrusted import MALFORMED, read_file
+from storage_engine.rocketmq.stored_files import read_stored
+from storage_engine.untrusted import MALFORMED
 
 Content = TypeVar("Content")
 
@@ -98,7 +99,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
     errors = []
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            data = read_file(candidate)
+            data = read_stored(candidate)
             if data:
                 return parse(data)
         except FileNotFoundError:

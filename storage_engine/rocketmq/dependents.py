@@ -7,12 +7,13 @@ costs a directory listing, another one the last entry of each file up to the fir
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import CorruptFileError
+from storage_engine.exceptions import CorruptFileError, StoreLayoutError
 from storage_engine.model.broker import Remove
 from storage_engine.model.plan import DependentFile, DependentKind
 from storage_engine.model.store import FileFacts
@@ -26,6 +27,7 @@ from storage_engine.rocketmq.queue_files import (
     iter_queues,
     physical_offset,
 )
+from storage_engine.rocketmq.stored_files import open_directory_below
 
 
 def expired_dependents(
@@ -45,7 +47,7 @@ def expired_dependents(
 
 
 def delete_dependents(
-    files: Iterable[DependentFile], remove: Remove = durable.unlink
+    layout: StoreLayout, files: Iterable[DependentFile], remove: Remove = durable.unlink_in
 ) -> tuple[DependentFile, ...]:
     """Delete files, oldest first in each directory, and make that durable before returning.
 
@@ -53,16 +55,34 @@ def delete_dependents(
 
     :param remove: by which a file goes.
     :return: the files that this call deleted.
+    :raises StoreLayoutError: a directory isn't the store's; the files before it are gone.
     :raises OSError: a file can't be deleted; those before it are gone.
     """
     deleted: list[DependentFile] = []
     ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
     for directory, group in groupby(ordered, key=lambda file: Path(file.facts.path).parent):
+        fd = _open_directory(layout, directory)
         try:
-            deleted += [file for file in group if remove(Path(file.facts.path))]
+            deleted += [file for file in group if remove(Path(file.facts.path), fd)]
         finally:
-            durable.fsync_path(directory)
+            os.fsync(fd)
+            os.close(fd)
     return tuple(deleted)
+
+
+def _open_directory(layout: StoreLayout, directory: Path) -> int:
+    """Open a directory that files are deleted from, following no link below the store's own directories.
+
+    :raises StoreLayoutError: it isn't below one of them.
+    """
+    for path in (directory, Path(os.path.realpath(directory))):
+        for root in layout.dependent_directories:
+            if path.is_relative_to(root):
+                return open_directory_below(root, path)
+    raise StoreLayoutError(
+        f"{directory}: expected a directory below {', '.join(map(str, layout.dependent_directories))}, found "
+        "one elsewhere. Nothing in it was deleted. Find out who changed the store's directories."
+    )
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[DependentFile]:

@@ -17,6 +17,7 @@ from storage_engine.rocketmq.commitlog import has_dispatchable_frame
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
 from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.stored_files import open_stored
 
 _FRAMES_TO_PROBE = 64
 
@@ -70,7 +71,7 @@ def _proofs(
 
 def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
     """Probe the consume queues of a segment's first messages, at most ``_FRAMES_TO_PROBE``."""
-    with segment.path.open("rb", buffering=0) as file:
+    with open_stored(segment.path) as file:
         position = 0
         for _ in range(_FRAMES_TO_PROBE):
             header = os.pread(file.fileno(), frame.BODY_AT + 2 * frame.IPV6_EXTRA_BYTES, position)

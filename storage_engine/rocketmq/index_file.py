@@ -25,6 +25,7 @@ from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_conf
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import size_bytes_of
 from storage_engine.rocketmq.queue_files import Entries
+from storage_engine.rocketmq.stored_files import open_stored, refuse_link
 
 HEADER_BYTES = 40
 SLOT_BYTES = 4
@@ -72,14 +73,17 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
     """A store's index files, oldest first; empty when it has none.
 
     :raises CorruptFileError: a file whose name isn't a time, yyyyMMddHHmmssSSS.
+    :raises StoreLayoutError: a symbolic link.
     """
     try:
         with os.scandir(layout.index) as found:
-            sizes = {Path(entry.path): size_bytes_of(entry) for entry in found}
+            entries = list(found)
     except FileNotFoundError:
         return ()
+    sizes = {Path(entry.path): size_bytes_of(entry) for entry in entries}
     paths = sorted(path for path, size in sizes.items() if size is not None)
     for path in paths:
+        refuse_link(path)
         if sizes[path] == -1:
             raise CorruptFileError(f"{path}: expected an ordinary file, found another kind. {_HINT}")
         if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
@@ -95,7 +99,7 @@ def read_header(path: Path) -> IndexHeader:
 
     :raises CorruptFileError: the file is shorter than a header.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_stored(path) as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         raise CorruptFileError(
@@ -190,7 +194,7 @@ def open_index(layout: StoreLayout, config: BrokerConfig) -> Iterator[Index]:
     with ExitStack() as stack:
         files = []
         for file in read_index_files(layout, config):
-            with file.path.open("rb") as opened:
+            with open_stored(file.path) as opened:
                 data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             files.append((file, stack.enter_context(data)))
         yield Index(tuple(files))

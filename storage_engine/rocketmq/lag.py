@@ -202,11 +202,11 @@ def _read_queues(
 ) -> _Read:
     rows = positions.num_rows
     read = _Read(*(np.full(rows, fill, dtype=np.int64) for fill in (0, 0, UNKNOWN, UNKNOWN)))
-    for topic, queue_id, span in _runs(positions):
+    for topic, queue_id, span in queue_runs(positions):
         wanted = np.where(known[span], committed[span], 0)
         try:
-            read_queue = partial(_read_queue, context, topic, queue_id, wanted)
-            bounds, physical = reread(read_queue, context.attempts)
+            look = partial(read_queue, context.layout, context.log_min_offset, topic, queue_id, wanted)
+            bounds, physical = reread(look, context.attempts)
         except FileNotFoundError as error:
             raise StoreBusyError(
                 f"{error.filename}: went away while lag was computed: somebody else changes the store."
@@ -216,7 +216,7 @@ def _read_queues(
     return read
 
 
-def _runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
+def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
     """The rows of each queue, as far as they lie together."""
     starts = _queue_starts(positions)
     if not starts.size:
@@ -238,8 +238,8 @@ def _queue_starts(positions: pa.Table | pa.RecordBatch) -> Longs:
     return np.concatenate([[0], np.flatnonzero(changed) + 1])
 
 
-def _read_queue(
-    context: LagContext, topic: str, queue_id: int, wanted: Longs
+def read_queue(
+    layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
 ) -> tuple[consume_queue.QueueBounds, Longs]:
     """A queue's bounds, and the physical offsets at the wanted queue offsets and of the newest message.
 
@@ -247,15 +247,15 @@ def _read_queue(
     """
     if not has_directory(topic):
         return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
-    plain, batched = (directory / str(queue_id) for directory in queue_directories(context.layout, topic))
+    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
     files = consume_queue.list_files(plain)
     if files:
-        bounds = consume_queue.bounds(files, context.log_min_offset)
+        bounds = consume_queue.bounds(files, log_min_offset)
         asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
         return bounds, _physical_offsets(files, asked, bounds)
     files = batch_consume_queue.list_files(batched)
     if files:
-        bounds = batch_consume_queue.bounds(files, context.log_min_offset)
+        bounds = batch_consume_queue.bounds(files, log_min_offset)
         asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
         return bounds, _batch_physical_offsets(files, asked, bounds)
     return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)

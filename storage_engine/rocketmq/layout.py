@@ -5,6 +5,7 @@ Only looks; never creates a missing directory (a disk that isn't mounted must no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """A store's paths (StorePathConfigHelper, CommitLog#<init>).
+    """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
 
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
     :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
@@ -26,6 +27,11 @@ class StoreLayout:
     root: Path
     commitlog_paths: tuple[Path, ...]
     read_only_paths: tuple[Path, ...]
+    consumequeue: Path
+    consumequeue_ext: Path
+    batchconsumequeue: Path
+    index: Path
+    config: Path
     segment_size_bytes: int | None
     timers_in_rocksdb: bool = False
     halves_in_rocksdb: bool = False
@@ -36,20 +42,14 @@ class StoreLayout:
         return tuple(dict.fromkeys(self.commitlog_paths + self.read_only_paths))
 
     @property
-    def consumequeue(self) -> Path:
-        return self.root / "consumequeue"
+    def dependent_directories(self) -> tuple[Path, ...]:
+        """What holds the files that point into the log."""
+        return (self.consumequeue, self.consumequeue_ext, self.batchconsumequeue, self.index)
 
     @property
-    def consumequeue_ext(self) -> Path:
-        return self.root / "consumequeue_ext"
-
-    @property
-    def batchconsumequeue(self) -> Path:
-        return self.root / "batchconsumequeue"
-
-    @property
-    def index(self) -> Path:
-        return self.root / "index"
+    def directories(self) -> tuple[Path, ...]:
+        """Where any of the store's files are."""
+        return tuple(dict.fromkeys((self.root, *self.log_paths, *self.dependent_directories, self.config)))
 
     @property
     def checkpoint(self) -> Path:
@@ -70,31 +70,74 @@ class StoreLayout:
         """In every store of 5.4 and later, whatever is in it."""
         return self.root / "rocksdbstore"
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config"
-
 
 def resolve_layout(config: BrokerConfig) -> StoreLayout:
     """Find a store's directories and refuse layouts by name that we can't handle.
 
+    The root, the log's directories and those of one kind of file may be symbolic links, which are resolved
+    here, once. Nothing below them may.
+
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
     :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+    :raises StoreLayoutError: a directory of it is another store's, or a symbolic link leads where its owner
+        could not have put it.
     """
-    root = Path(config.store_path_root_dir)
-    _require_directory(root, "the store's root directory")
+    named = Path(config.store_path_root_dir)
+    _require_directory(named, "the store's root directory")
+    root = Path(os.path.realpath(named))
     _refuse_unknown_layouts(root, config)
-    layout = StoreLayout(
+
+    def own(path: str | Path) -> Path:
+        return _own_directory(root, Path(path))
+
+    for path in (*config.store_path_commit_log, *config.read_only_commit_log_store_paths):
+        _require_directory(Path(path), "a commitlog directory")
+    return StoreLayout(
         root=root,
-        commitlog_paths=tuple(Path(path) for path in config.store_path_commit_log),
-        read_only_paths=tuple(Path(path) for path in config.read_only_commit_log_store_paths),
+        commitlog_paths=tuple(map(own, config.store_path_commit_log)),
+        read_only_paths=tuple(map(own, config.read_only_commit_log_store_paths)),
+        consumequeue=own(root / "consumequeue"),
+        consumequeue_ext=own(root / "consumequeue_ext"),
+        batchconsumequeue=own(root / "batchconsumequeue"),
+        index=own(root / "index"),
+        config=own(root / "config"),
         segment_size_bytes=config.mapped_file_size_commit_log_bytes,
         timers_in_rocksdb=config.timer_rocksdb_enable,
         halves_in_rocksdb=config.trans_rocksdb_enable,
     )
-    for path in layout.log_paths:
-        _require_directory(path, "a commitlog directory")
-    return layout
+
+
+def _own_directory(root: Path, path: Path) -> Path:
+    """Resolve a directory of a store, and make sure that it is this store's.
+
+    Whoever may write the root may put a link there, so that one leads only where its owner may delete.
+
+    :raises StoreLayoutError: it is in another store, or another user's.
+    """
+    real = Path(os.path.realpath(path))
+    link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
+    if link is not None and link.st_uid not in (0, real.stat().st_uid if real.exists() else 0):
+        raise StoreLayoutError(
+            f"{path}: expected a directory, or a symbolic link to one of the same owner, found a link of uid "
+            f"{link.st_uid} to {real}. Nothing was changed. If it is right, have root make the link "
+            f"(chown -h root {path})."
+        )
+    lock = real.parent / "lock"
+    if real.parent != root and os.path.lexists(lock) and not _same_file(lock, root / "lock"):
+        raise StoreLayoutError(
+            f"{path}: expected a directory of the store {root}, found that it is another store's: "
+            f"{real.parent} has a lock of its own. Nothing was changed. Check the paths in broker.conf; if "
+            f"no broker uses {real.parent} any more, remove {lock}."
+        )
+    return real
+
+
+def _same_file(left: Path, right: Path) -> bool:
+    """Return whether two names are one file, as in a directory that is mounted twice."""
+    try:
+        return os.path.samestat(left.lstat(), right.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:

@@ -19,6 +19,7 @@ from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, is_offset, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.queue_facts import missing_entries
 from storage_engine.rocketmq.store import LOG, find_active
+from storage_engine.rocketmq.stored_files import open_stored
 
 _HEAD = struct.Struct(">iI")
 _OFFSET = struct.Struct(">q")
@@ -57,7 +58,7 @@ class LogListing:
         """
         for file in self.named:
             if file.base_offset <= offset < file.end_offset:
-                with file.path.open("rb", buffering=0) as opened:
+                with open_stored(file.path) as opened:
                     # A queue's entry may say any size.
                     wanted = max(0, min(size_bytes, file.end_offset - offset))
                     return os.pread(opened.fileno(), wanted, offset - file.base_offset)
@@ -221,7 +222,7 @@ def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
 
 
 def _first_frame_offset(path: Path) -> int:
-    with path.open("rb", buffering=0) as file:
+    with open_stored(path) as file:
         header = file.read(frame.SYS_FLAG_AT)
     if len(header) < frame.SYS_FLAG_AT:
         return -1

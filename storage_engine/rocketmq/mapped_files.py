@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.rocketmq.stored_files import open_stored, symbolic_link
 
 NAME_DIGITS = 20
 MAX_FILE_BYTES = (1 << 31) - 1
@@ -79,6 +80,7 @@ def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
     size.
 
     :raises StoreBusyError: files keep going away while they are listed.
+    :raises StoreLayoutError: one is a symbolic link.
     """
     found: list[tuple[Path, int]] = []
     for directory in directories:
@@ -95,10 +97,15 @@ def _list_directory(directory: Path) -> list[tuple[Path, int]]:
             entries = os.scandir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        found = []
         with entries, suppress(FileNotFoundError):
-            # of a file that goes away meanwhile others may have gone that were listed: look again
-            found = ((Path(entry.path), size_bytes_of(entry)) for entry in entries)
-            return [(path, size) for path, size in found if size is not None]
+            for entry in entries:
+                if entry.is_symlink():
+                    raise symbolic_link(entry.path)
+                # of a file that goes away meanwhile others may have gone that were listed: look again
+                if (size := size_bytes_of(entry)) is not None:
+                    found.append((Path(entry.path), size))
+            return found
     raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
 
 
@@ -193,7 +200,7 @@ def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
     :param scattered: read from disk the pages that are looked at, and none behind them.
     :raises StoreBusyError: the file is empty by now.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_stored(path) as file:
         try:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:

@@ -13,6 +13,7 @@ from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.mapped_files import mapped, queue_id_of
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.stored_files import refuse_link
 
 Longs = npt.NDArray[np.int64]
 
@@ -20,6 +21,7 @@ Longs = npt.NDArray[np.int64]
 def queue_ids(topic: Path) -> set[int]:
     """The queues below consumequeue/<topic>; empty when there is no such topic."""
     try:
+        refuse_link(topic)
         names = [path.name for path in topic.iterdir() if path.is_dir()]
     except FileNotFoundError:
         return set()

@@ -26,6 +26,7 @@ from storage_engine.rocketmq.mapped_files import (
 )
 from storage_engine.rocketmq.patience import Patience
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
+from storage_engine.rocketmq.stored_files import refuse_link
 
 _LMQ_PREFIX = "%LMQ%"
 
@@ -192,6 +193,8 @@ def _chosen(layout: StoreLayout, scope: FactsScope) -> Iterator[_Queue]:
         touched = {directory / topic / str(queue_id) for topic, queue_id in scope.queues}
         touched |= {Path(file).parent for file in scope.files if Path(file).is_relative_to(directory)}
         for path in sorted(touched):
+            refuse_link(path.parent)
+            refuse_link(path)
             queue_id = queue_id_of(path.name)
             if queue_id is not None and path.is_dir():
                 yield _Queue(kind, path.parent.name, queue_id, path, form)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files, queue_id_of
+from storage_engine.rocketmq.stored_files import open_stored, symbolic_link
 
 Entries = npt.NDArray[np.void]
 
@@ -47,6 +48,7 @@ def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirecto
     A directory whose name is not a number is no queue (ConsumeQueueStore#loadConsumeQueues).
 
     :param min_files: pass over queues of fewer files; cheaper than asking afterwards.
+    :raises StoreLayoutError: a topic or a queue is a symbolic link.
     """
     try:
         topics = os.scandir(directory)
@@ -54,12 +56,18 @@ def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirecto
         return
     with topics:
         for topic in topics:
+            if topic.is_symlink():
+                raise symbolic_link(topic.path)
             if not topic.is_dir():
                 continue
             with os.scandir(topic.path) as queues:
                 for queue in queues:
                     queue_id = queue_id_of(queue.name)
-                    if queue_id is not None and queue.is_dir() and _has_files(queue.path, min_files):
+                    if queue_id is None:
+                        continue
+                    if queue.is_symlink():
+                        raise symbolic_link(queue.path)
+                    if queue.is_dir() and _has_files(queue.path, min_files):
                         yield QueueDirectory(topic.name, queue_id, Path(queue.path))
 
 
@@ -95,7 +103,7 @@ class EntryFormat:
         """The whole entries of one file in use: up to the first one that isn't, as recovery reads."""
         # What isn't in use is not read: the file may be a sparse one of gigabytes.
         size = self.count_in_use(file) * self.dtype.itemsize
-        with file.path.open("rb") as opened:
+        with open_stored(file.path) as opened:
             data = opened.read(size)
         if len(data) != size:
             raise CorruptFileError(f"{file.path}: expected at least {size} bytes, found {len(data)}.")
@@ -117,13 +125,13 @@ class EntryFormat:
 
     def entry(self, file: MappedFile, position: int) -> Mapping[str, int] | None:
         """The fields of the entry at ``position`` (counted in entries) of a file; None when not in use."""
-        with file.path.open("rb", buffering=0) as opened:
+        with open_stored(file.path) as opened:
             entry = self._read_at(opened.fileno(), file, position)
         return entry if self.in_use(entry) else None
 
     def count_in_use(self, file: MappedFile) -> int:
         """How many entries of a file are in use, by bisection: written ones come first."""
-        with file.path.open("rb", buffering=0) as opened:
+        with open_stored(file.path) as opened:
             fd, high = opened.fileno(), self.capacity(file)
             if self.in_use(self._read_at(fd, file, high - 1)):
                 return high
@@ -157,7 +165,7 @@ class EntryFormat:
 
         for file in files:
             count = last[1] + 1 if last and file == last[0] else self.count_in_use(file)
-            with file.path.open("rb", buffering=0) as opened:
+            with open_stored(file.path) as opened:
                 fd = opened.fileno()
                 if not count or not below(self._read_at(fd, file, 0)):
                     position = 0

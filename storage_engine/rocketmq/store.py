@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
@@ -19,6 +20,7 @@ from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.dispatch import dispatched_offset
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.stored_files import open_stored
 
 BROKER = "rocketmq"
 LOG = "commitlog"
@@ -107,8 +109,9 @@ class RocketMQStore:
     def _used_bytes(self, log: LogSnapshot) -> int:
         """What the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
         dependents = (self.layout.consumequeue, self.layout.batchconsumequeue, self.layout.index)
-        files = (path for directory in dependents for path in directory.rglob("*") if path.is_file())
-        return sum(s.facts.size_bytes for s in log.segments) + sum(path.stat().st_size for path in files)
+        files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
+        sizes = (stat.st_size for stat in files if S_ISREG(stat.st_mode))
+        return sum(s.facts.size_bytes for s in log.segments) + sum(sizes)
 
 
 def find_active(files: tuple[MappedFile, ...]) -> tuple[int, int]:
@@ -136,7 +139,7 @@ def read_whole(path: Path, size_bytes: int) -> bytearray:
     """
     data = bytearray(size_bytes)
     try:
-        with path.open("rb", buffering=0) as file, memoryview(data) as view:
+        with open_stored(path) as file, memoryview(data) as view:
             position = 0
             while position < size_bytes and (count := file.readinto(view[position:])):
                 position += count

@@ -17,15 +17,17 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
+from storage_engine import durable
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.wording import count_text
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
 T = TypeVar("T")
@@ -58,12 +60,12 @@ class Holder:
 def hold(layout: StoreLayout) -> Iterator[Hold]:
     """Keep every broker and every other manager away from the store until the block ends.
 
-    A missing lock file is created, as a broker creates it.
+    A missing lock file is created for the broker's user, who has to open it afterwards.
 
     :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
         that we may not look into, or the lock file can't be opened.
     """
-    path = layout.lock.resolve()
+    path = layout.lock
     with _held_guard:
         if path in _held:
             raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
@@ -71,7 +73,7 @@ def hold(layout: StoreLayout) -> Iterator[Hold]:
     try:
         fd = _open(path)
         try:
-            _take(fd, path)
+            _take(fd, layout)
             notices = _check_nobody_else(layout)
             yield Hold(layout.root, notices)
         finally:
@@ -82,12 +84,15 @@ def hold(layout: StoreLayout) -> Iterator[Hold]:
 
 
 def lock_holder(layout: StoreLayout) -> Holder | None:
-    """The process that has the broker's lock, for showing; None when it is free or ours.
+    """The process that has the broker's lock, for showing; None when it is free or ours, or nobody can tell.
 
     Never opens the file while this process holds the store.
     """
-    pid = _of_another(layout, _locking_pid)
-    return None if pid is None else Holder(pid, _process_name(pid), str(layout.lock.resolve()))
+    try:
+        pid = _of_another(layout, _locking_pid)
+    except OSError:
+        return None
+    return None if pid is None else Holder(pid, _process_name(pid), str(layout.lock))
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
@@ -105,11 +110,14 @@ def is_locked(layout: StoreLayout) -> bool | None:
 
 def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
     """Look at the lock file's descriptor; None where there is no file, or this process holds the store."""
-    path = layout.lock.resolve()
+    path = layout.lock
     with _held_guard:
-        if path in _held or not path.exists():
+        if path in _held:
             return None
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
         try:
             return look(fd)
         finally:
@@ -118,14 +126,20 @@ def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return durable.open_lock(path, ours=False)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StoreBusyError(
+                f"{path}: expected the broker's lock, found a symbolic link. Nothing was changed. Remove it: "
+                "a broker makes the file when it starts."
+            ) from error
         raise StoreBusyError(
             f"{path}: can't be opened for locking: {error.strerror}. Run as the broker's user, on its host."
         ) from error
 
 
-def _take(fd: int, path: Path) -> None:
+def _take(fd: int, layout: StoreLayout) -> None:
+    path = layout.lock
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
     except OSError as error:
@@ -136,8 +150,9 @@ def _take(fd: int, path: Path) -> None:
         raise StoreBusyError(
             f"{path}: expected byte 0 to be unlocked, found it locked by {who}: a broker runs on this store, "
             "or another run works on it. Stop it or wait for it; nothing was changed."
+            + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
-    here, there = os.fstat(fd), path.stat()
+    here, there = os.fstat(fd), path.lstat()
     if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
         raise StoreBusyError(f"{path}: was replaced while it was being locked; try again.")
 
@@ -172,14 +187,17 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
     processes become a notice: they could only be reading, and a reader keeps what it has open. Paths are
     compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
+
+    No file of another process is touched, only its name is read: one on a dead network file system would
+    keep us here, with the broker's lock.
     """
     unknown = []
-    directories = tuple(sorted({str(path.resolve()) for path in (layout.root, *layout.log_paths)}))
+    directories = tuple(sorted({str(path) for path in layout.directories}))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
         if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
             continue
-        found = _first_file_below(directories, process)
+        found = _first_file_below(directories, pid)
         if isinstance(found, str):
             holder = Holder(pid, name, found)
             raise StoreBusyError(
@@ -202,12 +220,12 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     )
 
 
-def _first_file_below(directories: tuple[str, ...], process: psutil.Process) -> str | bool | None:
+def _first_file_below(directories: tuple[str, ...], pid: int) -> str | bool | None:
     """A file below the directories that the process has open or mapped; False: none; None: unknown."""
     try:
-        for path in (*_mapped_paths(process.pid), *(opened.path for opened in process.open_files())):
-            if any(str(path).startswith(directory + os.sep) for directory in directories):
-                return str(path)
+        for path in (*_mapped_paths(pid), *_open_paths(pid)):
+            if any(path.startswith(directory + os.sep) for directory in directories):
+                return path
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return False
     except (psutil.AccessDenied, PermissionError):
@@ -215,12 +233,45 @@ def _first_file_below(directories: tuple[str, ...], process: psutil.Process) -> 
     return False
 
 
+_DELETED = " (deleted)"
+
+
 def _mapped_paths(pid: int) -> Iterable[str]:
     """Files that a process maps, removed ones left out. Linux only; elsewhere open files must do."""
-    maps = Path(f"/proc/{pid}/maps")
     if not sys.platform.startswith("linux"):
         return ()
-    lines = maps.read_bytes().decode(errors="surrogateescape").splitlines()
+    return sorted(path for path in _mappings(pid) if not path.endswith(_DELETED))
+
+
+def _mappings(pid: int) -> set[str]:
+    lines = Path(f"/proc/{pid}/maps").read_bytes().decode(errors="surrogateescape").splitlines()
     fields = (line.split(None, 5) for line in lines)
-    paths = {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
-    return sorted(path for path in paths if not path.endswith(" (deleted)"))
+    return {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
+
+
+def _open_paths(pid: int) -> Iterator[str]:
+    """What a process has open, by name. Asking for more than the name may wait for a file system for ever."""
+    if not sys.platform.startswith("linux"):
+        yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
+        return
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            path = str(fd.readlink())
+            if path.startswith("/") and not path.endswith(_DELETED):
+                yield path
+
+
+def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
+    """What a person should know of a broker that maps segments which are deleted; empty otherwise.
+
+    It was loading them, where nobody could see it, while they were deleted.
+    """
+    directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
+    with suppress(OSError):
+        count = sum(path.startswith(directories) and path.endswith(_DELETED) for path in _mappings(pid))
+        if count:
+            return (
+                f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "
+                "locked the store: it serves them from memory, and its min offset is too low. Restart it."
+            )
+    return ""

@@ -22,6 +22,7 @@ from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import has_directory, queue_id_of
 from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order, names_of, one_array
+from storage_engine.rocketmq.stored_files import refuse_link
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 
@@ -194,6 +195,7 @@ def _has_queues(layout: StoreLayout, topic: str) -> bool:
 
 def _queue_ids(layout: StoreLayout, topic: str) -> Iterator[int]:
     for directory in queue_directories(layout, topic) if has_directory(topic) else ():
+        refuse_link(directory)
         try:
             names = [path.name for path in directory.iterdir()]
         except (FileNotFoundError, NotADirectoryError):

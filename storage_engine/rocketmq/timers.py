@@ -22,8 +22,8 @@ from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files, mapped
 from storage_engine.rocketmq.owed_queue import Longs, entries_from
 from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.stored_files import read_stored
 from storage_engine.rocketmq.stored_messages import stored_messages
-from storage_engine.untrusted import read_file
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 CHECKPOINT_BYTES = 4096
@@ -74,7 +74,7 @@ def read_timer_checkpoint(path: Path) -> TimerCheckpoint | None:
     :raises CorruptFileError: another size, or a negative value.
     """
     try:
-        data = read_file(path)
+        data = read_stored(path)
     except FileNotFoundError:
         return None
     if len(data) != CHECKPOINT_BYTES:

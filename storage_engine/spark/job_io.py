@@ -21,6 +21,7 @@ from storage_engine import durable, exceptions
 from storage_engine.credentials import put_back, set_apart
 from storage_engine.exceptions import BadInputError, SparkJobError, StorageEngineError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.wording import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,14 +128,14 @@ def run_job(
         durable.unlink(result_path)
         durable.make_dirs(Path(result_path).parent)
     except (BadInputError, OSError) as error:
-        sys.stderr.write(f"{app_name}: {error}\n")
+        sys.stderr.write(f"{app_name}: {printable(str(error))}\n")
         return 2
     try:
         with spark_session(app_name) as spark:
             result = _run(job, spark, request)
     except StorageEngineError as error:
         write_failure(result_path, request_path, error)
-        sys.stderr.write(f"{app_name}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"{app_name}: {type(error).__name__}: {printable(str(error))}\n")
         return 1
     write_result(result_path, request_path, result)
     return 0

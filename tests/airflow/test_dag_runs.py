@@ -96,13 +96,13 @@ def test_retention_archives_proves_and_deletes_what_has_expired(
         # No Spark can be started.
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
     store = store_connection(STORE, extra={"spark_conn_id": spark}, deleteWhen=ALL_HOURS)
-    old = age(store.root, 3)
+    old = age(store.root, 5)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
     assert tasks.pop("archive_sealed") == "skipped"
     assert set(tasks.values()) == {"success"}
     assert not any(path.exists() for path in old)
-    assert len(list((store.root / "commitlog").iterdir())) == 5
+    assert len(list((store.root / "commitlog").iterdir())) == 3
     assert archived(store.directory) == [int(path.name) for path in old]
     written = report(store.reports)
     assert written["ok"] is True
@@ -118,6 +118,14 @@ def test_retention_archives_proves_and_deletes_what_has_expired(
     again = StorageEngineConsumerLagOperator(task_id="again", storage_engine_conn_id=STORE)
     context: Any = {"dag_run": SimpleNamespace(dag_id=dag_id, run_id=run_id)}
     assert again.execute(context) == written["lag"]
+
+    # What consumers lose is in the XCom of each task that a person reads.
+    from storage_engine.operators.retention import StorageEngineReleaseOperator
+
+    released = StorageEngineReleaseOperator(task_id="again", storage_engine_conn_id=STORE).execute(context)
+    assert released["unread_messages"] == 37
+    assert released["unread"] == written["unread_lines"]
+    assert "are only in the lake now; to get them: storage-engine export" in released["unread"][0]
 
 
 def test_with_nothing_expired_the_rest_is_skipped_and_the_report_says_why(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from storage_engine.cli.options import managed_store
@@ -19,6 +23,30 @@ def test_what_is_no_digest_cannot_be_waived(cli, lake, files, digest: str) -> No
     assert refused.exit_code == 2
     assert "64 hexadecimal digits" in refused.err
     assert files(lake) == before
+
+
+def who_decides(uid: int, **environment: str) -> str:
+    code = (
+        "import os, sys; from storage_engine.cli.options import person; os.setuid(int(sys.argv[1]));"
+        "print(person())"
+    )
+    told = {**os.environ, "LOGNAME": "the-cto", "USER": "the-cto", "USERNAME": "the-cto", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(uid)], env=told, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_who_decides_is_the_user_whose_process_it_is() -> None:
+    assert "the-cto" not in who_decides(os.getuid())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_who_decides_as_root_is_named_with_who_became_root() -> None:
+    assert who_decides(0, SUDO_USER="ann") == "root for ann"
+    assert who_decides(0, SUDO_USER="root") == "root"
+    assert who_decides(65534, SUDO_USER="ann") == "nobody"
+    assert who_decides(64999) == "uid 64999"
 
 
 def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) -> None:

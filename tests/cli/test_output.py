@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
@@ -28,3 +31,29 @@ def test_a_terminal_gets_short_names_and_lines_of_its_width(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 84
     assert "n" * 12 + "…" + "n" * 12 in "".join(lines)
+
+
+HOSTILE = "a\x1b]0;pwned\x07\x9b31m\u202eb\udc80\n"
+
+
+def test_nothing_that_others_named_reaches_the_terminal_as_a_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written_out = r"a\x1b]0;pwned\x07\x9b31m\u202eb\udc80"
+    output.print_table("Title", ("name",), [(HOSTILE,)])
+    output.say(HOSTILE)
+    output.print_error(ValueError(HOSTILE), as_json=False)
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert not set("\x1b\x07\x9b\u202e") & set(text)
+        assert written_out in text
+    output.print_json({"name": HOSTILE})
+    document = capsys.readouterr().out
+    assert document.isascii()
+    assert json.loads(document) == {"name": HOSTILE}
+
+
+def test_every_command_prints_by_what_writes_controls_out() -> None:
+    directory = Path(output.__file__).parent
+    printing = {path.name for path in directory.glob("*.py") if "click.echo" in path.read_text()}
+    assert printing == {"output.py"}

@@ -188,3 +188,14 @@ def test_index_lookup_of_an_unknown_key_is_an_answer_with_exit_code_1(cli, store
     missing = cli("index-lookup", store, "orders", "no such key")
     assert (missing.exit_code, missing.out) == (1, "")
     assert "'no such key'" in missing.err
+
+
+def test_a_topic_that_is_called_like_a_terminals_command_is_shown_as_text(cli, store_copy) -> None:
+    store = store_copy("edge-frames")
+    topic = next((store / "consumequeue").iterdir())
+    topic.rename(topic.with_name("\x1b]0;pwned\x07"))
+    for words in (("inspect", store, "--queues"), ("inspect", store, "--queues", "--json")):
+        shown = cli(*words)
+        assert shown.exit_code == 0
+        assert "\x1b" not in shown.out
+        assert "]0;pwned" in shown.out

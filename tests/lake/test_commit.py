@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from storage_engine.lake.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit import commit_segments
+from storage_engine.lake.commit_lock import LOCK_NAME, committing
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import ProvenSegment
@@ -370,3 +372,13 @@ jobs = segment_jobs(
 )
 assert len(archive_all(lake, jobs)) == 3
 """
+
+
+def test_only_who_may_write_a_lake_may_lock_it(lake: Lake) -> None:
+    """Whoever can open the file can keep every commit waiting; older releases let anybody read it."""
+    lock = Path(lake.messages().location().removeprefix("file://")) / LOCK_NAME
+    with committing(lake):
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    lock.chmod(0o644)
+    with committing(lake):
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600

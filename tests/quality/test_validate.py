@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -184,6 +185,24 @@ def test_every_page_reads_offline(case: Case) -> None:
         assert "url(" not in text, page
         assert "http://" not in text, page
         assert "https://" not in text, page
+
+
+def test_a_topic_that_is_called_like_markup_is_text_on_every_page(case: Case) -> None:
+    """Producers choose such names, and whoever writes to a store."""
+    topic = "<img src=x onerror=alert(1)>"
+    queue = case.root / "consumequeue" / topic / "0"
+    shutil.copytree(case.root / "consumequeue" / "orders" / "0", queue)
+    for path in queue.iterdir():
+        flip(path, 7)
+    result = case.validate(full=True)
+    assert result.overall is Status.FAILURE
+    assert any(topic in example for check in result.failures for example in check.examples)
+    pages = [page.read_text() for page in case.output.rglob("*.html")]
+    assert sum(escape(topic) in page for page in pages) >= 2
+    for page in pages:
+        assert "<img" not in page
+        assert "Content-Security-Policy" in page
+        assert "default-src 'none'" in page
 
 
 def test_links_between_pages_lead_somewhere(case: Case) -> None:

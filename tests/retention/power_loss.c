@@ -120,3 +120,16 @@ int unlink(const char *path) {
     pthread_mutex_unlock(&lock);
     return result;
 }
+
+int unlinkat(int directory, const char *name, int flags) {
+    int (*real)(int, const char *, int) = (int (*)(int, const char *, int))dlsym(RTLD_NEXT, "unlinkat");
+    char link[64], path[PATH_MAX * 2] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+    if (!events || readlink(link, path, PATH_MAX - 1) < 0 || !inside(path)) return real(directory, name, flags);
+    snprintf(path + strlen(path), PATH_MAX, "/%s", name);
+    pthread_mutex_lock(&lock);
+    int result = real(directory, name, flags);
+    if (!result) happened('U', 0, path);
+    pthread_mutex_unlock(&lock);
+    return result;
+}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.exceptions import CorruptFileError
+from storage_engine.exceptions import CorruptFileError, StoreLayoutError
 from storage_engine.model.plan import DependentFile, DependentKind
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
@@ -75,10 +76,10 @@ def test_what_is_left_after_deletion_is_what_the_broker_would_leave(
     layout, config = opened(root)
     found = expired_dependents(layout, config, 5 * MIB)
     before = bytes_of(root)
-    assert paths(delete_dependents(found)) == paths(found)
+    assert paths(delete_dependents(layout, found)) == paths(found)
     assert set(bytes_of(root)) == set(before) - {str(path) for path in paths(found)}
     assert expired_dependents(layout, config, 5 * MIB) == ()
-    assert delete_dependents(found) == ()  # again, after it was interrupted
+    assert delete_dependents(layout, found) == ()  # again, after it was interrupted
     for queue in iter_queues(layout.consumequeue):
         assert consume_queue.list_files(queue.path)
 
@@ -86,21 +87,22 @@ def test_what_is_left_after_deletion_is_what_the_broker_would_leave(
 def test_files_go_oldest_first_and_their_directory_is_fsynced_after_them(
     store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = expired_dependents(*opened(store_copy("clean-stop")), 5 * MIB)
+    layout, config = opened(store_copy("clean-stop"))
+    found = expired_dependents(layout, config, 5 * MIB)
     calls: list[tuple[str, Path]] = []
-    unlink, fsync = Path.unlink, os.fsync
+    unlink, fsync = os.unlink, os.fsync
 
-    def traced_unlink(path: Path, missing_ok: bool = False) -> None:
-        calls.append(("unlink", path))
-        unlink(path, missing_ok=missing_ok)
+    def traced_unlink(path: str, *, dir_fd: int) -> None:
+        calls.append(("unlink", Path(f"/proc/self/fd/{dir_fd}").readlink() / path))
+        unlink(path, dir_fd=dir_fd)
 
     def traced_fsync(fd: int) -> None:
         calls.append(("fsync", Path(f"/proc/self/fd/{fd}").readlink()))
         fsync(fd)
 
-    monkeypatch.setattr(Path, "unlink", traced_unlink)
+    monkeypatch.setattr(os, "unlink", traced_unlink)
     monkeypatch.setattr(os, "fsync", traced_fsync)
-    delete_dependents(tuple(reversed(found)))
+    delete_dependents(layout, tuple(reversed(found)))
     directories = {path.parent for path in paths(found)}
     for directory in directories:
         own = [call for call in calls if directory in (call[1], call[1].parent)]
@@ -218,3 +220,44 @@ def test_extensions_stay_where_the_broker_is_told_not_to_use_them(tmp_path: Path
         conf.write_text(text)
         config = load_broker_config(conf, root=root)
         assert extensions(expired_dependents(resolve_layout(config), config, 500)) == expected
+
+
+@pytest.mark.parametrize("level", ["topic", "queue"])
+def test_queues_behind_a_symbolic_link_are_not_deleted(
+    store_copy: Callable[[str], Path], tmp_path: Path, level: str
+) -> None:
+    layout, config = opened(store_copy("clean-stop"))
+    theirs = tmp_path / "theirs"
+    found = expired_dependents(layout, config, 5 * MIB)
+    queue = next(file for file in paths(found) if file.is_relative_to(layout.consumequeue)).parent
+    moved = queue if level == "queue" else queue.parent
+    moved.rename(theirs)
+    moved.symlink_to(theirs)
+    before = bytes_of(theirs)
+    with pytest.raises(StoreLayoutError, match=f"symbolic link to {theirs}"):
+        expired_dependents(layout, config, 5 * MIB)
+    # put there after it was planned, as between two looks
+    with pytest.raises(StoreLayoutError, match="symbolic link"):
+        delete_dependents(layout, found)
+    assert bytes_of(theirs) == before
+
+
+def test_an_index_file_that_is_a_symbolic_link_is_refused(
+    store_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    layout, config = opened(store_copy("clean-stop"))
+    index = sorted(layout.index.iterdir())[0]
+    index.rename(tmp_path / "theirs")
+    index.symlink_to(tmp_path / "theirs")
+    with pytest.raises(StoreLayoutError, match="symbolic link"):
+        expired_dependents(layout, config, 5 * MIB)
+
+
+def test_files_outside_the_store_are_not_deleted(store_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    layout, config = opened(store_copy("clean-stop"))
+    (file, *_) = expired_dependents(layout, config, 5 * MIB)
+    theirs = tmp_path / Path(file.facts.path).name
+    theirs.touch()
+    with pytest.raises(StoreLayoutError, match="expected a directory below"):
+        delete_dependents(layout, [replace(file, facts=replace(file.facts, path=str(theirs)))])
+    assert theirs.exists()

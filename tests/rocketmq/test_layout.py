@@ -252,3 +252,65 @@ def test_consume_queues_and_configuration_in_rocksdb_are_refused_by_their_files(
 
 def test_a_kind_of_store_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     refuses(make_store(tmp_path / "s", 0), UnsupportedLayoutError, "storeType=combine", storeType="combine")
+
+
+def test_links_to_a_store_and_to_its_directories_are_resolved_once(tmp_path: Path) -> None:
+    real = make_store(tmp_path / "disk", 0, 100)
+    queues = tmp_path / "other-disk" / "queues"
+    queues.mkdir(parents=True)
+    (real / "consumequeue").symlink_to(queues)
+    (tmp_path / "store").symlink_to(real)
+    layout = layout_of(tmp_path / "store")
+    assert layout.root == real
+    assert layout.consumequeue == queues
+    assert list_segment_files(layout) == tuple(real / "commitlog" / file_name(base) for base in (0, 100))
+
+
+@pytest.mark.parametrize("size", [100, 0])
+def test_a_segment_that_is_a_symbolic_link_is_refused(tmp_path: Path, size: int) -> None:
+    root = make_store(tmp_path / "store", 0, 100)
+    target = tmp_path / "elsewhere"
+    target.write_bytes(bytes(size))
+    (root / "commitlog" / file_name(200)).symlink_to(target)
+    refuses(root, StoreLayoutError, file_name(200), f"symbolic link to {target}", "Nothing was changed")
+
+
+def test_a_log_of_another_store_is_refused_by_name(tmp_path: Path) -> None:
+    mine, theirs = make_store(tmp_path / "mine", 0), make_store(tmp_path / "theirs", 0)
+    (mine / "lock").touch()
+    (theirs / "lock").touch()
+    log = theirs / "commitlog"
+    expected = f"{theirs} has a lock of its own"
+    refuses(mine, StoreLayoutError, expected, storePathCommitLog=str(log))
+    refuses(mine, StoreLayoutError, expected, storePathCommitLog=f"{mine}/commitlog,{log}")
+    (mine / "commitlog" / file_name(0)).unlink()
+    (mine / "commitlog").rmdir()
+    (mine / "commitlog").symlink_to(log)
+    refuses(mine, StoreLayoutError, expected)
+
+
+def test_queues_of_another_store_are_refused_by_name(tmp_path: Path) -> None:
+    mine, theirs = make_store(tmp_path / "mine", 0), make_store(tmp_path / "theirs", 0)
+    (theirs / "consumequeue").mkdir()
+    (theirs / "lock").touch()
+    (mine / "consumequeue").symlink_to(theirs / "consumequeue")
+    refuses(mine, StoreLayoutError, f"{theirs} has a lock of its own")
+
+
+def test_a_log_beside_its_store_is_the_stores_own(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    log = make_store(tmp_path, 0, directory="log") / "log"
+    (root / "lock").touch()
+    assert layout_of(root, storePathCommitLog=str(log)).log_paths == (log,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_a_link_in_a_store_leads_only_where_its_owner_may_delete(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store", 0)
+    queues = tmp_path / "queues"
+    queues.mkdir()
+    (root / "consumequeue").symlink_to(queues)
+    os.lchown(root / "consumequeue", 3000, 3000)
+    refuses(root, StoreLayoutError, "a link of uid 3000", "chown -h root")
+    os.chown(queues, 3000, 3000)
+    assert layout_of(root).consumequeue == queues

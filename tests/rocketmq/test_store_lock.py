@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -152,6 +154,80 @@ def test_a_broker_that_we_may_not_look_into_is_refused(layout: StoreLayout, not_
         not_ours.add(broker.pid)
         with (
             pytest.raises(StoreBusyError, match=f"process {broker.pid} .*broker of another user"),
+            hold(layout),
+        ):
+            pass
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+@as_root
+def test_a_lock_that_root_makes_can_be_opened_by_the_brokers_user(layout: StoreLayout) -> None:
+    layout.lock.unlink()
+    os.chown(layout.root, 3000, 3000)
+    with hold(layout):
+        made = layout.lock.stat()
+    assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (3000, 3000, 0o600)
+
+
+def test_whoever_may_write_a_store_may_open_its_new_lock(layout: StoreLayout) -> None:
+    layout.lock.unlink()
+    layout.root.chmod(0o770)
+    with hold(layout):
+        assert stat.S_IMODE(layout.lock.stat().st_mode) == 0o660
+
+
+def test_the_lock_that_a_broker_made_keeps_its_mode(layout: StoreLayout) -> None:
+    layout.lock.chmod(0o644)
+    with hold(layout):
+        assert stat.S_IMODE(layout.lock.stat().st_mode) == 0o644
+
+
+def test_a_lock_that_is_a_symbolic_link_makes_no_file_elsewhere(layout: StoreLayout, tmp_path: Path) -> None:
+    layout.lock.unlink()
+    layout.lock.symlink_to(tmp_path / "made")
+    with pytest.raises(StoreBusyError, match="found a symbolic link"), hold(layout):
+        pass
+    assert not (tmp_path / "made").exists()
+
+
+def test_no_file_of_another_process_is_looked_at_while_the_lock_is_ours(
+    layout: StoreLayout, tmp_path: Path
+) -> None:
+    """One on a dead network file system would keep us there, with the broker's lock."""
+    strange = tmp_path / "on-a-dead-disk"
+    strange.touch()
+    script = (
+        "import sys; from pathlib import Path;"
+        "from storage_engine.rocketmq.broker_config import load_broker_config;"
+        "from storage_engine.rocketmq.layout import resolve_layout;"
+        "from storage_engine.rocketmq.store_lock import hold;"
+        "layout = resolve_layout(load_broker_config(None, root=Path(sys.argv[1])));"
+        "names = [];"
+        "sys.addaudithook(lambda name, args: names.append((name, str(args[0]) if args else '')));"
+        "import os; stat = os.stat;"
+        "os.stat = lambda path, **more: (names.append(('stat', str(path))), stat(path, **more))[1];"
+        "held = hold(layout); held.__enter__();"
+        "print(*(f'{name} {path}' for name, path in names), sep=chr(10))"
+    )
+    with other_process(OPEN, strange) as reader:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(layout.root)], check=True, capture_output=True, text=True
+        )
+        assert f"/proc/{reader.pid}/fd" in done.stdout
+    assert str(strange) not in done.stdout
+    assert "isfile" not in done.stdout
+
+
+def test_a_broker_that_serves_deleted_segments_is_told_of(layout: StoreLayout) -> None:
+    """It had mapped them, and not locked the store yet, when they went."""
+    code = f"{MAP}; {LOCK.removeprefix('import fcntl,sys; ').replace('sys.argv[1]', 'sys.argv[2]')}"
+    segment = layout.commitlog_paths[0] / "00000000000000000000"
+    with other_process(f"import fcntl; {code}", segment, str(layout.lock)) as broker:
+        segment.unlink()
+        with (
+            pytest.raises(StoreBusyError, match=rf"Process {broker.pid} still maps 1 segment file that"),
             hold(layout),
         ):
             pass

@@ -67,7 +67,7 @@ def remover(
     hours = context.store.policy.undo_window_hours if begin else None
     known = quarantine_of(context.journal, run)
     if known is None and hours is None:
-        return durable.unlink
+        return durable.unlink_in
     until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
     data_paths = context.broker.data_paths
     paths = (Path(facts.path) for facts in files)
@@ -84,7 +84,7 @@ def remover(
                 lease=lease,
             )
         make_place(place, _manifest(context, run, now_ms, until_ms))
-    return lambda path: move_in(chosen[path.parent], path)
+    return lambda path, _directory: move_in(chosen[path.parent], path)
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

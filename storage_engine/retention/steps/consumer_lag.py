@@ -9,17 +9,23 @@ from typing import Any
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
+from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import WHOLE, Context, approved_plan, open_context
+from storage_engine.retention.unread import find_unread, has_loss, unread_lines
 from storage_engine.wording import duration_text
 
 _NONE = "none recorded"
+
+UNREAD = "unread"
+"""Subject and key of what consumers lose by a run's deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,45 @@ def recorded_lag(context: Context, run: Run) -> tuple[LagSummary, tuple[QueueLag
     found = results[-1].payload["result"]
     at_risk = tuple(from_jsonable(QueueLag, row) for row in found["at_risk"])
     return from_jsonable(LagSummary, found["summary"]), at_risk
+
+
+def planned_unread(context: Context, run: Run) -> Unread:
+    """Return what consumers would lose, by the run's plan."""
+    events = context.journal.events(run, Step.PLAN, Phase.RESULT)
+    found = events[-1].payload.get(UNREAD) if events else None
+    return Unread() if found is None else from_jsonable(Unread, found)
+
+
+def released_unread(context: Context, run: Run) -> Unread | None:
+    """Return what consumers lose by the deletion, as it was found right before; None: it never was."""
+    # An intent: older releases take the last result of this step for the lag.
+    events = context.journal.events(run, Step.LAG, Phase.INTENT)
+    return from_jsonable(Unread, events[-1].payload) if events else None
+
+
+def record_unread(
+    context: Context, run: Run, snapshot: StoreSnapshot, new_min_offset: int, lease: Lease
+) -> Unread:
+    """Find and record what consumers lose right before segments are deleted.
+
+    Once a segment is gone, what was found before it went stands: nobody could find it again.
+
+    :raises GateRefusedError: the policy blocks, and consumers lose something all the same.
+    """
+    known = released_unread(context, run)
+    if known is not None and context.journal.events(run, Step.RELEASE, Phase.INTENT):
+        return known
+    policy = context.store.policy.lag_policy
+    unread = find_unread(context.broker, snapshot, new_min_offset, policy)
+    if policy is LagPolicy.BLOCK and has_loss(unread):
+        lines = "; ".join(unread_lines(context.store, unread, done=False))
+        raise GateRefusedError(
+            f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
+            f"lag_policy is block, found otherwise: {lines}. Nothing was deleted. Positions have changed "
+            "since they were taken: run this run's lag job again."
+        )
+    context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_jsonable(unread))], lease=lease)
+    return unread
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:

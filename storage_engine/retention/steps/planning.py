@@ -14,8 +14,10 @@ from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
-from storage_engine.retention.steps.context import approved_plan, open_context
+from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
+from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.unread import loss_count, unread_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class PlanResult:
 
     :param causes: the causes that hold, such as ``time-up``.
     :param delete_offsets: base offsets of the segments to delete, oldest first.
+    :param unread_messages: how many messages some consumer loses, as far as that is known.
+    :param unread: what consumers lose, and how to get it back, in words.
     """
 
     run_key: str
@@ -36,6 +40,8 @@ class PlanResult:
     kept: int
     new_min_offset: int
     notices: tuple[str, ...]
+    unread_messages: int = 0
+    unread: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -72,12 +78,13 @@ def make_plan(
                 "crashed": decided.snapshot.crashed,
                 "checkpoint": dict(decided.checkpoint),
                 "owed": to_jsonable(decided.owed),
+                UNREAD: to_jsonable(decided.unread),
             }
             check_quarantine(store, context.broker.data_paths, decided)
             plan = replace(decided.plan, notices=held + emptied + decided.plan.notices)
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
-    return _result(run, context.record.lineage)
+    return _result(context, run)
 
 
 def recorded_plan(store: ManagedStore, run_key: str) -> Plan:
@@ -88,12 +95,13 @@ def recorded_plan(store: ManagedStore, run_key: str) -> Plan:
     return approved_plan(open_context(store).run(run_key))
 
 
-def _result(run: Run, lineage: int) -> PlanResult:
+def _result(context: Context, run: Run) -> PlanResult:
     plan = approved_plan(run)
+    unread = planned_unread(context, run)
     return PlanResult(
         run_key=run.run_key,
         store_id=run.store_id,
-        lineage=lineage,
+        lineage=context.record.lineage,
         digest=plan.digest,
         causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
         delete_offsets=tuple(segment.base_offset for segment in plan.to_delete),
@@ -101,4 +109,6 @@ def _result(run: Run, lineage: int) -> PlanResult:
         kept=sum(not decision.deletes for decision in plan.decisions),
         new_min_offset=plan.new_min_offset,
         notices=plan.notices,
+        unread_messages=loss_count(unread.rows),
+        unread=unread_lines(context.store, unread, done=False),
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.model.broker import Remove
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
@@ -36,7 +37,12 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
-from storage_engine.retention.steps.consumer_lag import lag_notices, without_held_back
+from storage_engine.retention.steps.consumer_lag import (
+    lag_notices,
+    record_unread,
+    released_unread,
+    without_held_back,
+)
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.stamping import witness_release
@@ -62,6 +68,7 @@ class ReleaseResult:
     :param freed_bytes: 0 while what went lies in the run's quarantine.
     :param new_min_offset: where the log begins now.
     :param notices: what could not be checked while the store was taken.
+    :param unread: what consumers lose by it, as it was right before.
     """
 
     run_key: str
@@ -72,6 +79,7 @@ class ReleaseResult:
     freed_bytes: int
     new_min_offset: int
     notices: tuple[str, ...]
+    unread: Unread = field(default_factory=Unread)
 
 
 def release(
@@ -144,6 +152,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             if context.store.live is not None:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
+            end_offset = verdicts[-1].segment.end_offset
+            record_unread(context, run, held.snapshot, end_offset, held.lease)
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
         facts = [*(segment.facts for segment in going), *(file.facts for file in dependents)]
         remove = remover(context, run, facts, held.lease, now_ms, begin=bool(verdicts))
@@ -167,6 +177,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                 (*kept_held, *held.notices, *proofs.notices, *unwitnessed, *lag_notices(context, run))
             )
         ),
+        unread=released_unread(context, run) or Unread(),
     )
 
 

@@ -223,7 +223,7 @@ def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
 def is_ours(touched: Touched) -> bool:
     """Whether the file still has the mtime that we gave it, or would just have given."""
     try:
-        stat = Path(touched.path).stat()
+        stat = Path(touched.path).lstat()
     except FileNotFoundError:
         return False
     if stat.st_ino != touched.inode:
@@ -261,7 +261,7 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
 
 
 def _set_mtime(meant: Touched) -> Touched:
-    fd = os.open(meant.path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         before = os.fstat(fd)
         if before.st_ino != meant.inode:

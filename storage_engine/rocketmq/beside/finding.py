@@ -61,6 +61,23 @@ def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Fou
     return found
 
 
+def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ...]:
+    """Say that the broker serves from segments that aren't there; nothing where it doesn't.
+
+    A broker that was loading its store while segments were deleted goes on serving them from memory. While
+    it deletes, its min offset is behind for a moment, so that only what a look before saw, too, counts.
+    """
+    first = found.files[0].base_offset if found.files else 0
+    if state is None or not state.segments or state.segments[0][0] != first or found.min_offset >= first:
+        return ()
+    said = (
+        f"broker {found.address} says that its log begins at {found.min_offset}, but its first file at "
+        f"{first}: it was loading the store while what is before that was deleted, and serves it from "
+        "memory. Restart the broker, which puts that right"
+    )
+    return (said,)
+
+
 def saved_settings(broker_conf: str | None) -> SavedSettings:
     """What broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
     if broker_conf is None:
@@ -80,7 +97,7 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
         if not is_offset(path.name):
             continue
         try:
-            stat = path.stat()
+            stat = path.lstat()
         except FileNotFoundError:
             continue
         if stat.st_size:

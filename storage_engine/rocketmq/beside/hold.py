@@ -21,7 +21,7 @@ from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.beside import fence, marker
 from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, name_of
-from storage_engine.rocketmq.beside.finding import find
+from storage_engine.rocketmq.beside.finding import below_the_first_file, find
 from storage_engine.rocketmq.beside.forcing import deletes_by_force, reserved_hours
 from storage_engine.rocketmq.beside.hold_look import all_disturbances, notices, root_of, weaknesses
 from storage_engine.rocketmq.beside.hold_state import (
@@ -170,7 +170,7 @@ def _guard_as_found(store: BesideStore, memory: HoldMemory, now_ms: int) -> Hold
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
-        said = notices(store, found)
+        said = [*notices(store, found), *below_the_first_file(found, before)]
         state = before or _first_state(root, found)
         ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours

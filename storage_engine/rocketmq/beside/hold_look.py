@@ -12,7 +12,7 @@ from storage_engine.model.hold import Disturbance, HoldStatus
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.beside import fence, marker
 from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances, name_of
-from storage_engine.rocketmq.beside.finding import find
+from storage_engine.rocketmq.beside.finding import below_the_first_file, find
 from storage_engine.rocketmq.beside.forcing import (
     announce_rewrite,
     check_force_is_far,
@@ -127,7 +127,7 @@ def _status(store: BesideStore, state: HoldState, found: Found) -> HoldStatus:
                 f"the hold ended {time_text(ends_at_ms)}; by {RESERVED}={reserved} the broker itself begins "
                 f"to delete {time_text(deletes_from_ms)}"
             )
-        said += weaknesses(store, state, found)
+        said += [*weaknesses(store, state, found), *below_the_first_file(found, state)]
     except GateRefusedError as error:
         stands = False
         said.append(str(error))

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.own_directory import DIRECTORY, own_directory
 from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
@@ -29,6 +30,8 @@ _BYTES: Final = 512
 """A sector: written as one, whatever is cut short."""
 _MAX_BYTES: Final = 64 << 10
 _WAIT_SECONDS: Final = 10.0
+_LOCK: Final = "hold.lock"
+_LOCKS: Final = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +49,79 @@ class Marker:
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     """Keep other processes of this machine from working on the store's hold. Ends with the process, too.
 
+    The lock is a file that only the store's owner and root can open. Releases before it lock the directory,
+    which anybody can who may read it: that counts only where the store's owner or root has done it.
+
     :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
-    :raises GateRefusedError: the directory can't be locked.
+    :raises GateRefusedError: the lock can't be had.
     """
-    try:
-        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _no_lock(root, error) from error
-    try:
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise _no_lock(root, error) from error
-            if time.monotonic() >= deadline:
-                raise StoreBusyError(
-                    f"{root}: expected nobody else to work on the store's hold, found that another process "
-                    "of this machine does. Nothing was changed. Wait until it is done."
-                )
-            time.sleep(0.05)
+    deadline = time.monotonic() + wait_seconds
+    with ExitStack() as opened:
+        try:
+            root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, root_fd)
+            fd = _open_lock(root)
+            if fd is not None:
+                opened.callback(os.close, fd)
+                while not _lock(fd):
+                    _wait(root, deadline)
+            while not _lock(root_fd) and _locked_by_a_manager(root_fd):
+                _wait(root, deadline)
+        except OSError as error:
+            raise _no_lock(root, error) from error
         yield
-    finally:
-        os.close(fd)
+
+
+def _open_lock(root: Path) -> int | None:
+    """Open the lock's file; None: the disk is full, and the directory's own lock has to do."""
+    try:
+        with own_directory(root, makes=True) as directory:
+            return durable.open_lock(_LOCK, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return None
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait(root: Path, deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        raise StoreBusyError(
+            f"{root}: expected nobody else to work on the store's hold, found that another process "
+            "of this machine does. Nothing was changed. Wait until it is done."
+        )
+    time.sleep(0.05)
+
+
+def _locked_by_a_manager(fd: int) -> bool:
+    """Whether a process of the directory's owner or of root, which we can see, has it locked (flock)."""
+    here = os.fstat(fd)
+    managers = {0, here.st_uid}
+    if not _LOCKS.exists():
+        return True
+    for line in _LOCKS.read_text().splitlines():
+        # "1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF"; one that waits has "->" in it
+        fields = line.split()
+        if fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(here.st_ino):
+            continue
+        with suppress(FileNotFoundError):
+            if Path(f"/proc/{fields[4]}").stat().st_uid in managers:
+                return True
+    return False
 
 
 def _no_lock(root: Path, error: OSError) -> GateRefusedError:
     return GateRefusedError(
-        f"{root}: expected a directory that can be locked (flock), found {error.strerror}: two of our "
-        "processes could work on one hold. Nothing was changed. Run as the broker's user, on a machine where "
-        "the store's file system is a local one."
+        f"{root / DIRECTORY / _LOCK}: expected a file that can be locked (flock), found {error.strerror}: "
+        "two processes could work on one hold. Nothing was changed. Run as the broker's user, on a machine "
+        "where the store's file system is a local one."
     )
 
 
@@ -87,7 +131,8 @@ def read_marker(root: Path) -> Marker | None:
     """
     path = root / NAME
     try:
-        return from_jsonable(Marker, json.loads(read_file(path, _MAX_BYTES)), str(path))
+        found = json.loads(read_file(path, _MAX_BYTES, follow_links=False))
+        return from_jsonable(Marker, found, str(path))
     except FileNotFoundError:
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
@@ -151,7 +196,7 @@ def remove_marker(root: Path, manager: str) -> None:
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))

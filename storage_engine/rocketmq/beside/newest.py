@@ -10,6 +10,7 @@ from storage_engine.rocketmq.commitlog import read_store_timestamp
 from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MAGIC_V2
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, readable_files
+from storage_engine.rocketmq.stored_files import open_stored
 
 _MAGICS = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
 _WINDOWS_BYTES = (1 << 16, 1 << 20, 1 << 24)
@@ -31,7 +32,7 @@ def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
 def _newest_in(file: MappedFile, end: int) -> int | None:
     for window in _WINDOWS_BYTES:
         start = max(0, end - window)
-        with file.path.open("rb", buffering=0) as opened:
+        with open_stored(file.path) as opened:
             data = os.pread(opened.fileno(), end - start, start)
         at = len(data)
         while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:

@@ -197,7 +197,7 @@ def _is_exposed(state: HoldState) -> bool:
     """Whether all files that we touched still have the mtimes that we gave them."""
     for touched in state.touched:
         try:
-            if not same_ms(Path(touched.path).stat().st_mtime_ns, touched.mtime_ns):
+            if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):
                 return False
         except FileNotFoundError:
             continue

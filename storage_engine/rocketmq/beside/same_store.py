@@ -20,6 +20,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.store_lock import is_locked, lock_holder
 from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.stored_files import open_stored
 
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
 """Where to ask who listens everywhere."""
@@ -152,7 +153,7 @@ def _check_reaches_end(
 def _first_frame(path: Path) -> bytes | None:
     """A segment's first frame; None where no message begins it, or it has just gone."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_stored(path) as file:
             header = os.pread(file.fileno(), 8, 0)
             if len(header) < 8:
                 return None

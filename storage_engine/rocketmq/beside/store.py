@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker import Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -97,6 +98,20 @@ class BesideStore:
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.files.layout, attempts=ATTEMPTS)
 
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+        from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
+        from storage_engine.rocketmq.subscriptions import group_positions
+        from storage_engine.rocketmq.unread import unread_messages
+
+        (log,) = snapshot.logs
+        layout = self.files.files.layout
+        try:
+            consumers, _ = live_consumers(self.admin, layout)
+        except BrokerError as error:
+            consumers, _ = consumers_written_down(layout, error)
+        positions = group_positions(layout, consumers)
+        return unread_messages(layout, log.segments, positions, new_min_offset, ATTEMPTS)
+
     def guard(self, now_ms: int) -> HoldStatus:
         return hold.guard(self, now_ms)
 
@@ -120,7 +135,7 @@ class BesideStore:
             yield held
 
     def let_go(
-        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         release.let_go(self, segments, meanwhile)
 
@@ -142,7 +157,7 @@ class BesideStore:
         self,
         files: Sequence[DependentFile],
         meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink,
+        remove: Remove = durable.unlink_in,
     ) -> None:
         dependents.wait_until_gone(self, files, meanwhile)
 

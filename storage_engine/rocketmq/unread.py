@@ -1,0 +1,142 @@
+"""What consumers have not read of the messages that a deletion takes from the broker.
+
+Of each queue that some group reads the first entry is looked at; more only of queues that lose entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.store import Segment
+from storage_engine.rocketmq import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_queue
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import has_directory
+from storage_engine.rocketmq.positions import names_of, one_array
+from storage_engine.rocketmq.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.rereading import reread
+from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.subscriptions import queue_directories
+
+
+@dataclass(frozen=True, slots=True)
+class _InQueue:
+    """One group's unread messages in one queue that go.
+
+    :param messages: -1: the group's position is not known.
+    :param physical_offset: of the first one; -1: it can't be told.
+    """
+
+    topic: str
+    messages: int
+    physical_offset: int
+
+
+def unread_messages(
+    layout: StoreLayout,
+    segments: tuple[Segment, ...],
+    positions: pa.Table,
+    new_min_offset: int,
+    attempts: int,
+) -> tuple[UnreadMessages, ...]:
+    """Find what each group has not read below an offset of the log, by group and topic.
+
+    :param segments: of the log, oldest first.
+    :param positions: of :data:`~storage_engine.rocketmq.positions.POSITIONS_SCHEMA`, in queue order.
+    :param new_min_offset: where the log begins after the deletion.
+    :param attempts: how often files are read that don't fit together.
+    :raises CorruptFileError: a queue's files aren't a queue.
+    :raises StoreBusyError: a file went away: somebody else changes the store.
+    """
+    log_min_offset = segments[0].base_offset
+    groups = one_array(positions["group"])
+    group = np.asarray(groups.indices)
+    column: Any = positions["committed_offset"]
+    known = np.asarray(pc.is_valid(column), dtype=bool)
+    committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
+    found: dict[tuple[int, str], list[_InQueue]] = {}
+    for topic, queue_id, span in queue_runs(positions):
+        look = partial(
+            _in_queue, layout, (log_min_offset, new_min_offset), topic, queue_id, committed[span], known[span]
+        )
+        try:
+            lost, physical = reread(look, attempts)
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: went away while it was read: somebody else changes the store."
+            ) from error
+        for code, messages, at in zip(group[span].tolist(), lost.tolist(), physical.tolist(), strict=True):
+            if messages:
+                found.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
+    names = names_of(groups.dictionary)
+    log = tuple(LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments)
+    rows = [_row(names[key[0]], items, log, may_go=attempts > 1) for key, items in found.items()]
+    return tuple(sorted(rows, key=_most_first))
+
+
+def _in_queue(
+    layout: StoreLayout,
+    min_offsets: tuple[int, int],
+    topic: str,
+    queue_id: int,
+    committed: Longs,
+    known: Flags,
+) -> tuple[Longs, Longs]:
+    """How many unread messages of a queue each row loses, -1 for an unknown number; and where they begin.
+
+    :param min_offsets: of the log, now and after the deletion.
+    """
+    now, after = min_offsets
+    none = np.zeros(len(committed), np.int64)
+    new_first = _first_left(layout, topic, queue_id, after)
+    if new_first is None:
+        return none, none
+    wanted = np.where(known, committed, 0)
+    bounds, physical = read_queue(layout, now, topic, queue_id, wanted)
+    lost = np.maximum(new_first - np.maximum(wanted, bounds.min_offset), 0)
+    return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
+
+
+def _first_left(layout: StoreLayout, topic: str, queue_id: int, min_offset: int) -> int | None:
+    """The first queue offset that a log from ``min_offset`` on still has; None: the queue loses nothing."""
+    if not has_directory(topic):
+        return None
+    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
+    kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
+    for path, kind in kinds:
+        files = kind.list_files(path)
+        if not files:
+            continue
+        first = kind.FORMAT.entry(files[0], 0)
+        if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= min_offset):
+            return None
+        bounds: consume_queue.QueueBounds = kind.bounds(files, min_offset)
+        return bounds.min_offset
+    return None
+
+
+def _row(group: str, items: list[_InQueue], log: tuple[LogFile, ...], *, may_go: bool) -> UnreadMessages:
+    offsets = [item.physical_offset for item in items if item.physical_offset >= 0]
+    first = np.array([min(offsets)] if offsets else [], dtype=np.int64)
+    times = store_timestamps(log, first, may_go=may_go).tolist()
+    messages = sum(item.messages for item in items if item.messages > 0)
+    return UnreadMessages(
+        group=group,
+        topic=items[0].topic,
+        messages=messages or None,
+        queues=len(items),
+        from_ms=next((time for time in times if time != UNKNOWN), None),
+    )
+
+
+def _most_first(row: UnreadMessages) -> tuple[int, str, str]:
+    return -(row.messages or 0), row.group, row.topic

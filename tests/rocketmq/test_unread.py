@@ -1,0 +1,97 @@
+"""What consumers lose by a deletion is what they have lost after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.model.broker import StoreSettings
+from storage_engine.model.lag import UnreadMessages
+from storage_engine.rocketmq import unread
+from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.lag import lag_context, queue_lags
+from storage_engine.rocketmq.subscriptions import group_positions
+from storage_engine.rocketmq.window import time_zone
+
+NOW_MS = 1_900_000_000_000
+MIB = 1 << 20
+
+StoreCopy = Callable[[str], Path]
+
+
+def opened(root: Path) -> RocketMQBrokerStore:
+    return open_files(StoreSettings(str(root), time_zone="UTC"))
+
+
+def lost_by_queue(store: RocketMQBrokerStore) -> dict[tuple[str, str, int], int]:
+    """Messages that groups can no longer read, by what lag says of the files."""
+    layout = store.files.layout
+    context = lag_context(layout, store.snapshot(NOW_MS), store.config, (), NOW_MS, time_zone("UTC"))
+    rows = queue_lags(context, group_positions(layout)).to_pylist()
+    return {(row["group"], row["topic"], row["queue_id"]): row["lost_messages"] for row in rows}
+
+
+def found_in(store: RocketMQBrokerStore, new_min_offset: int) -> tuple[UnreadMessages, ...]:
+    return store.unread(store.snapshot(NOW_MS), new_min_offset)
+
+
+@pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "kill9"])
+@pytest.mark.parametrize("segments", [1, 2, 4])
+def test_what_consumers_lose_is_what_they_have_lost_afterwards(
+    store_copy: StoreCopy, name: str, segments: int
+) -> None:
+    store = opened(store_copy(name))
+    (log,) = store.snapshot(NOW_MS).logs
+    going = log.segments[: min(segments, len(log.segments) - 1)]
+    foreseen = found_in(store, going[-1].end_offset)
+    before = lost_by_queue(store)
+    for segment in going:
+        os.unlink(segment.facts.path)  # noqa: PTH108
+    after: dict[tuple[str, str], int] = {}
+    for (group, topic, queue), lost in lost_by_queue(store).items():
+        more = lost - before[group, topic, queue]
+        after[group, topic] = after.get((group, topic), 0) + more
+    assert {(row.group, row.topic): row.messages for row in foreseen if row.messages} == {
+        key: lost for key, lost in after.items() if lost
+    }
+
+
+def test_the_time_of_the_first_unread_message_is_told(store_copy: StoreCopy) -> None:
+    store = opened(store_copy("clean-stop"))
+    (row,) = [row for row in found_in(store, 5 * MIB) if row.group == "cg_orders"]
+    assert (row.topic, row.messages) == ("orders", 37)
+    assert row.from_ms is not None
+    assert row.from_ms > 1_700_000_000_000
+
+
+def test_a_group_without_a_position_may_need_what_goes(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-stop")
+    (root / "config" / "lmqConsumerOffset.json.bak").unlink()
+    offsets = root / "config" / "lmqConsumerOffset.json"
+    offsets.write_text('{"offsetTable":{"orders@cg_orders":{0:1000000}}}')
+    rows = [row for row in found_in(opened(root), 5 * MIB) if row.group == "cg_orders"]
+    assert [(row.topic, row.messages, row.queues) for row in rows if row.topic == "orders"] == [
+        ("orders", None, 7)
+    ]
+
+
+def test_queues_that_lose_nothing_are_looked_at_once(
+    store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run costs what expires, not what there is."""
+    store = opened(store_copy("clean-stop"))
+    looked: list[str] = []
+    read = unread.read_queue
+
+    def counted(*arguments: object) -> object:
+        looked.append(str(arguments[2]))
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(unread, "read_queue", counted)
+    assert found_in(store, 1) is not None
+    few = len(looked)
+    found_in(store, 7 * MIB)
+    assert few < len(looked) - few
