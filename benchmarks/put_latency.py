@@ -1,8 +1,9 @@
-"""A running broker's puts, without and with a whole archive cycle beside it: plan, archive, prove, release.
+"""A running broker's puts, without and with something beside it: a whole archive cycle (plan, archive, prove,
+release), or a watch that tends fence and shield of a held store.
 
-A steady producer sends all the while. Spans of nothing else and cycles take turns, so that a busy machine
+A steady producer sends all the while. Spans of nothing else and of these take turns, so that a busy machine
 slows both; each cycle archives as much again, which is sent before the clock runs. Figures are those of the
-producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with a cycle.
+producer, from its call to the broker's answer. The ratio is the p99 without over the p99 with it.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ from storage_engine.project.local_airflow import interruptible
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store_watch import HostWatch
+from storage_engine.shield.seen import look_at_shield
 
 MUST = 0.1
 """An aim: beside a cycle that takes all it can get, a put's p99 is at most ten times as long on two cores."""
 MUST_LIMITED = 0.5
 """An aim: beside a cycle at a limit, twice as long."""
 
+MUST_WATCHED = 0.7
+"""An aim: beside a watch with its shield, less than half as long again."""
+
 FIRST_PASS_SECONDS = 60.0
 ROUNDS = 3
 ALONE_SECONDS = 20.0
+WATCHED_SECONDS = 20.0
 SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
@@ -139,14 +146,25 @@ def cycle(store: ManagedStore, key: str) -> int:
     return released.freed_bytes
 
 
+def watch(store: ManagedStore) -> None:
+    """Hold a store and watch it for a while; all that is sealed gets a second name, and is read once."""
+    steps.hold(store)
+    host = HostWatch(lambda _text: None)
+    host.add(store)
+    time.sleep(WATCHED_SECONDS)
+    if not look_at_shield(store.real_root).links:
+        raise AssertionError("expected a shield beside the watched broker, found none")
+    host.end()
+
+
 def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
-    """Rounds of a span alone, a cycle without a limit, a span alone, and a cycle with one."""
-    kinds = {"alone": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
+    """Rounds of a span alone, and then a watch, a cycle without a limit, or a cycle with one."""
+    kinds = {"alone": None, "watched": None, "unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
     puts = {kind: Puts() for kind in kinds}
     # A broker deletes nothing before, and a release would only wait.
     time.sleep(FIRST_PASS_SECONDS)
     for number in range(ROUNDS):
-        for kind in ("unlimited", "limited"):
+        for kind in ("watched", "unlimited", "limited"):
             fill(mq)
             load = mq.load(
                 f"steady-{number}-{kind}",
@@ -162,7 +180,10 @@ def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
             time.sleep(ALONE_SECONDS)
             middle_ms = now_ms()
             store = managed(directory, mq, kinds[kind])
-            puts[kind].archived_bytes += cycle(store, f"{number}-{kind}")
+            if kind == "watched":
+                watch(store)
+            else:
+                puts[kind].archived_bytes += cycle(store, f"{number}-{kind}")
             end_ms = now_ms()
             load.stop()
             # What is dated back next must not be what the hold has set and remembers.
@@ -204,7 +225,7 @@ def run() -> list[Bench]:
         Bench(
             f"put-latency-{kind}",
             alone.at(0.99) / seen.at(0.99),
-            MUST_LIMITED if kind == "limited" else MUST,
+            {"limited": MUST_LIMITED, "watched": MUST_WATCHED}.get(kind, MUST),
             {
                 **{f"p{share}_ms_alone": alone.at(share / 100) for share in (50, 99)},
                 **{f"p{share}_ms_beside": seen.at(share / 100) for share in (50, 99)},

@@ -171,6 +171,10 @@ class GateRefusedError(StorageEngineError):
     """A release was refused because an invariant does not hold; nothing was deleted by this call."""
 
 
+class ShieldError(StorageEngineError):
+    """The shield of a store can't be read or written, so what it keeps is unknown. Nothing was changed."""
+
+
 class ReleasedTooMuchError(StorageEngineError):
     """A broker, or somebody beside it, deleted more than was let go; what exceeds it may be lost."""
 

@@ -164,6 +164,18 @@ def _connection_type() -> dict[str, Any]:
                 "Offline: how long what a run deletes lies in a quarantine on its own disk, from which "
                 "storage-engine undo brings it back; at most 720; empty: no undo.",
             ),
+            "shield": _choice(
+                "Shield",
+                ["auto", "on", "off"],
+                "A second name for segments that no lake proves yet: what is deleted by force or by hand is "
+                "still there. auto: beside a running broker while a watch is alive; on: without a watch and "
+                "of a stopped broker's store, too, for all of them.",
+            ),
+            "shield_give_up_percent": _number(
+                "Shield gives up (percent)",
+                "Above this level of the broker's disk what only the shield has is given up for space, as a "
+                "loss that the journal names; empty: 95, 100: never.",
+            ),
             "queue": _text(
                 "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
             ),

@@ -34,6 +34,7 @@ COMMANDS = {
     "hold": ("hold", "Keep a running broker from deleting."),
     "watch": ("watch", "Mend what a hold rests on, at once."),
     "unmanage": ("hold", "End a hold: put everything back."),
+    "shield": ("shield", "Keep what is unproven by a second name."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
     "stamp": ("decisions", "Say which store a directory is."),

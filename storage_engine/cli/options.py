@@ -16,7 +16,15 @@ import click
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import LONGEST_UNDO_HOURS, ArchiveMode, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.policy import (
+    LONGEST_UNDO_HOURS,
+    SHIELD_GIVE_UP_PERCENT,
+    ArchiveMode,
+    LagPolicy,
+    PendingPolicy,
+    Policy,
+    ShieldMode,
+)
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST
@@ -128,6 +136,16 @@ archive_limit_option = click.option(
 )
 
 
+give_up_option = click.option(
+    "--shield-give-up-percent",
+    type=click.IntRange(min=1, max=100),
+    default=SHIELD_GIVE_UP_PERCENT,
+    show_default=True,
+    metavar="PERCENT",
+    help="Above this level of its disk what only the shield has is given up for space; 100: never.",
+)
+
+
 def policy_options(command: Command) -> Command:
     for decorate in (
         click.option(
@@ -171,6 +189,8 @@ def managed_store(
     live: LiveBroker | None = None,
     minimum_retention_hours: int | None = None,
     undo_window_hours: int | None = None,
+    shield: ShieldMode = ShieldMode.AUTO,
+    shield_give_up_percent: int = SHIELD_GIVE_UP_PERCENT,
 ) -> ManagedStore:
     """The store that a command line names. Without a lake, only steps that need none and no journal may be
     called.
@@ -196,6 +216,8 @@ def managed_store(
             archive_bytes_per_second=archive_bytes_per_second,
             minimum_retention_hours=minimum_retention_hours,
             undo_window_hours=undo_window_hours,
+            shield=shield,
+            shield_give_up_percent=shield_give_up_percent,
         ),
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,

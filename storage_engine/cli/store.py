@@ -33,6 +33,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines
+from storage_engine.retention.shielding import shield_summary
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.index_file import lookup
 from storage_engine.rocketmq.inspect import inspect as inspect_store
@@ -81,16 +82,23 @@ def inspect(
     kept_in = (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
     aside = look_at_quarantines(managed, kept_in)
     lag = None if lake_dir is None else _archive_lag(managed)
+    shield = shield_summary(managed.real_root)
     if as_json:
         shown = to_jsonable(found) | {"quarantines": to_jsonable(aside)}
         if beside is not None:
             shown |= beside_json(beside)
+        if shield is not None:
+            shown["shield"] = to_jsonable(shield)
         print_json(shown if lag is None else {**shown, "archive_lag": lag})
         return 0
     if beside is not None:
         print_beside(beside)
     print_inspection(found, messages=messages)
     print_quarantines(aside)
+    if shield is not None:
+        say(f"\nShield: {shield.text}")
+        for note in shield.notices:
+            say(f"Note: {note}")
     if lag is not None:
         say(f"\nArchive lag: {lag.text}")
         for note in lag.notes:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.options import lake_option, managed_store
+from storage_engine.cli.live_options import with_live_broker
+from storage_engine.cli.options import give_up_option, lake_option, managed_store
 from storage_engine.cli.output import say
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.host import check_host
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
@@ -28,17 +32,34 @@ from storage_engine.retention.store_watch import HostWatch
     multiple=True,
     help="Airflow connection of a store on this host; repeatable.",
 )
-def watch(stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...]) -> int:
+@with_live_broker
+@give_up_option
+@click.option("--no-shield", is_flag=True, help="Keep no second names of what is unproven.")
+def watch(
+    stores: tuple[Path, ...],
+    lake_dir: Path | None,
+    conn_ids: tuple[str, ...],
+    live: LiveBroker | None,
+    shield_give_up_percent: int,
+    no_shield: bool,
+) -> int:
     """Watch what the holds on STORES rest on, and mend it at once, until it is told to end.
 
     One process a host is enough for all stores of its disks, as the user whose brokers own them. It looks
     twice a second, and at once where the file system tells of changes (inotify): times that somebody has
     changed are set again, and removed segments are replaced in the fence. What it mends is printed, and
-    recorded in the journal. It asks no broker and renews no hold: a pipeline has to, as without it.
+    recorded in the journal. It renews no hold: a pipeline has to, as without it.
+
+    Where it knows a store's broker, by --broker or the connection, it tends the store's shield as well: the
+    oldest segments that no lake proves have a second name, so that one that is deleted by force or by hand is
+    archived from it, and cleanFileForciblyEnable is set back to false where --may-change-settings allows it.
 
     Ends with exit code 0 on SIGTERM and SIGINT. --lake says where the journal of STORES is.
     """
-    managed = _managed(stores, lake_dir, conn_ids)
+    mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
+    managed = _managed(stores, lake_dir, conn_ids, live)
+    if live is not None or no_shield:
+        managed = [_with_shield(one, mode, shield_give_up_percent) for one in managed]
     ends = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -54,8 +75,12 @@ def watch(stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, 
     return 0
 
 
+def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) -> ManagedStore:
+    return replace(store, policy=replace(store.policy, shield=mode, shield_give_up_percent=give_up_percent))
+
+
 def _managed(
-    stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...]
+    stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...], live: LiveBroker | None
 ) -> list[ManagedStore]:
     """
     :raises click.UsageError: no store, or not where its journal is.
@@ -66,7 +91,12 @@ def _managed(
     if bool(stores) != (lake_dir is not None):
         missing = "--lake with it" if stores else "STORE with it"
         raise click.UsageError(f"{'STORE' if stores else '--lake'}: expected {missing}, found none.")
-    managed = [managed_store(store, lake_dir) for store in stores]
+    if live is not None and (len(stores) != 1 or conn_ids):
+        raise click.UsageError(
+            f"--broker: expected the one STORE that it runs on, found {len(stores)} and {len(conn_ids)} "
+            "connections. Watch each by a connection, or by a process of its own."
+        )
+    managed = [managed_store(store, lake_dir, live=live) for store in stores]
     for conn_id in conn_ids:
         store = store_of_connection(conn_id)
         if store.live is None:

@@ -18,7 +18,15 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
 from storage_engine.hooks.live_broker import live_broker
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.policy import ArchiveMode, ArchiveWhen, LagPolicy, PendingPolicy, Policy
+from storage_engine.model.policy import (
+    SHIELD_GIVE_UP_PERCENT,
+    ArchiveMode,
+    ArchiveWhen,
+    LagPolicy,
+    PendingPolicy,
+    Policy,
+    ShieldMode,
+)
 from storage_engine.retention.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
@@ -78,6 +86,8 @@ def managed_store(
             lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
             minimum_retention_hours=read.number("minimum_retention_hours"),
             undo_window_hours=read.number("undo_window_hours"),
+            shield=ShieldMode(read.choice("shield", [mode.value for mode in ShieldMode])),
+            shield_give_up_percent=read.percent("shield_give_up_percent") or SHIELD_GIVE_UP_PERCENT,
         ),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,

@@ -28,6 +28,7 @@ class LocalSpan:
     :param pending: planned to go.
     :param path: of the file; "" when nobody is to read it.
     :param different_at: first physical offset at which it was found not to be the archived segment.
+    :param shielded: it is gone from the log, and lies in the shield.
     """
 
     log: str
@@ -39,6 +40,7 @@ class LocalSpan:
     pending: bool = False
     path: str = ""
     different_at: int | None = None
+    shielded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def _judge(
     broken: Mapping[SegmentIdentity, str],
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
+    shielded = [span for span in local if span.shielded]
+    local = [span for span in local if not span.shielded]
     newest = max([*(r.lineage for r in receipts), *(span.lineage for span in released)], default=0)
     current = [r for r in receipts if r.lineage == newest]
     valid = [r for r in current if r.identity not in broken]
@@ -161,6 +165,9 @@ def _judge(
         where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
     elif local:
         where, place = Where.LOCAL, "on disk"
+    elif shielded:
+        where, place = Where.SHIELDED, _how_shielded(released)
+        faults.append((Status.WARNING, place))
     elif unasked := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
             Where.ARCHIVED,
@@ -176,7 +183,7 @@ def _judge(
         faults.insert(0, (verdict, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
-    names = dict.fromkeys([*(s.name for s in local), *(_name(r) for r in current)])
+    names = dict.fromkeys([*(s.name for s in (*local, *shielded)), *(_name(r) for r in current)])
     return RangeStatus(log, start, end, where, status, tuple(names), detail)
 
 
@@ -188,6 +195,11 @@ def _how_lost(released: Sequence[ReleasedSpan]) -> str:
         if released
         else "neither on disk nor provably in the lake, and no run of ours deleted it"
     )
+
+
+def _how_shielded(released: Sequence[ReleasedSpan]) -> str:
+    how = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
+    return f"gone from the log{how}, kept in the shield, not in the lake yet"
 
 
 def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:

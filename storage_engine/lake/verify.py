@@ -245,7 +245,8 @@ class _Turn:
     def _span(self, receipt: Receipt) -> LocalSpan | None:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
         slot = (receipt.log, receipt.base_offset)
-        return self._here.get(slot) if self._newest[slot] == receipt.lineage else None
+        span = self._here.get(slot) if self._newest[slot] == receipt.lineage else None
+        return None if span is None or span.shielded else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:
         """How close a look can be: a segment that is not on disk has no broker's file to compare."""

@@ -17,6 +17,7 @@ from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.model.watch import Watch
 
@@ -47,7 +48,7 @@ class StoreSettings:
 
 
 Remove = Callable[[Path, int], bool]
-"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it isn't there."""
+"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
 
 
 class Held(Protocol):
@@ -147,6 +148,18 @@ class BrokerStore(Protocol):
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
+        """
+        ...
+
+    def shield_need(self) -> ShieldNeed:
+        """How large a shield has to be beside this broker, and whether there may be one; measures disks."""
+        ...
+
+    def end_force(self) -> Disturbance | None:
+        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+
+        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
         """
         ...
 

@@ -28,6 +28,8 @@ class DisturbanceKind(StrEnum):
     SETTING_NOT_SAVED = "setting-not-saved"
     """The broker's config file still has the old value, which a restart would bring back."""
     SEGMENT_GONE = "segment-gone"
+    GIVEN_UP = "given-up"
+    """Only the shield had these segments still, and the disk was too full to keep them."""
     BROKER_RESTARTED = "broker-restarted"
     BROKER_MOVED = "broker-moved"
     """The same broker, on the same files, at another address."""

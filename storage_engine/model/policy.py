@@ -41,6 +41,19 @@ GENTLE_BYTES_PER_SECOND = 20_000_000
 """Beside a running broker, where nothing else is said: its producers' latencies stay what they are alone."""
 
 
+class ShieldMode(StrEnum):
+    """When segments that no lake proves yet have a second name in our own directory."""
+
+    AUTO = "auto"
+    """Beside a running broker, while a watch is alive."""
+    ON = "on"
+    """Without a watch, and of a stopped broker's store, too: then all that is unproven has one."""
+    OFF = "off"
+
+
+SHIELD_GIVE_UP_PERCENT = 95
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """:param archive_budget_bytes: under ``archive_when: seal``, how much one run archives ahead of
@@ -62,6 +75,8 @@ class Policy:
         asks and however full a disk is; None: no minimum.
     :param undo_window_hours: how long what a run deletes lies in a quarantine, from which ``undo`` brings it
         back; None: nothing does. Only where no broker runs on the store.
+    :param shield_give_up_percent: above this level of the broker's disk what only the shield has is given up
+        for space, one segment at a time; 100: never.
     """
 
     archive: ArchiveMode = ArchiveMode.REQUIRED
@@ -79,6 +94,8 @@ class Policy:
     lag_max_age_minutes: int = 60
     minimum_retention_hours: int | None = None
     undo_window_hours: int | None = None
+    shield: ShieldMode = ShieldMode.AUTO
+    shield_give_up_percent: int = SHIELD_GIVE_UP_PERCENT
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:

@@ -42,6 +42,8 @@ class Where(StrEnum):
     """On disk and in the lake."""
     PENDING = "PENDING"
     """On disk, planned to go, and not in the lake yet."""
+    SHIELDED = "SHIELDED"
+    """Gone from the log and not in the lake yet; a second name keeps the bytes."""
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
 

@@ -27,6 +27,7 @@ from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
+from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -96,7 +97,8 @@ def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake:
     local = _collect_store(store, run, lake, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, lake.receipts, acts, run.pending if run else frozenset(), full=full)
-    ranges = log_ranges(spans, lake.receipts, released=released, broken=lake.broken)
+    kept = _shielded(store) if store_id is not None else ()
+    ranges = log_ranges((*spans, *kept), lake.receipts, released=released, broken=lake.broken)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
         ranges=ranges,
@@ -165,6 +167,12 @@ def _known(
     if not named:
         return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
+
+
+def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
+    """Return what is gone from the log and lies in the shield."""
+    record = Journal(store.journal_url).find_store(store.real_root)
+    return () if record is None else shielded_spans(store.real_root, record.lineage)
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:

@@ -25,6 +25,7 @@ _PLACES = {
     Where.BOTH: "on disk and in the lake",
     Where.PENDING: "planned to go, not archived yet",
     Where.LOCAL: "on disk",
+    Where.SHIELDED: "gone, in the shield, not archived yet",
     Where.LOST: "lost",
 }
 

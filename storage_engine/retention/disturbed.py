@@ -19,6 +19,10 @@ from storage_engine.retention.journal import Event, Journal, Phase, Run, Step, S
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shielding import changed_spans, shielded_spans
+
+GONE = frozenset({DisturbanceKind.SEGMENT_GONE, DisturbanceKind.GIVEN_UP})
+"""What is about a range of the log that is gone."""
 
 
 def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Disturbance]) -> None:
@@ -79,6 +83,8 @@ def gone_spans(
             one.log, one.start_offset, one.end_offset, said, others=one.detail, lineage=lineage
         )
         spans += excused_parts(span, accepted)
+    for changed in changed_spans(record.real_path, record.lineage):
+        spans += excused_parts(changed, accepted)
     return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
 
 
@@ -89,7 +95,7 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Disturba
         (from_jsonable(Disturbance, event.payload["disturbance"]), int(event.payload["lineage"]))
         for event in events
     )
-    return tuple(dict.fromkeys(row for row in found if row[0].kind is DisturbanceKind.SEGMENT_GONE))
+    return tuple(dict.fromkeys(row for row in found if row[0].kind in GONE))
 
 
 def _widest(found: Sequence[tuple[Disturbance, int]]) -> Iterator[tuple[Disturbance, int]]:
@@ -104,6 +110,8 @@ def _widest(found: Sequence[tuple[Disturbance, int]]) -> Iterator[tuple[Disturba
 
 def _covers(other: Disturbance, one: Disturbance, *, earlier: bool) -> bool:
     """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
+    if other.kind is not one.kind:
+        return False
     same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
     inside = other.start_offset <= one.start_offset and one.end_offset <= other.end_offset
     return other.log == one.log and inside and (earlier or not same)
@@ -112,11 +120,11 @@ def _covers(other: Disturbance, one: Disturbance, *, earlier: bool) -> bool:
 def gone_ranges(
     journal: Journal, record: StoreRecord, store: ManagedStore, disturbances: Iterable[Disturbance]
 ) -> tuple[RangeStatus, ...]:
-    """Of the ranges that went without us, which parts are ARCHIVED and which are LOST.
+    """Of the ranges that went without us, which parts are ARCHIVED, which SHIELDED and which LOST.
 
     What a run of ours deleted after all counts as that.
     """
-    gone = [one for one in disturbances if one.kind is DisturbanceKind.SEGMENT_GONE]
+    gone = [one for one in disturbances if one.kind in GONE]
     if not gone:
         return ()
     rows: list[Receipt] = []
@@ -141,12 +149,14 @@ def gone_ranges(
     proven = {row.identity: row for row in rows}
     released = (
         *(ReleasedSpan(one.log, one.start_offset, one.end_offset, others=one.detail) for one in gone),
+        *changed_spans(store.real_root, record.lineage),
         *released_spans(journal, record.store_id, unasked),
     )
+    kept = shielded_spans(store.real_root, record.lineage)
     released += _in_unasked_lakes(journal, record, released, set(unasked))
     return tuple(
         row
-        for row in log_ranges((), proven.values(), released=released)
+        for row in log_ranges(kept, proven.values(), released=released)
         if any(
             row.log == one.log and one.start_offset < row.end_offset and row.start_offset < one.end_offset
             for one in gone
@@ -161,7 +171,7 @@ def disturbance_alarms(disturbances: Iterable[Disturbance], ranges: Sequence[Ran
     """
     alarms = []
     for one in disturbances:
-        if one.kind is not DisturbanceKind.SEGMENT_GONE:
+        if one.kind not in GONE:
             alarms.append(f"{one.kind.value}: {one.detail}")
             continue
         parts = [

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from storage_engine.model.hold import DisturbanceKind, HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.owed import Owed
@@ -15,6 +15,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.retention.disturbed import GONE
 from storage_engine.retention.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
@@ -271,7 +272,7 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
     """What of the log was found to have gone without us in this run, and whether the lake has it."""
     if hold is None:
         return ()
-    gone = [one for one in hold.disturbances if one.kind is DisturbanceKind.SEGMENT_GONE]
+    gone = [one for one in hold.disturbances if one.kind in GONE]
     return alarms_of(context, replace(hold, disturbances=tuple(gone)))
 
 

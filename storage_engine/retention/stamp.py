@@ -54,6 +54,7 @@ class Stamp:
     """
     :param machine: on which it was written.
     :param root: real path of the store's root on that machine.
+    :param shield: the store may have a shield; releases that know none refuse the store then.
     """
 
     store_id: str
@@ -61,6 +62,7 @@ class Stamp:
     machine: str
     root: str
     lakes: tuple[LakeHead, ...] = ()
+    shield: bool = False
 
 
 def read_stamp(root: str) -> Stamp | None:
@@ -115,7 +117,8 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
                     "older copy. Nothing was changed. Run storage-engine lake rebuild."
                 )
         newest = max(lineage, found.lineage if found else lineage)
-        stamp = Stamp(store_id, newest, this_host(), root, tuple(lakes.values()))
+        shield = found is not None and found.shield
+        stamp = Stamp(store_id, newest, this_host(), root, tuple(lakes.values()), shield)
         if stamp != found:
             _write(directory, stamp)
         return stamp
@@ -130,13 +133,34 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
         _write(directory, replace(stamp, machine=this_host(), root=root))
 
 
+def mark_shield(root: str, store_id: str, lineage: int, shield: bool) -> None:
+    """Write down durably whether a store may have a shield, before one is made and after one was removed.
+
+    :param root: real path of the store's root.
+    :raises OSError: the directory can't be written; the stamp before is as it was.
+    :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
+    """
+    stamp = read_stamp(root)
+    if stamp is None and shield:
+        stamp = update_stamp(root, store_id, lineage, ())
+    if stamp is None or stamp.shield == shield:
+        return
+    with _alone(root) as directory:
+        stamp = read_stamp(root)
+        if stamp is not None:
+            _write(directory, replace(stamp, shield=shield))
+
+
 def stamp_path(root: str) -> Path:
     """Return where a store's stamp is."""
     return Path(root) / DIRECTORY / NAME
 
 
 def _write(directory: int, stamp: Stamp) -> None:
-    content = json.dumps(to_jsonable(stamp), indent=1).encode()
+    said = to_jsonable(stamp)
+    if not stamp.shield:
+        del said["shield"]
+    content = json.dumps(said, indent=1).encode()
     durable.write_file(NAME, content, dir_fd=directory, shared=True)
 
 

@@ -19,6 +19,7 @@ from storage_engine.model.hold import Disturbance
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.watch_records import Recorder
 
 LOOK_SECONDS: Final = 0.5
@@ -26,13 +27,13 @@ LOOK_SECONDS: Final = 0.5
 _STAND_BY_SECONDS: Final = 2.0
 
 
-def look_once(fence: FenceWatch, now_ms: int) -> tuple[Disturbance, ...]:
+def look_once(fence: FenceWatch, shield: ShieldWatch, now_ms: int) -> tuple[Disturbance, ...]:
     """Do all that a watch does at one look; more duties of it belong here, each as a plain call.
 
     :raises StorageEngineError: something can't be mended; says why.
     :raises OSError: the store can't be read or written.
     """
-    return fence.look(now_ms)
+    return (*fence.look(now_ms), *shield.look())
 
 
 class StoreWatch(threading.Thread):
@@ -45,6 +46,7 @@ class StoreWatch(threading.Thread):
         super().__init__(name=f"storage-engine-watch {store.name}", daemon=True)
         opener: WatchFence = broker_module(store.broker, "broker").watch_fence
         self.fence = opener(settings_of(store))
+        self._shield = ShieldWatch(store, say)
         self._store = store
         self._recorder = recorder
         self._say = say
@@ -84,11 +86,13 @@ class StoreWatch(threading.Thread):
             while not self._ends and _identity(self._store.root) == identity:
                 own.beat()
                 self._wakes.clear()
-                found = look_once(self.fence, clock_ms())
+                found = look_once(self.fence, self._shield, clock_ms())
                 for one in found:
                     self._say(f"{self._store.name}: {one.kind.value}: {one.detail}")
                 self._recorder.add(self._store, found)
                 self._pause(LOOK_SECONDS)
+            if self._ends:
+                self._shield.end()
 
     def _pause(self, seconds: float) -> None:
         if not self._ends:

@@ -27,6 +27,7 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
+from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.verification_memory import VerificationMemory
 
 
@@ -86,6 +87,7 @@ def verify_store(
     store_id = record.store_id
     lakes, unreachable = without_older(lakes, unreachable, known_heads(journal, record), store_id)
     released = all_gone_spans(journal, record, unreachable)
+    kept = shielded_spans(store.real_root, record.lineage)
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None
@@ -102,7 +104,7 @@ def verify_store(
             lake,
             level,
             store_id=store_id,
-            local=local_spans(snapshot, everywhere),
+            local=(*local_spans(snapshot, everywhere), *kept),
             elsewhere=elsewhere,
             released=lambda _store_id: released,
             memory=memory,

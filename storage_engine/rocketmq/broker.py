@@ -12,11 +12,12 @@ from zoneinfo import ZoneInfo
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.broker import BrokerStore, Remove, StoreSettings
-from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import FileFacts, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
@@ -26,6 +27,7 @@ from storage_engine.rocketmq.beside.originals import with_original_times
 from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
+from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import RocketMQStore
@@ -102,6 +104,14 @@ class RocketMQBrokerStore:
             remove_unchanged(segment, self.files.layout.root, remove)
 
     def running_pid(self) -> int | None:
+        return None
+
+    def shield_need(self) -> ShieldNeed:
+        """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
+        disk_bytes, used_percent = log_disks(self.files.layout)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+    def end_force(self) -> Disturbance | None:
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:

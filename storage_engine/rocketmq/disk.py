@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from storage_engine.model.store import DiskUsage
+from storage_engine.rocketmq.layout import StoreLayout
 
 
 def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
@@ -38,6 +39,17 @@ def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
         usable_bytes=usable,
         device=device,
     )
+
+
+def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
+    """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
+
+    :return: None for what can't be measured.
+    """
+    disks = [disk_usage(path) for path in layout.commitlog_paths]
+    sizes = [disk.total_bytes for disk in disks if disk.total_bytes is not None]
+    levels = [disk.used_percent for disk in disks if disk.used_percent is not None]
+    return min(sizes, default=None), max(levels, default=None)
 
 
 def percent_rounded_up(part: int, whole: int) -> int:

@@ -13,7 +13,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store
 from storage_engine.hooks.storage_engine import StorageEngineHook, configured_stores
-from storage_engine.model.policy import ArchiveMode, LagPolicy
+from storage_engine.model.policy import ArchiveMode, LagPolicy, ShieldMode
 
 DEFAULTS = Defaults(home="/airflow")
 
@@ -186,3 +186,12 @@ def test_secrets_of_a_connection_are_masked(store_connection: Any) -> None:
     assert StorageEngineHook(store.conn_id).managed_store
     shown = redact("journal-pass client:rest-secret s3-secret-key header-key")
     assert shown == "*** *** *** ***"
+
+
+def test_the_shield_is_as_the_fields_say() -> None:
+    assert _store({}).policy.shield is ShieldMode.AUTO
+    assert _store({}).policy.shield_give_up_percent == 95
+    policy = _store({"shield": "on", "shield_give_up_percent": "98"}).policy
+    assert (policy.shield, policy.shield_give_up_percent) == (ShieldMode.ON, 98)
+    with pytest.raises(BadInputError, match="shield_give_up_percent: expected a percentage from 1 to 100"):
+        _store({"shield_give_up_percent": 101})

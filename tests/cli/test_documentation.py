@@ -58,7 +58,7 @@ def test_options_that_every_store_takes_are_named_once() -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_command_takes_a_running_broker_where_it_takes_a_store(name: str) -> None:
     command = EVERY[name]
-    takes_store = any(p.name == "store" for p in command.params if isinstance(p, click.Argument))
+    takes_store = any(p.name in ("store", "stores") for p in command.params if isinstance(p, click.Argument))
     assert {p in command.params for p in LIVE_OPTIONS} == {takes_store}
 
 

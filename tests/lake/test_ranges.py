@@ -179,3 +179,17 @@ def test_a_broken_receipt_proves_nothing() -> None:
 def test_the_active_segment_ends_at_the_logical_end_and_preallocated_files_hold_nothing() -> None:
     rows = log_ranges([local(0), local(1, end=130), local(2, end=200)], [])
     assert [(r.start_offset, r.end_offset) for r in rows] == [(0, 130)]
+
+
+def test_what_only_the_shield_has_is_neither_lost_nor_archived() -> None:
+    kept = local(0, shielded=True)
+    gone = ReleasedSpan(LOG, 0, SIZE, others="they went without us")
+    (row,) = log_ranges([kept], [], released=[gone])
+    assert (row.where, row.status) == (Where.SHIELDED, Status.WARNING)
+    assert "they went without us" in row.detail
+
+
+def test_a_shielded_segment_is_where_else_it_is() -> None:
+    kept = local(0, shielded=True)
+    assert log_ranges([kept], [receipt(0)])[0].where is Where.ARCHIVED
+    assert log_ranges([kept, local(0)], [])[0].where is Where.LOCAL

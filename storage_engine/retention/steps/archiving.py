@@ -36,6 +36,7 @@ from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.same_bytes.settling import settle
@@ -304,7 +305,8 @@ def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
         elif release_by_any_run(context.journal, run.store_id, segment) is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was archived. Run verify to see whether "
-                "its bytes are in the lake, and plan again."
+                "no file, and no run of ours deleted it. Nothing was archived."
+                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
+                "the lake, and plan again."
             )
     return tuple(there)

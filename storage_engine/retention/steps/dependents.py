@@ -17,6 +17,7 @@ from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
+from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
@@ -88,7 +89,8 @@ def _clean(context: Context, run: Run) -> DependentsResult:
         min_offset=min_offset,
         deleted=Counter(file.kind.value for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
-        notices=(*held.notices, *_stay_notices(stay)),
+        # Of what is gone from the log and not in the lake yet, no queue knows from now on.
+        notices=(*held.notices, *_stay_notices(stay), *shield_notices(context.store.real_root)),
     )
 
 

@@ -18,6 +18,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
+from storage_engine.retention.steps.shield_removal import make_removable, remove_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,20 @@ def hold(store: ManagedStore, now_ms: int | None = None, *, run_key: str | None 
 def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
     """End the hold: every file's time and every setting as they were. The broker's own rules count again.
 
+    The shield goes with it.
+
     :raises StoreBusyError: a run has the store; nothing was changed.
+    :raises GateRefusedError: the shield has what is nowhere else; nothing was changed.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
+    make_removable(context)
     with context.journal.lease(context.record.store_id):
         status = context.broker.unmanage(clock_ms() if now_ms is None else now_ms)
         record_disturbances(context, status)
-    return _result(context, status, True)
+    # Behind that: a watch makes links for a held store only.
+    left = remove_all(context)
+    return _result(context, replace(status, notices=(*status.notices, *left)), True)
 
 
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:

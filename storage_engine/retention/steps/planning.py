@@ -14,6 +14,7 @@ from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
+from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
@@ -81,7 +82,8 @@ def make_plan(
                 UNREAD: to_jsonable(decided.unread),
             }
             check_quarantine(store, context.broker.data_paths, decided)
-            plan = replace(decided.plan, notices=held + emptied + decided.plan.notices)
+            shielded = shield_notices(store.real_root, decided.plan.to_delete)
+            plan = replace(decided.plan, notices=(*held, *emptied, *decided.plan.notices, *shielded))
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(context, run)

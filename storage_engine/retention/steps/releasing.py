@@ -37,6 +37,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
+from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.consumer_lag import (
     lag_notices,
     record_unread,
@@ -45,6 +46,7 @@ from storage_engine.retention.steps.consumer_lag import (
 )
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.steps.shield import drop_released
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.retention.unseen_writes import check_bytes, unseen_writes
 from storage_engine.same_bytes.own_acts import read_own_acts
@@ -161,6 +163,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
             compared = _compared_last(context, batch, unseen, held.lease)
             _delete(context, run, compared, proofs, held.lease, remove)
+        # Only then is their space free.
+        shielded = drop_released(context, run, proofs)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
@@ -174,7 +178,14 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
         notices=tuple(
             dict.fromkeys(
-                (*kept_held, *held.notices, *proofs.notices, *unwitnessed, *lag_notices(context, run))
+                (
+                    *kept_held,
+                    *held.notices,
+                    *proofs.notices,
+                    *unwitnessed,
+                    *shielded,
+                    *lag_notices(context, run),
+                )
             )
         ),
         unread=released_unread(context, run) or Unread(),
@@ -229,8 +240,9 @@ def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> 
         if other is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was deleted by this call. Run verify to "
-                "see whether its bytes are in the lake or lost, and plan again."
+                "no file, and no run of ours deleted it. Nothing was deleted by this call."
+                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
+                "the lake or lost, and plan again."
             )
         others.append(other)
     return tuple(others)

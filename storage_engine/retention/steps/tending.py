@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import DisturbanceKind, HoldStatus
+from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.disturbed import disturbance_alarms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.sensing import SenseResult, sense
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.shield.index import shield_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,18 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
             alarms += disturbance_alarms(mended, ())
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
+    alarms += _shield_alarms(store)
     checkpoint = flush_checkpoint(store, run_key)
     alarms += checkpoint.alarms
     return TendResult(status, sensed, checkpoint, tuple(dict.fromkeys(alarms)))
+
+
+def _shield_alarms(store: ManagedStore) -> tuple[str, ...]:
+    """Tend the shield, where no watch does, and say what it keeps that is gone from the log."""
+    if store.policy.shield is not ShieldMode.ON and not shield_path(store.real_root).exists():
+        return ()
+    try:
+        result = tend_shield(store)
+    except (StorageEngineError, OSError) as error:
+        return (f"the shield can't be tended: {error}",)
+    return result.notices if result.gone or result.given_up else ()

@@ -10,11 +10,12 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker import Remove, StoreSettings
-from storage_engine.model.hold import BrokerProgress, HoldMemory, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import store_lock
@@ -24,6 +25,7 @@ from storage_engine.rocketmq.beside import (
     hold_look,
     progress,
     release,
+    shield,
     unmanaging,
     watch,
 )
@@ -138,6 +140,12 @@ class BesideStore:
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         release.let_go(self, segments, meanwhile)
+
+    def shield_need(self) -> ShieldNeed:
+        return shield.shield_need(self)
+
+    def end_force(self) -> Disturbance | None:
+        return shield.end_force(self)
 
     def running_pid(self) -> int | None:
         with suppress(OSError):

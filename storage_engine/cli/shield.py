@@ -1,0 +1,81 @@
+"""shield: keep what is unproven by a second name, archive from it what was deleted, or remove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options import give_up_option, json_option, lake_option, managed_store, store_options
+from storage_engine.cli.output import print_json, say
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.policy import ShieldMode
+from storage_engine.wording import count_text
+
+
+@click.command()
+@store_options()
+@lake_option()
+@give_up_option
+@click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
+@json_option
+def shield(
+    store: Path,
+    broker_conf: Path | None,
+    overrides: dict[str, str],
+    time_zone: str | None,
+    live: LiveBroker | None,
+    lake_dir: Path,
+    shield_give_up_percent: int,
+    remove: bool,
+    as_json: bool,
+) -> int:
+    """Give all sealed segments of STORE that no lake proves a second name, in its .storage-engine directory.
+
+    What is deleted from the log by force or by hand is still there then: the next call archives it with
+    proof. A second name goes when its segment is proven. Beside a running broker storage-engine watch does
+    this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
+    in the lake.
+    """
+    # The lake's libraries, which --help needs for nothing.
+    from storage_engine.retention.steps.shield import tend_shield
+    from storage_engine.retention.steps.shield_removal import remove_shield_of
+
+    managed = managed_store(
+        store,
+        lake_dir,
+        broker_conf,
+        overrides,
+        time_zone,
+        live=live,
+        shield=ShieldMode.ON,
+        shield_give_up_percent=shield_give_up_percent,
+    )
+    if remove:
+        notices = remove_shield_of(managed)
+        if as_json:
+            print_json({"links": 0, "notices": notices})
+            return 0
+        say("Shield: removed" if not notices else "Shield: not all of it could be removed")
+        _print_notices(notices)
+        return 0
+    result = tend_shield(managed)
+    if as_json:
+        print_json(to_jsonable(result))
+    else:
+        say(f"Shield: {count_text(result.links, 'segment')} kept")
+        for what, offsets in (
+            ("archived now, with proof", result.archived),
+            ("gone from the log and not in the lake", result.gone),
+            ("given up for space", result.given_up),
+        ):
+            if offsets:
+                say(f"{what}: offset {', '.join(map(str, offsets))}")
+        _print_notices(result.notices)
+    return 1 if result.gone or result.given_up else 0
+
+
+def _print_notices(notices: tuple[str, ...]) -> None:
+    for notice in notices:
+        say(f"Note: {notice}")

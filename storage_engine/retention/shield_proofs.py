@@ -1,0 +1,119 @@
+"""The links of a shield whose bytes are in a lake, by receipts; bytes are read where facts don't tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from storage_engine.lake.pace import pace_at
+from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.gate import is_proven_file
+from storage_engine.retention.proofs import Proofs
+from storage_engine.shield.links import note_digest
+from storage_engine.shield.seen import SeenLink, digest_of
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A link, and what lakes say of its segment.
+
+    :param receipt: that counts and proves the very bytes of the link; None: none does.
+    :param problem: why its bytes can't be told from others; "" where they can.
+    """
+
+    seen: SeenLink
+    receipt: Receipt | None = None
+    problem: str = ""
+
+    @property
+    def segment(self) -> Segment:
+        """Return the link as a segment to archive: the log's, by its offset, with the link's file."""
+        link = self.seen.link
+        return Segment(link.log, link.base_offset, self.seen.facts, SegmentState.SEALED, link.mtime_ns)
+
+
+def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
+    """Return the receipt that counts for a segment; None: there is none, or they contradict each other."""
+    found = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
+    found = [row for row in found if row.proof_version <= PROOF_VERSION]
+    hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
+    return found[0] if found and len(hashes) == 1 else None
+
+
+def unproven_segments(
+    proofs: Proofs, segments: Iterable[Segment], links: Sequence[Judged]
+) -> tuple[Segment, ...]:
+    """Return the segments of the log that no receipt proves, as far as is known without reading them."""
+    proven = {
+        (judged.seen.link.segment.device, judged.seen.link.segment.inode)
+        for judged in links
+        if judged.receipt is not None
+    }
+    return tuple(
+        segment
+        for segment in segments
+        if (segment.facts.device, segment.facts.inode) not in proven
+        and not any(
+            is_proven_file(segment, row, proofs.acts)
+            for lake in proofs.asked
+            for row in lake.valid((segment.log, segment.base_offset))
+        )
+    )
+
+
+def judge_link(root: str, seen: SeenLink, proofs: Proofs) -> Judged:
+    """Compare a link with the receipt of its segment, if there is one.
+
+    Where facts don't tell that its bytes are those that it had, they are read.
+
+    :raises ShieldError: the shield can't be read or written.
+    """
+    link, row = seen.link, counting(proofs, seen.link.slot)
+    if row is not None:
+        as_segment = Judged(seen).segment
+        if seen.is_same and is_proven_file(as_segment, row, proofs.acts):
+            return Judged(seen, row)
+        if seen.is_same and link.sha256:
+            return Judged(seen, row if link.sha256 == row.sha256 else None, _contradiction(seen, row))
+        sha256 = digest_of(root, seen, pace_at(None).spend)
+        if sha256 == row.sha256:
+            return Judged(_noted(root, seen, sha256), row)
+        return Judged(seen, problem=_contradiction(seen, row) if sha256 is not None else "")
+    if seen.is_same:
+        return Judged(seen)
+    if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
+        return Judged(_noted(root, seen, link.sha256))
+    if not seen.is_gone:
+        # Whatever was done to it, it is what the broker has there.
+        return Judged(seen)
+    return Judged(seen, problem="changed")
+
+
+def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
+    """Remember a digest, so that nobody has to read the bytes again."""
+    note_digest(root, seen, sha256)
+    link = replace(seen.link, sha256=sha256, kept=_kept(seen))
+    return replace(seen, link=link, is_same=True)
+
+
+def _kept(seen: SeenLink) -> FileFacts:
+    return replace(seen.facts, path=seen.link.name)
+
+
+def _contradiction(seen: SeenLink, row: Receipt) -> str:
+    if seen.link.sha256 == row.sha256:
+        return ""
+    return (
+        f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
+        "proves, found other bytes: the broker wrote these offsets again, or somebody changed the file. It "
+        "is kept; find out which, and run storage-engine adopt if the broker did"
+    )
+
+
+def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
+    """Group links by the lineage that their segments are of."""
+    groups: dict[int, list[SeenLink]] = {}
+    for seen in links:
+        groups.setdefault(seen.link.lineage, []).append(seen)
+    return groups

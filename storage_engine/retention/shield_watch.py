@@ -1,0 +1,171 @@
+"""Tend a shield beside a running broker: what a watch does for it at each look, and what takes longer.
+
+A look is some calls of stat. What was deleted is followed at once by links of the next segments, and the
+broker is kept from deleting more; asking it, and archiving, happen in threads of their own, so that a fence
+is mended meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.hold import Disturbance
+from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.retention.brokers import open_to_look
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.shield.links import drop_links, make_links
+from storage_engine.shield.seen import look_at_shield
+
+if TYPE_CHECKING:
+    from storage_engine.retention.steps.shield import ShieldResult
+
+TEND_SECONDS: Final = 30.0
+"""From one whole look at log, lake and shield to the next, unless something is gone."""
+FORCE_SECONDS: Final = 5.0
+"""From one question to the broker to the next, likewise."""
+_AFTER_ERROR_SECONDS: Final = 30.0
+_END_SECONDS: Final = 2.0
+
+
+class _Duty:
+    """Work that takes a while, in a thread of its own, one at a time; the process may end meanwhile.
+
+    :param failed: called with the error, if it fails.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], None], every_seconds: float, failed: Callable[[Exception], None]
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._every_seconds = every_seconds
+        self._failed = failed
+        self._due_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start_if_due(self, *, urgent: bool) -> bool:
+        """Begin it where it isn't on its way and its time has come, or at once where it is urgent.
+
+        :return: whether it was begun.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if not urgent and time.monotonic() < self._due_at:
+            return False
+        self._due_at = time.monotonic() + self._every_seconds
+        self._thread = threading.Thread(name=self._name, target=self._run, daemon=True)
+        self._thread.start()
+        return True
+
+    def join(self, seconds: float) -> None:
+        """Wait for so long until it isn't on its way."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except (StorageEngineError, OSError) as error:
+            self._due_at = time.monotonic() + _AFTER_ERROR_SECONDS
+            self._failed(error)
+
+
+class ShieldWatch:
+    """A watch's duty for the shield of one store; its looks never wait.
+
+    :param say: told once what a person should know.
+    """
+
+    def __init__(self, store: ManagedStore, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._say = say
+        self._said: set[str] = set()
+        name = f"storage-engine-shield {store.name}"
+        self._tending = _Duty(name, self._tend, TEND_SECONDS, self._failed)
+        self._asking = _Duty(f"{name} force", self._end_force, FORCE_SECONDS, self._failed)
+        self._urgent = threading.Event()
+        self._ends = threading.Event()
+        self._found: deque[Disturbance] = deque()
+        self._result: ShieldResult | None = None
+        self._gone: set[str] = set()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether the store may have a shield that a watch tends."""
+        policy = self._store.policy
+        is_off = policy.shield is ShieldMode.OFF or policy.archive is ArchiveMode.OFF
+        return self._store.live is not None and not is_off
+
+    def look(self) -> tuple[Disturbance, ...]:
+        """Notice what is gone, and have done what is due.
+
+        :return: what was found and done since the last look.
+        """
+        if not self.is_wanted or self._ends.is_set():
+            return ()
+        self._notice_gone()
+        urgent = self._urgent.is_set()
+        self._asking.start_if_due(urgent=urgent)
+        if self._tending.start_if_due(urgent=urgent):
+            self._urgent.clear()
+        return tuple(self._found.popleft() for _ in range(len(self._found)))
+
+    def end(self) -> None:
+        """Tend it no more. Nobody acts on what is deleted then, so that links of what is in the log go."""
+        if self._ends.is_set() or not self.is_wanted:
+            return
+        self._ends.set()
+        self._tending.join(_END_SECONDS)
+        if self._store.policy.shield is not ShieldMode.ON:
+            with suppress(StorageEngineError, OSError):
+                root = self._store.real_root
+                drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
+
+    def _notice_gone(self) -> None:
+        """Link the next segments in the place of those that are gone from the log."""
+        result = self._result
+        if result is None:
+            return
+        gone = {path for path in result.linked_paths if path not in self._gone and not Path(path).exists()}
+        if not gone:
+            return
+        self._gone |= gone
+        self._urgent.set()
+        with suppress(StorageEngineError, OSError):
+            make_links(self._store.real_root, result.following(len(self._gone)), result.lineage)
+
+    def _tend(self) -> None:
+        # The lake's libraries, which a triggerer that watches no store needs for nothing.
+        from storage_engine.retention.steps.shield import read_links, tend_shield
+
+        result = tend_shield(self._store, tends=True)
+        self._result, self._gone = result, set()
+        for notice in result.notices:
+            self._say_once(notice)
+        if result.archived:
+            offsets = ", ".join(map(str, result.archived))
+            self._say(f"{self._store.name}: archived from the shield: offset {offsets}")
+        if not self._ends.is_set():
+            urgent = self._urgent.is_set
+            read_links(self._store, lambda: urgent() or self._ends.is_set(), TEND_SECONDS)
+
+    def _end_force(self) -> None:
+        found = open_to_look(self._store).end_force()
+        if found is not None and found.detail not in self._said:
+            self._said.add(found.detail)
+            self._found.append(found)
+
+    def _failed(self, error: Exception) -> None:
+        self._say_once(f"the shield can't be tended: {error}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(f"{self._store.name}: {text}")

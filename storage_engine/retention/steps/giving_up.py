@@ -1,0 +1,55 @@
+"""Give up what only the shield has, on a disk that is too full to keep it: one by one, never silently."""
+
+from __future__ import annotations
+
+from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.journal import Phase, Run, Step
+from storage_engine.retention.steps.context import Context
+from storage_engine.shield.index import Link
+from storage_engine.shield.links import drop_links
+from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.size import to_give_up
+
+
+def give_up(context: Context, run: Run, reasons: list[str]) -> tuple[int, ...]:
+    """Give up the oldest link that is a last name, while the disk is above the policy's level.
+
+    One a call, after a new look at the disk: its space may come back late, as while a process has it open. It
+    is recorded as a loss before it goes.
+
+    :param reasons: why it is in no lake; what was given up is added.
+    :return: base offsets.
+    """
+    root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
+    used_percent = context.broker.shield_need().used_percent
+    seen = to_give_up(look_at_shield(root), used_percent, percent)
+    if seen is None:
+        return ()
+    loss = _loss(seen.link, used_percent, percent, "; ".join(reasons) or "no lake has it yet")
+    _record_once(context, run, seen.link, loss)
+    drop_links(root, [seen.link.name])
+    reasons.append(loss.detail)
+    return (seen.link.base_offset,)
+
+
+def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Disturbance:
+    return Disturbance(
+        DisturbanceKind.GIVEN_UP,
+        f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody else "
+        f"deleted and only the shield had, found the disk {used_percent} % full, above "
+        f"shield_give_up_percent {percent}: they were given up for space. Not archived before: {why}.",
+        log=link.log,
+        start_offset=link.base_offset,
+        end_offset=link.end_offset,
+    )
+
+
+def _record_once(context: Context, run: Run, link: Link, loss: Disturbance) -> None:
+    """Record a loss before the deed; a call that was killed between the two has recorded it."""
+    subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
+    known = context.journal.store_events(context.record.store_id, Step.DISTURBED, Phase.RESULT)
+    if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in known):
+        return
+    said = {"lineage": link.lineage, "disturbance": to_jsonable(loss)}
+    context.journal.record(run, Step.DISTURBED, Phase.RESULT, [(subject, said)])

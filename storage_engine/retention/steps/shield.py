@@ -1,0 +1,345 @@
+"""Tend a store's shield: link what isn't proven, and archive from its link what is gone from the log.
+
+A link goes only when its segment is in the log, or its bytes are provably in a lake, by the rule by which a
+segment is deleted; or, on a disk that is too full, as a loss that the journal names. Killed anywhere and
+called again, it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from storage_engine.exceptions import GateRefusedError, LakeUnavailableError, StorageEngineError
+from storage_engine.lake.archive import archive_all
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.pace import pace_at
+from storage_engine.model.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, ShieldMode
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.store import Segment
+from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.history import release_by_any_run
+from storage_engine.retention.journal import Run, Step
+from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import Proofs, read_proofs
+from storage_engine.retention.shield_proofs import (
+    Judged,
+    by_lineage,
+    counting,
+    judge_link,
+    unproven_segments,
+)
+from storage_engine.retention.shielding import changed_text, shield_notices
+from storage_engine.retention.stamp import mark_shield
+from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.giving_up import give_up
+from storage_engine.retention.steps.shield_records import record_dropped, record_meant
+from storage_engine.retention.steps.stamping import witness_release
+from storage_engine.shield.index import remove_shield
+from storage_engine.shield.links import NoLinkError, drop_links, make_links, note_digest
+from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
+from storage_engine.shield.size import room_bytes, wanted, without_use
+
+SHIELD_RUN = "shield"
+"""Run of a store under which its shield is recorded."""
+
+_TOGETHER = 2
+"""So many segments are archived by one commit: two threads work, and what is proven is soon off the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShieldResult:
+    """
+    :param links: that there are now.
+    :param gone: base offsets of segments that only the shield has, and no lake provably.
+    :param archived: base offsets that were archived from their links now.
+    :param given_up: base offsets that were given up for space now.
+    :param linked_paths: of the segments in the log that have a link.
+    :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
+    :param room_bytes: for these; None: no limit.
+    :param lineage: the store's.
+    :param notices: what a person should know.
+    """
+
+    links: int = 0
+    gone: tuple[int, ...] = ()
+    archived: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
+    linked_paths: tuple[str, ...] = ()
+    next_segments: tuple[Segment, ...] = ()
+    room_bytes: int | None = None
+    lineage: int = 0
+    notices: tuple[str, ...] = ()
+
+    def following(self, count: int) -> tuple[Segment, ...]:
+        """Return the next segments to get a link, where so many are gone, as far as there is room."""
+        room_bytes, found = self.room_bytes, []
+        for segment in self.next_segments[:count]:
+            if room_bytes is not None:
+                room_bytes -= segment.facts.size_bytes
+                if room_bytes < 0:
+                    break
+            found.append(segment)
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class _Tending:
+    """One look at a shield, and what comes of it."""
+
+    context: Context
+    run: Run
+    need: ShieldNeed
+    archived: list[int] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def root(self) -> str:
+        return self.context.store.real_root
+
+
+def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
+    """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
+
+    Beside a running broker whose watch is alive only that watch does it.
+
+    :param tends: this process is the watch.
+    :raises StorageEngineError: the store can't be looked at, or its shield not be read.
+    """
+    context = open_context(store)
+    need = context.broker.shield_need()
+    shield = look_at_shield(store.real_root)
+    if (need.is_tended and not tends) or (store.policy.archive is ArchiveMode.OFF and not shield.links):
+        gone = tuple(seen.link.base_offset for seen in shield.gone)
+        return ShieldResult(len(shield.links), gone, notices=shield_notices(store.real_root))
+    return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
+
+
+def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
+    context, root = tending.context, tending.root
+    snapshot = context.broker.snapshot(clock_ms())
+    sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
+    judged, proofs = _judge(tending, shield, sealed)
+    unproven = unproven_segments(proofs, sealed, judged)
+    policy = context.store.policy
+    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
+    if chosen.segments:
+        mark_shield(root, context.record.store_id, context.record.lineage, True)
+    try:
+        make_links(root, chosen.segments, context.record.lineage)
+    except NoLinkError as error:
+        tending.notices.append(str(error))
+    if chosen.why_not:
+        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
+    # Of those that were there before: a watch may have made more meanwhile.
+    unused = without_use(shield, chosen.segments, context.record.lineage)
+    drop_links(root, [seen.link.name for seen in unused], in_log=True)
+    _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
+    tending.given_up += give_up(context, tending.run, tending.notices)
+    left = look_at_shield(root)
+    if not left.links and remove_shield(root):
+        mark_shield(root, context.record.store_id, context.record.lineage, False)
+    linked = {seen.link.segment.inode for seen in left.links}
+    following = tuple(one for one in unproven if one.facts.inode not in linked)
+    return ShieldResult(
+        links=len(left.links),
+        gone=tuple(seen.link.base_offset for seen in left.gone),
+        archived=tuple(tending.archived),
+        given_up=tuple(tending.given_up),
+        linked_paths=tuple(seen.link.segment.path for seen in left.links if seen.place is Place.IN_LOG),
+        next_segments=following if chosen.segments else (),
+        room_bytes=room_bytes(left.links, tending.need),
+        lineage=context.record.lineage,
+        notices=tuple(dict.fromkeys((*tending.notices, *shield_notices(root)))),
+    )
+
+
+def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
+    """Return what lakes say of each link, and of the log's segments."""
+    judged = []
+    proofs = Proofs(())
+    groups = {tending.context.record.lineage: [], **by_lineage(shield.links)}
+    for lineage, links in groups.items():
+        here = sealed if lineage == tending.context.record.lineage else ()
+        found = _proofs(
+            _of_lineage(tending.context, lineage), {*slots(here), *(one.link.slot for one in links)}
+        )
+        judged += [judge_link(tending.root, seen, found) for seen in links]
+        if here:
+            proofs = found
+    tending.notices += proofs.notices
+    return judged, proofs
+
+
+def _of_lineage(context: Context, lineage: int) -> Context:
+    return replace(context, record=replace(context.record, lineage=lineage))
+
+
+def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: bool = False) -> Proofs:
+    return read_proofs(
+        context.store.lakes,
+        context.record,
+        wanted_slots,
+        known=known_heads(context.journal, context.record),
+        to_delete=to_delete,
+        read_files=to_delete,
+    )
+
+
+def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
+    """Bring what is gone from the log into a lake, and drop the links of what is there."""
+    released = [one for one in gone if one.receipt is None and _was_let_go(tending.context, one.seen)]
+    drop_links(tending.root, [one.seen.link.name for one in released])
+    left = [one for one in gone if one not in released]
+    for one in left:
+        if one.problem:
+            said = one.problem if one.problem != "changed" else changed_text(one.seen)
+            tending.notices.append(said)
+        elif one.seen.place is Place.REPLACED and one.receipt is None:
+            tending.notices.append(
+                f"{one.seen.link.segment.path}: expected the file that was linked or none, found another of "
+                f"its name: {one.seen.facts.path} keeps the first one, until one of the two is archived"
+            )
+    _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
+    todo = [one for one in left if one.receipt is None and not one.problem and one.seen.place is Place.GONE]
+    for start in range(0, len(todo), _TOGETHER):
+        batch = todo[start : start + _TOGETHER]
+        try:
+            _archive(tending, batch)
+        except LakeUnavailableError as error:
+            tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            return
+        except (StorageEngineError, OSError) as error:
+            if len(batch) > 1:
+                for one in batch:
+                    _try_alone(tending, one)
+            else:
+                tending.notices.append(_kept_text(batch[0], error))
+
+
+def _try_alone(tending: _Tending, one: Judged) -> None:
+    try:
+        _archive(tending, [one])
+    except (StorageEngineError, OSError) as error:
+        tending.notices.append(_kept_text(one, error))
+
+
+def _kept_text(one: Judged, error: Exception) -> str:
+    return f"offset {one.seen.link.base_offset} stays in the shield and is not archived: {error}"
+
+
+def _was_let_go(context: Context, seen: SeenLink) -> bool:
+    """Return whether a run of ours deleted the segment without a receipt: by the policy, or a waiver."""
+    link = seen.link
+    segment = Segment(link.log, link.base_offset, link.segment, Judged(seen).segment.state, link.mtime_ns)
+    release = release_by_any_run(context.journal, context.record.store_id, segment)
+    return release is not None and release.receipt_hash is None
+
+
+def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
+    """Archive links of one lineage or several, at full speed and with the same proof, and drop them."""
+    for links in by_lineage([one.seen for one in batch]).values():
+        context = _of_lineage(tending.context, links[0].link.lineage)
+        full_speed = replace(context.store.policy, archive_bytes_per_second=0)
+        context = replace(context, store=replace(context.store, policy=full_speed))
+        segments = tuple(one.segment for one in batch if one.seen in links)
+        result = archive_somewhere(
+            context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
+        )
+        tending.archived += [receipt.base_offset for receipt in result.receipts]
+        _drop_proven(tending, links)
+
+
+def _always(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
+    return lambda _proofs: segments
+
+
+def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+    return archive_all(open_lake(jobs[0].lake), jobs)
+
+
+def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
+    """Drop the last names of segments that are in a lake, by the rule by which segments are deleted."""
+    for lineage, of_lineage in by_lineage(links).items():
+        context = _of_lineage(tending.context, lineage)
+        proofs = _proofs(context, {seen.link.slot for seen in of_lineage}, to_delete=True)
+        known = known_heads(context.journal, context.record)
+        try:
+            tending.notices += witness_release(context, tending.run, proofs, known)
+        except GateRefusedError as error:
+            tending.notices.append(f"links of archived segments stay: {error}")
+            return
+        for seen in of_lineage:
+            now = next(
+                (one for one in look_at_shield(tending.root).links if one.link.name == seen.link.name), None
+            )
+            judged = None if now is None else judge_link(tending.root, now, proofs)
+            if judged is None or judged.receipt is None:
+                continue
+            record_meant(context, tending.run, judged.seen.link, judged.receipt)
+            drop_links(tending.root, [seen.link.name])
+            record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+
+
+def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
+    """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
+
+    :return: what a person should know.
+    """
+    notices = []
+    for seen in look_at_shield(context.store.real_root).gone:
+        if seen.link.lineage != context.record.lineage or counting(proofs, seen.link.slot) is None:
+            continue
+        judged = judge_link(context.store.real_root, seen, proofs)
+        if judged.receipt is not None:
+            record_meant(context, run, seen.link, judged.receipt)
+            drop_links(context.store.real_root, [seen.link.name])
+            record_dropped(context, run, seen.link, judged.receipt)
+        elif judged.problem:
+            notices.append(judged.problem)
+    return tuple(notices)
+
+
+def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
+    """Read the links whose bytes nobody has read as they are now, and remember their digests.
+
+    What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
+
+    :param is_urgent: asked now and then; what is left waits for the next call then.
+    :param seconds: after so long no further one is begun.
+    :return: how many were read.
+    :raises ShieldError: the shield can't be read or written.
+    """
+    count = 0
+    ends = time.monotonic() + seconds
+    pace = pace_at(GENTLE_BYTES_PER_SECOND)
+
+    def spend(size_bytes: int) -> None:
+        if is_urgent():
+            raise _UrgentError
+        pace.spend(size_bytes)
+
+    with suppress(_UrgentError):
+        for seen in look_at_shield(store.real_root).links:
+            if seen.place is not Place.IN_LOG or (seen.is_same and seen.link.sha256):
+                continue
+            if time.monotonic() > ends:
+                break
+            sha256 = digest_of(store.real_root, seen, spend)
+            if sha256 is not None:
+                note_digest(store.real_root, seen, sha256)
+                count += 1
+    return count
+
+
+class _UrgentError(Exception):
+    """Something else has to be done first."""

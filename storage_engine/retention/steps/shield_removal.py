@@ -1,0 +1,73 @@
+"""Remove a store's shield: only what is in the log, proven in a lake, or accepted as lost."""
+
+from __future__ import annotations
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.losses import accepted_losses
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shielding import shield_notices
+from storage_engine.retention.stamp import mark_shield
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.shield.index import remove_shield
+from storage_engine.shield.links import drop_links
+from storage_engine.shield.seen import Place, SeenLink, look_at_shield
+from storage_engine.wording import count_text
+
+
+def remove_shield_of(store: ManagedStore) -> tuple[str, ...]:
+    """Remove a shield, whatever the store's policy says of one.
+
+    :return: what a person should know of what is left.
+    :raises GateRefusedError: it has what is nowhere else; nothing was deleted.
+    """
+    context = open_context(store)
+    make_removable(context)
+    return remove_all(context)
+
+
+def make_removable(context: Context) -> None:
+    """Bring what only the shield has into a lake.
+
+    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that.
+    """
+    store, said = context.store, ""
+    if look_at_shield(store.real_root).gone and store.policy.archive is not ArchiveMode.OFF:
+        said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
+    left = [seen for seen in _not_in_log(store) if not _is_accepted(context, seen)]
+    if left:
+        offsets = ", ".join(str(seen.link.base_offset) for seen in left[:5])
+        raise GateRefusedError(
+            f"{store.real_root}: expected a shield whose segments are all in the log or proven in a lake, "
+            f"found {count_text(len(left), 'segment')} that only the shield has, at offset {offsets}"
+            f"{', …' if len(left) > 5 else ''}. Nothing was deleted. {said} Have the lake take them, or "
+            "accept what is lost of them (storage-engine accept-loss), and run this again."
+        )
+
+
+def remove_all(context: Context) -> tuple[str, ...]:
+    """Remove a shield once it is removable; what is gone from the log since stays.
+
+    :return: what a person should know of what is left.
+    """
+    root, record = context.store.real_root, context.record
+    drop_links(root, [seen.link.name for seen in _not_in_log(context.store) if _is_accepted(context, seen)])
+    drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
+    if not look_at_shield(root).links and remove_shield(root):
+        mark_shield(root, record.store_id, record.lineage, False)
+    return shield_notices(root)
+
+
+def _not_in_log(store: ManagedStore) -> list[SeenLink]:
+    return [seen for seen in look_at_shield(store.real_root).links if seen.place is not Place.IN_LOG]
+
+
+def _is_accepted(context: Context, seen: SeenLink) -> bool:
+    """Return whether a person goes on without a link's segment."""
+    link = seen.link
+    return any(
+        loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
+        for loss in accepted_losses(context.journal, context.record)
+        if loss.lineage == link.lineage
+    )

@@ -1,0 +1,254 @@
+"""Make, look at and drop the links of a shield. Each is on disk when a call returns."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from storage_engine import durable
+from storage_engine.exceptions import ShieldError
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import Acting, own_acts
+from storage_engine.shield.index import (
+    Link,
+    LinkKind,
+    locked_shield,
+    read_index,
+    replaced,
+    shield_path,
+    with_digest,
+    write_index,
+)
+from storage_engine.shield.seen import Place, SeenLink, look, place_of
+
+_FICLONE: Final = 0x40049409
+_NO_CLONE: Final = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV, errno.ENOSYS, errno.EBADF, errno.EPERM}
+)
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CLONES: Final = "clone"
+_SUFFIX: Final = ".tmp"
+
+
+class NoLinkError(ShieldError):
+    """A segment can't be linked: there can be no shield here."""
+
+
+def make_links(root: str | os.PathLike[str], segments: Sequence[Segment], lineage: int) -> tuple[Link, ...]:
+    """Link segments that have no link yet, in this order; one that is gone by now is left out.
+
+    :param lineage: the store's.
+    :return: the links that were made.
+    :raises NoLinkError: one can't be made; those before it are.
+    :raises ShieldError: the shield can't be written.
+    """
+    if not segments:
+        return ()
+    made: list[Link] = []
+    with locked_shield(root, makes=True) as directory:
+        assert directory is not None
+        durable.remove_abandoned(_CLONES, _SUFFIX, dir_fd=directory)
+        links = read_index(directory, root)
+        there = {seen.link.name for seen in look(directory, root, links).links}
+        meant = [
+            link for link in (_meant(segment, lineage) for segment in segments) if link.name not in there
+        ]
+        links = replaced(links, *meant)
+        write_index(directory, links)
+        try:
+            with own_acts(root) as acts:
+                for link in meant:
+                    with suppress(FileNotFoundError):
+                        made.append(_clone(directory, link, links) or _hard_link(directory, root, link, acts))
+                        links = replaced(links, made[-1])
+        finally:
+            os.fsync(directory)
+            unmade = {link.name for link in meant} - {link.name for link in made}
+            write_index(directory, [link for link in links if link.name not in unmade])
+    return tuple(made)
+
+
+def drop_links(
+    root: str | os.PathLike[str], names: Sequence[str], *, in_log: bool = False
+) -> tuple[str, ...]:
+    """Remove links by their names, durably; one that is gone already is forgotten.
+
+    :param in_log: only those whose segments are in the log at this moment.
+    :return: those that were there.
+    :raises ShieldError: the shield can't be written.
+    """
+    dropped = []
+    with locked_shield(root) as directory:
+        if directory is None:
+            return ()
+        links = read_index(directory, root)
+        ours = {seen.link.name: seen for seen in look(directory, root, links).links}
+        with own_acts(root) as acts:
+            for name in names:
+                if in_log and (name not in ours or place_of(ours[name].link) is not Place.IN_LOG):
+                    continue
+                if name in ours:
+                    with suppress(FileNotFoundError), acts.on(shield_path(root) / name):
+                        os.unlink(name, dir_fd=directory)
+                    dropped.append(name)
+        os.fsync(directory)
+        kept = set(names) - set(dropped) if in_log else set()
+        _record(directory, [link for link in links if link.name not in names or link.name in kept])
+    return tuple(dropped)
+
+
+def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> None:
+    """Record the digest of a link's bytes, and its facts as they were when they were read.
+
+    :raises ShieldError: the shield can't be written.
+    """
+    with locked_shield(root) as directory:
+        if directory is not None:
+            links = read_index(directory, root)
+            if any(link.name == seen.link.name for link in links):
+                kept = replace(seen.facts, path=seen.link.name)
+                write_index(directory, replaced(links, with_digest(seen.link, sha256, kept)))
+
+
+def _meant(segment: Segment, lineage: int) -> Link:
+    facts = segment.facts
+    return Link(
+        segment.log,
+        segment.base_offset,
+        lineage,
+        LinkKind.MEANT,
+        facts,
+        facts,
+        segment.original_mtime_ns,
+    )
+
+
+def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
+    """Share the segment's blocks with a file of our own; None: its file system has no such call.
+
+    The file gets its name once it is recorded.
+
+    :raises FileNotFoundError: the segment is gone.
+    """
+    source = _open_segment(link)
+    try:
+        before = FileFacts.of_stat(link.segment.path, os.fstat(source))
+        temporary = durable.temporary_name(_CLONES, _SUFFIX)
+        try:
+            with durable.create(temporary, dir_fd=directory) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    fcntl.ioctl(file, _FICLONE, source)
+                except OSError as error:
+                    if error.errno in _NO_CLONE:
+                        return None
+                    raise _no_link(link, error) from error
+                os.fsync(file.fileno())
+                os.fsync(source)
+                after = FileFacts.of_stat(link.segment.path, os.fstat(source))
+                if replace(after, ctime_ns=before.ctime_ns) != before:
+                    raise FileNotFoundError(errno.ENOENT, "is being written to", link.segment.path)
+                kept = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
+                made = replace(link, kind=LinkKind.CLONE, kept=kept)
+                write_index(directory, replaced(links, made))
+                os.link(
+                    temporary,
+                    link.name,
+                    src_dir_fd=directory,
+                    dst_dir_fd=directory,
+                    follow_symlinks=False,
+                )
+                return made
+        finally:
+            durable.unlink(temporary, dir_fd=directory)
+    except FileExistsError as error:
+        raise _no_link(link, error) from error
+    finally:
+        os.close(source)
+
+
+def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: Acting) -> Link:
+    """Give the segment's file another name.
+
+    :raises FileNotFoundError: the segment is gone, or another file has its name.
+    :raises NoLinkError: it can't be linked.
+    """
+    path = Path(link.segment.path)
+    parent = os.open(path.parent, _DIRECTORY)
+    try:
+        with acts.on(path, other_name=shield_path(root) / link.name):
+            try:
+                os.link(
+                    path.name,
+                    link.name,
+                    src_dir_fd=parent,
+                    dst_dir_fd=directory,
+                    follow_symlinks=False,
+                )
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise _no_link(link, error) from error
+    finally:
+        os.close(parent)
+    found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
+    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+        os.unlink(link.name, dir_fd=directory)
+        raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
+    fd = os.open(link.name, _OPEN, dir_fd=directory)
+    try:
+        # Every later write has to move its times.
+        os.fsync(fd)
+        kept = FileFacts.of_stat(link.name, os.fstat(fd))
+    finally:
+        os.close(fd)
+    return replace(link, kind=LinkKind.HARD_LINK, kept=kept)
+
+
+def _open_segment(link: Link) -> int:
+    """
+    :raises FileNotFoundError: the segment is gone, or another file has its name.
+    """
+    try:
+        fd = os.open(link.segment.path, _OPEN)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _no_link(link, error) from error
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
+    return fd
+
+
+def _no_link(link: Link, error: OSError) -> NoLinkError:
+    why = {
+        errno.EXDEV: "the log and the store's root are on different mounts. Mount both as one",
+        errno.EPERM: "only the owner of a file may link it here. Run as the broker's user",
+        errno.EACCES: "this process may not. Run as the broker's user",
+        errno.EEXIST: "a file that is not ours has the name of its link. Move that away",
+        errno.ELOOP: "it is a symbolic link, which is never followed. Put the file itself there",
+        errno.ENOSPC: "the disk is full. Free some space",
+        errno.EMLINK: "it has as many names as its file system allows. Remove some",
+    }.get(error.errno or 0, "its file system doesn't take links. Use a local one such as ext4 or XFS")
+    return NoLinkError(
+        f"{link.segment.path}: expected to link it into the shield, found {error.strerror or error}: {why}. "
+        "There is no shield for what has no link."
+    )
+
+
+def _record(directory: int, links: Sequence[Link]) -> None:
+    """Forget links that are gone; on a full disk later, since one without a file counts for nothing."""
+    try:
+        write_index(directory, links)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise

@@ -1,0 +1,137 @@
+"""Kills the tending of a shield at its durable operations, one after the other; a script of test_shield_kill.
+
+As ``kill_runner``, whose parts it uses: a shield is made, somebody removes segments, they are archived from
+their links, everything else is archived, and the shield goes.
+
+Usage: shield_kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from storage_engine.lake.making import make_lake
+from storage_engine.model.policy import Policy, ShieldMode
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.shield.index import shield_path
+from storage_engine.shield.seen import look_at_shield
+from tests.retention import kill_runner
+from tests.retention.kill_runner import (
+    Moment,
+    choose,
+    count_durable_operations,
+    file_hash,
+    fingerprint,
+    in_child,
+    moment_of,
+    not_killed,
+    prepare,
+    warm_up,
+)
+
+REMOVED = ("commitlog/00000000000000000000", "commitlog/00000000000001048576")
+RUN = "all"
+
+
+def managed(directory: Path) -> ManagedStore:
+    return replace(kill_runner.managed(directory), policy=Policy(shield=ShieldMode.ON))
+
+
+def story(directory: Path, at_step: Callable[[str], None]) -> None:
+    store = managed(directory)
+
+    def remove() -> None:
+        # Somebody does that once; a shield that isn't made yet keeps nothing.
+        for name in REMOVED:
+            with suppress(FileNotFoundError):
+                (directory / "store" / name).unlink()
+
+    todo: dict[str, Callable[[], object]] = {
+        "init_lake": lambda: make_lake(store.lake),
+        "shield": lambda: tend_shield(store),
+        "read": lambda: read_links(store, lambda: False),
+        "remove": remove,
+        "tend": lambda: tend_shield(store),
+        "archive": lambda: steps.archive(store, RUN, steps.archive_jobs(store, RUN, all_sealed=True)),
+        "last": lambda: tend_shield(store),
+    }
+    for name, step in todo.items():
+        at_step(name)
+        step()
+
+
+def run_story(directory: Path, kill_before: Moment | None) -> list[str]:
+    done, at_step = count_durable_operations(kill_before)
+    story(directory, at_step)
+    at_step("")
+    return done
+
+
+def homeless(directory: Path, pristine: dict[str, str]) -> list[str]:
+    """Segments whose bytes are neither in the store, nor in its shield, nor provably in the lake."""
+    kept = {
+        f"{seen.link.log}/{seen.link.base_offset:020d}": file_hash(seen.facts.path)
+        for seen in look_at_shield(directory / "store").links
+    }
+    left = {name: sha256 for name, sha256 in pristine.items() if kept.get(name) != sha256}
+    return kill_runner.homeless(directory, left)
+
+
+def end_state(directory: Path) -> dict[str, Any]:
+    """What a finished story comes to, as far as it may not depend on what happened on the way."""
+    store = managed(directory)
+    record = kill_runner.Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    lake = kill_runner.open_lake(store.lake)
+    rows = kill_runner.receipts(lake, record.store_id)
+    kill_runner.check_chain(kill_runner.receipt_history(lake, record.store_id))
+    return {
+        "store": fingerprint(directory / "store"),
+        "receipts": sorted([row.base_offset, row.sha256] for row in rows),
+        "broken": [str(fault) for fault in kill_runner.broken_receipts(lake, rows).values()],
+        "shield": shield_path(store.root).exists(),
+        "marked": "shield" in (directory / "store" / ".storage-engine" / "stamp.json").read_text(),
+    }
+
+
+def main(pristine: Path, work: Path, most: int) -> None:
+    before = fingerprint(pristine)
+    warm_up(pristine)
+    prepare(pristine, work / "undisturbed")
+    status, operations = in_child(lambda: run_story(work / "undisturbed", None))
+    if status:
+        raise SystemExit("the undisturbed story failed")
+    _, expected = in_child(lambda: end_state(work / "undisturbed"))
+    problems: list[str] = []
+    chosen = choose([one for one in operations if not one.startswith("init_lake")], most)
+    chosen = [number + sum(one.startswith("init_lake") for one in operations) for number in chosen]
+    for number in chosen:
+        where = f"killed before operation {number} ({operations[number]})"
+        prepare(pristine, work / "killed")
+        moment = moment_of(operations, number)
+        status, _ = in_child(lambda moment=moment: run_story(work / "killed", moment))
+        found = not_killed(status)
+        _, lost = in_child(lambda: homeless(work / "killed", before))
+        if lost != []:
+            found.append(f"segments in none of the three places: {lost}")
+        status, _ = in_child(lambda: run_story(work / "killed", None))
+        _, end = in_child(lambda: end_state(work / "killed")) if not status else (0, None)
+        if end != expected:
+            found.append(f"another end state: expected {expected}, found {end}")
+        problems += [f"{where}: {what}" for what in found]
+        shutil.rmtree(work / "killed")
+    answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

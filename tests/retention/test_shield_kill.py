@@ -1,0 +1,38 @@
+"""Tending a shield may be killed anywhere: what is removed from the log is in the shield or in the lake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.rounds import rounds
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = rounds("STORAGE_ENGINE_SHIELD_KILLS", 8, 1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 if KILLS < 100 else 7200)
+def test_killed_anywhere_no_byte_is_homeless_and_the_next_call_ends_it(
+    store_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    pristine = store_copy("clean-stop")
+    runner = "tests.retention.shield_kill_runner"
+    done = subprocess.run(
+        [sys.executable, "-m", runner, str(pristine), str(tmp_path / "work"), str(KILLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= KILLS or KILLS >= 100
+    assert [base for base, _ in seen["end"]["receipts"]][:2] == [0, 1 << 20]
+    assert (seen["end"]["broken"], seen["end"]["shield"], seen["end"]["marked"]) == ([], False, False)

@@ -1,0 +1,244 @@
+"""A store's shield: what is removed from the log is still there, until the lake provably has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import GateRefusedError, ShieldError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.model.lag import LagSummary
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import Policy, ShieldMode
+from storage_engine.model.validation import Status, Where
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.retention import steps
+from storage_engine.retention.journal import Journal
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shielding import shield_notices
+from storage_engine.retention.stamp import NAME, read_stamp
+from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.retention.steps.shield_removal import remove_shield_of
+from storage_engine.retention.verification import verify_store
+from storage_engine.same_bytes.own_acts import own_acts
+from storage_engine.shield.index import INDEX, shield_path
+from storage_engine.shield.seen import look_at_shield
+from tests.fixture_stores import file_sha256
+
+Managed = Callable[..., ManagedStore]
+MANUAL = PlanRequest(manual=True, max_segments=1)
+ON = Policy(shield=ShieldMode.ON)
+
+
+@pytest.fixture
+def store(managed: Managed) -> ManagedStore:
+    """A stopped broker's store with a shield of all that is unproven."""
+    made: ManagedStore = managed(policy=ON)
+    assert tend_shield(made).links == len(segments(made))
+    return made
+
+
+def segments(store: ManagedStore) -> list[Path]:
+    """The sealed ones."""
+    return sorted((Path(store.root) / "commitlog").iterdir())[:-1]
+
+
+def where(store: ManagedStore) -> dict[int, Where]:
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    return {row.start_offset: row.where for row in found.ranges}
+
+
+def where_detail(store: ManagedStore) -> str:
+    """Why the first bytes of the log are where they are."""
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    assert found.ranges[0].status is Status.FAILURE
+    return found.ranges[0].detail
+
+
+def archived_sha256(store: ManagedStore) -> dict[int, str]:
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    return {row.base_offset: row.sha256 for row in receipts(open_lake(store.lake), record.store_id)}
+
+
+def test_a_removed_segment_is_archived_from_its_link(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    sha256 = file_sha256(first)
+    first.unlink()
+    assert where(store)[0] is Where.SHIELDED
+    result = tend_shield(store)
+    assert result.archived == (0,)
+    assert archived_sha256(store)[0] == sha256
+    assert where(store)[0] is Where.ARCHIVED
+    assert {seen.link.base_offset for seen in look_at_shield(store.root).links} == {
+        int(path.name) for path in segments(store)
+    }
+
+
+def test_links_are_for_their_owner_and_share_the_segments_bytes(store: ManagedStore) -> None:
+    assert shield_path(store.root).stat().st_mode & 0o777 == 0o700
+    for seen in look_at_shield(store.root).links:
+        assert Path(seen.facts.path).samefile(seen.link.segment.path)
+
+
+def test_a_link_goes_once_its_segment_is_proven_and_the_shield_with_the_last(store: ManagedStore) -> None:
+    steps.archive(store, "all", steps.archive_jobs(store, "all", all_sealed=True))
+    assert tend_shield(store).links == 0
+    assert not shield_path(store.root).exists()
+    stamp = read_stamp(store.real_root)
+    assert stamp is not None
+    assert not stamp.shield
+
+
+def test_a_release_frees_the_space_of_what_it_deletes(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    with first.open("rb") as file:
+        steps.make_plan(store, "r", MANUAL)
+        steps.archive(store, "r", steps.archive_jobs(store, "r"))
+        steps.record_lag(store, "r", LagSummary(0, 0, 0, 0, 0, (), 0), [])
+        assert steps.release(store, "r").deleted[0].base_offset == 0
+        assert os.fstat(file.fileno()).st_nlink == 0
+    assert not look_at_shield(store.root).gone
+
+
+def test_a_plan_and_a_card_say_what_the_shield_keeps(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    first.unlink()
+    assert any("is in the shield and not in the lake yet" in notice for notice in shield_notices(store.root))
+    steps.make_plan(store, "r", MANUAL)
+    notices = steps.recorded_plan(store, "r").notices
+    assert any("is in the shield and not in the lake yet" in notice for notice in notices)
+    assert any("deleting frees no space of" in notice for notice in notices)
+
+
+def test_what_somebody_wrote_to_is_kept_and_not_archived(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    with first.open("r+b") as file:
+        file.write(b"other bytes")
+    first.unlink()
+    result = tend_shield(store)
+    assert (result.archived, result.gone) == ((), (0,))
+    assert any("somebody wrote to it or touched it" in notice for notice in result.notices)
+    assert where(store)[0] is Where.LOST
+    assert where_detail(store).startswith(str(shield_path(store.root)))
+
+
+def test_what_was_only_touched_is_told_by_its_digest(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    sha256 = file_sha256(first)
+    assert read_links(store, lambda: False) == len(segments(store))
+    os.utime(first)
+    first.unlink()
+    assert where(store)[0] is Where.SHIELDED
+    assert tend_shield(store).archived == (0,)
+    assert archived_sha256(store)[0] == sha256
+
+
+def test_a_touch_by_a_hold_is_our_own(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    with own_acts(store.root) as acts, acts.on(first, mtime_ns=10**18):
+        os.utime(first, ns=(10**18, 10**18))
+    first.unlink()
+    assert tend_shield(store).archived == (0,)
+
+
+def test_a_file_of_another_inode_is_another_stores(store: ManagedStore) -> None:
+    (first, *_) = look_at_shield(store.root).links
+    copy = Path(first.facts.path).with_name("copy")
+    shutil.copy2(first.facts.path, copy)
+    copy.rename(first.facts.path)
+    segments(store)[0].unlink()
+    result = tend_shield(store)
+    assert result.archived == ()
+    assert any(first.facts.path in notice and "of another store" in notice for notice in result.notices)
+
+
+def test_without_being_told_to_a_stopped_brokers_store_has_none(managed: Managed) -> None:
+    store = managed()
+    result = tend_shield(store)
+    assert result.links == 0
+    assert any("no broker runs" in notice for notice in result.notices)
+    assert not shield_path(store.root).exists()
+
+
+def test_switched_off_the_links_of_what_is_in_the_log_go_and_others_stay(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    segments(store)[0].unlink()
+    lake = tmp_path / "managed" / "lake"
+    lake.rename(lake.with_name("away"))
+    off = replace(store, policy=Policy(shield=ShieldMode.OFF))
+    result = tend_shield(off)
+    assert (result.links, result.gone) == (1, (0,))
+    lake.with_name("away").rename(lake)
+    assert tend_shield(off).archived == (0,)
+
+
+def test_on_a_disk_that_is_too_full_the_oldest_is_given_up_and_the_journal_says_so(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    for path in segments(store)[:2]:
+        path.unlink()
+    lake = tmp_path / "managed" / "lake"
+    lake.rename(lake.with_name("away"))
+    full = replace(store, policy=replace(ON, shield_give_up_percent=0))
+    assert [tend_shield(full).given_up for _ in range(3)] == [(0,), (1 << 20,), ()]
+    lake.with_name("away").rename(lake)
+    assert where(store)[0] is Where.LOST
+    assert "given up for space" in where_detail(store)
+
+
+def test_nothing_is_given_up_that_a_lake_takes(store: ManagedStore) -> None:
+    segments(store)[0].unlink()
+    result = tend_shield(replace(store, policy=replace(ON, shield_give_up_percent=0)))
+    assert (result.archived, result.given_up) == ((0,), ())
+
+
+def test_it_is_removed_only_when_nothing_is_in_it_alone(store: ManagedStore, tmp_path: Path) -> None:
+    segments(store)[0].unlink()
+    lake = tmp_path / "managed" / "lake"
+    (lake / "warehouse").rename(lake / "away")
+    with pytest.raises(GateRefusedError, match=r"1 segment that only the shield has, at offset 0\."):
+        remove_shield_of(store)
+    assert look_at_shield(store.root).gone
+    (lake / "away").rename(lake / "warehouse")
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_a_release_that_knows_no_shield_refuses_the_store(store: ManagedStore) -> None:
+    said = json.loads((Path(store.root) / DIRECTORY / NAME).read_bytes())
+    assert said["shield"] is True
+    tend_shield(replace(store, policy=Policy(shield=ShieldMode.OFF)))
+    assert "shield" not in json.loads((Path(store.root) / DIRECTORY / NAME).read_bytes())
+
+
+def test_a_record_of_a_newer_release_is_refused(store: ManagedStore) -> None:
+    index = shield_path(store.root) / INDEX
+    index.write_text(json.dumps({**json.loads(index.read_text()), "version": 2, "more": 1}))
+    with pytest.raises(ShieldError, match="version 2, known is 1"):
+        tend_shield(store)
+
+
+def test_a_log_on_another_mount_has_none_and_that_is_said(managed: Managed, tmp_path: Path) -> None:
+    store = managed(policy=ON)
+    log = Path(store.root) / "commitlog"
+    shutil.copytree(log, tmp_path / "log")
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(log)], check=False).returncode:
+        pytest.skip("no mounts are allowed here, so no log can lie on another one")
+    try:
+        shutil.copytree(tmp_path / "log", log, dirs_exist_ok=True)
+        result = tend_shield(store)
+    finally:
+        subprocess.run(["umount", "--lazy", str(log)], check=True)
+    assert result.links == 0
+    assert any("are on different mounts" in notice for notice in result.notices)
