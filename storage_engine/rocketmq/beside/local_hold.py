@@ -27,7 +27,7 @@ from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
 from storage_engine.rocketmq.beside.store_locks import locked
 
 NAME: Final = "hold"
-_LOCK: Final = "hold.lock"
+_LOCK: Final = "hold-record.lock"
 _SLOT_BYTES: Final = 16 * 1024
 
 
