@@ -269,7 +269,7 @@ def test_a_store_is_known_under_another_path_of_this_machine(
     mounted = tmp_path / "mounted"
     mounted.symlink_to(log.broker.store)
     (seen,) = open_store(replace(store, root=str(mounted))).snapshot(now_ms()).logs
-    assert Path(seen.segments[0].facts.path).parent == mounted / "commitlog"
+    assert Path(seen.segments[0].facts.path).parent.samefile(mounted / "commitlog")
     assert hold(replace(store, root=str(mounted))).status.fence_offset == log.names()[0]
     assert not unmanage(store).status.held
 

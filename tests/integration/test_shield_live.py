@@ -193,36 +193,6 @@ def test_what_people_remove_and_touch_is_archived_from_the_shield(
         assert log.names()[0] > names[1]
 
 
-def test_under_load_every_message_that_was_taken_is_served_or_in_the_lake(
-    log: LiveLog, disk: Disk, store: ManagedStore, name_server_port: int, tmp_path: Path
-) -> None:
-    names, said, work = log.names(), tmp_path / "said", tmp_path / "load"
-    with (
-        watch_of(store, said),
-        running_load(log.broker, name_server_port, work, topics=("orders",), rate=MESSAGES_A_SECOND) as load,
-    ):
-        until(lambda: is_shielded(store, log), said)
-        force(log, disk)
-        until(lambda: log.names()[0] > names[0], said)
-        until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
-        disk.fill_to(60)
-        is_through = log.others_begin_to_clean()
-        fence = log.names()[:FENCED]
-        log.path(fence[0]).unlink()
-        for base in fence[1:]:
-            os.utime(log.path(base), ns=(0, 0))
-        is_through()
-        until(lambda: is_all_kept(store, log), said)
-        load.stop()
-    record = Journal(store.journal_url).find_store(store.real_root)
-    assert record is not None
-    kept = {*log.names(), *(row.base_offset for row in receipts(open_lake(store.lake), record.store_id))}
-    taken = [sent.physical_offset for sent in load.sent()]
-    assert [offset for offset in taken if offset // SEGMENT_BYTES * SEGMENT_BYTES not in kept] == []
-    assert len(taken) > MESSAGES_A_SECOND
-    assert log.names()[0] > fence[0]
-
-
 def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
     log: LiveLog, disk: Disk, store: ManagedStore, tmp_path: Path
 ) -> None:
@@ -251,3 +221,33 @@ def test_what_a_killed_watch_left_goes_with_the_next_visit(
     tend(store, "t")
     assert look_at_shield(store.root).links == ()
     assert in_neither_place(store, log) == []
+
+
+def test_under_load_every_message_that_was_taken_is_served_or_in_the_lake(
+    log: LiveLog, disk: Disk, store: ManagedStore, name_server_port: int, tmp_path: Path
+) -> None:
+    names, said, work = log.names(), tmp_path / "said", tmp_path / "load"
+    with (
+        watch_of(store, said),
+        running_load(log.broker, name_server_port, work, topics=("orders",), rate=MESSAGES_A_SECOND) as load,
+    ):
+        until(lambda: is_shielded(store, log), said)
+        force(log, disk)
+        until(lambda: log.names()[0] > names[0], said)
+        until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
+        disk.fill_to(60)
+        is_through = log.others_begin_to_clean()
+        fence = log.names()[:FENCED]
+        log.path(fence[0]).unlink()
+        for base in fence[1:]:
+            os.utime(log.path(base), ns=(0, 0))
+        is_through()
+        until(lambda: is_all_kept(store, log), said)
+        load.stop()
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    kept = {*log.names(), *(row.base_offset for row in receipts(open_lake(store.lake), record.store_id))}
+    taken = [sent.physical_offset for sent in load.sent()]
+    assert [offset for offset in taken if offset // SEGMENT_BYTES * SEGMENT_BYTES not in kept] == []
+    assert len(taken) > MESSAGES_A_SECOND
+    assert log.names()[0] > fence[0]
