@@ -269,10 +269,12 @@ class World:
     def _held_below(self, lake: Lake) -> set[tuple[int, str]]:
         """Segments that are whole in data files of a lake's warehouse, wherever they lie in it."""
         files: dict[tuple[int, int, str], str] = {}
-        for path in self.path(lake.path).rglob("*.parquet*"):
-            if "messages" in path.parts:
-                stat = path.stat()
-                files[(stat.st_ino, stat.st_size, path.name)] = str(path)
+        # Whose warehouse it shared may have moved away, and a new one been made in the place.
+        for directory in filter(None, (lake.path, lake.warehouse_at)):
+            for path in self.path(directory).rglob("*.parquet*"):
+                if "messages" in path.parts:
+                    stat = path.stat()
+                    files[(stat.st_ino, stat.st_size, path.name)] = str(path)
         new = {key: path for key, path in files.items() if key not in self._held}
         if new:
             ended = in_child(lambda: held_by(list(new.values())))
