@@ -120,8 +120,7 @@ class Report:
     :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
-    :param unread: what consumers lost by the deletion, as it was right before; where nothing is deleted yet,
-        as the plan foresees it.
+    :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
     :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
