@@ -149,7 +149,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[st
         f"{bytes_text(dependents.freed_bytes)} freed"
     )
     if managed.policy.undo_window_hours is not None and released.deleted:
-        say(
+        tell(
             f"quarantine: what went frees nothing for {managed.policy.undo_window_hours} h, or until space "
             f"is the cause of a run; storage-engine undo {run_key} brings it back"
         )

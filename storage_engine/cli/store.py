@@ -148,7 +148,14 @@ def plan(
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
     managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, pending_policy=pending_policy, live=live
+        store,
+        lake_dir,
+        broker_conf,
+        overrides,
+        time_zone,
+        pending_policy=pending_policy,
+        live=live,
+        minimum_retention_hours=minimum_retention_hours,
     )
     seen = preview(
         managed,

@@ -77,6 +77,16 @@ def open_intent(file_io: FileIO, location: str) -> Intent | None:
     return intent if intent is not None and intent.began_at == _marked(file_io, location) else None
 
 
+def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
+    """Whether what the catalog names may be an attempt's work: nobody has committed after it.
+
+    :param named: name of the metadata file that the catalog names.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    by_attempt = any(attempt in named for attempt in intent.attempts)
+    return by_attempt and _marked(file_io, location) in (intent.began_at, named)
+
+
 def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
     """Record durably what is to be done by a new attempt.
 

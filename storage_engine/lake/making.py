@@ -45,7 +45,7 @@ from storage_engine.lake.identity import (
     write_mark,
     written_identity,
 )
-from storage_engine.lake.intents import read_intent
+from storage_engine.lake.intents import open_intent
 from storage_engine.lake.place import sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
@@ -205,7 +205,7 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
             f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
             "another lake, which takes these files for its own. Nothing was created. Choose another place."
         )
-    if (intent := read_intent(file_io, location)) is not None:
+    if (intent := open_intent(file_io, location)) is not None:
         raise LakeIdentityError(
             f"{location}: expected an empty place for a new lake, found what storage-engine lake "
             f"{intent.command} of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing "

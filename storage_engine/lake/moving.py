@@ -27,7 +27,7 @@ from storage_engine.lake.identity import (
     parse_mark,
     put_mark,
 )
-from storage_engine.lake.intents import Intent, begin, end, open_intent, sweep_attempts
+from storage_engine.lake.intents import Intent, begin, end, may_have_landed, open_intent, sweep_attempts
 from storage_engine.lake.placed_table import (
     PlacedTable,
     by_store,
@@ -123,7 +123,8 @@ def has_landed(intent: Intent, tables: Tables) -> bool:
     """Whether the catalog names what one of a command's attempts wrote for this place."""
     if any(table.is_elsewhere for table in tables.values()):
         return False
-    return any(attempt in tables[SEGMENTS].file_name for attempt in intent.attempts)
+    segments = tables[SEGMENTS]
+    return may_have_landed(segments.io, segments.location, intent, segments.file_name)
 
 
 def move_tables(

@@ -27,7 +27,7 @@ from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
-from storage_engine.lake.intents import open_intent, read_intent
+from storage_engine.lake.intents import may_have_landed, open_intent, read_intent
 from storage_engine.lake.jobs import ProvenSegment
 from storage_engine.lake.leaves import choose, find_metadata, leaves, of_one_table
 from storage_engine.lake.making import make_sqlite_file
@@ -272,7 +272,7 @@ class _Rebuild:
         self._landed = (
             intent is not None
             and pointer.startswith(f"{location}/")
-            and any(attempt in pointer for attempt in intent.attempts)
+            and may_have_landed(file_io, location, intent, pointer.rpartition("/")[2])
         )
         if intent is None or self._landed or intent != open_intent(file_io, location):
             return ()

@@ -77,6 +77,11 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
     return done, open_intents
 
 
+def _undone(journal: Journal, store_id: str) -> set[str]:
+    """Keys of runs that have brought back what they deleted."""
+    return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
+
+
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
@@ -85,7 +90,8 @@ def released_spans(
     :param unasked: where the lakes are that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
-    gone = (_release(event.payload) for event in results if event.subject)
+    undone = _undone(journal, store_id)
+    gone = (_release(event.payload) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         ReleasedSpan(
             log=release.log,
@@ -106,7 +112,7 @@ def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> Seg
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)
-    undone = {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
+    undone = _undone(journal, store_id)
     run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
     for run_key in (key for key in run_keys if key not in undone):
         done, meant = releases(event for event in events if event.run_key == run_key)

@@ -96,6 +96,24 @@ def test_a_lake_that_outlived_an_intent_moves_as_itself(
     check(tmp_path / "moved", segments[1:2], tmp_path)
 
 
+def test_a_catalog_from_right_after_a_move_is_told_that_the_lake_went_on(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    killed_at("storage_engine.lake.moving.end", lambda: relocate(at(moved), lambda _: None))
+    shutil.copy(moved / "catalog.db", tmp_path / "backup.db")
+    archive(make_jobs, open_lake(at(moved)), segments[1])
+    shutil.copy(tmp_path / "backup.db", moved / "catalog.db")
+    before = tree(moved / "warehouse")
+    with pytest.raises(LakeIdentityError, match="older"):
+        relocate(at(moved), lambda _: None)
+    assert tree(moved / "warehouse") == before
+    rebuild(at(moved), unseen, {})
+    check(moved, segments[:2], tmp_path)
+
+
 def test_a_promoted_copy_is_no_unfinished_one(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from storage_engine.exceptions import StorageEngineError, StoreBusyError
 from storage_engine.lake.config import LakeConfig
@@ -29,7 +28,7 @@ from storage_engine.retention.quarantine.records import (
     quarantine_of,
     quarantines,
 )
-from storage_engine.retention.quarantine.tree import Contents, contents, remove
+from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.steps.context import Context
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text
 
@@ -101,7 +100,9 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _there(keeper: Keeper) -> list[Quarantine]:
-    return [one for one in quarantines(keeper.journal, keeper.record.store_id) if one.there]
+    """Those that may be emptied: of one whose undo has begun a person wants the rest back."""
+    found = quarantines(keeper.journal, keeper.record.store_id)
+    return [one for one in found if one.there and one.state is not QuarantineState.UNDOING]
 
 
 def _over(one: Quarantine) -> str:
@@ -120,9 +121,11 @@ def _empty(keeper: Keeper, run_key: str, why: str) -> str:
         one = quarantine_of(journal, run)
         if one is None or not one.there:
             return f"the quarantine of run {run_key} was emptied by another run meanwhile"
-        missing = [place.base for place in one.places if not Path(place.base).is_dir()]
         stays = f"the quarantine of run {run_key} stays, though {why}: "
-        if missing:
+        if one.state is QuarantineState.UNDOING:
+            return f"{stays}its undo was begun. Run storage-engine undo {run_key} again, which ends it"
+        missing = [place.directory for place in one.places if not has_manifest(place)]
+        if missing and not _may_lack_manifests(keeper, run, one):
             return f"{stays}{missing[0]} isn't there. Check that its disk is mounted"
         if unproven := _unproven(keeper, run, one, lambda: journal.renew(lease)):
             return (
@@ -180,6 +183,17 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
             reasons = "; ".join(proofs.notices) or "no valid receipt in a lake"
             return f"{log}/{base_offset:020d} isn't proven in the lake any more ({reasons})"
     return ""
+
+
+def _may_lack_manifests(keeper: Keeper, run: Run, one: Quarantine) -> bool:
+    """Whether a place without its manifest is no sign of a disk that isn't mounted.
+
+    The manifest is there before any file is set aside, and goes last.
+    """
+    if one.state is QuarantineState.EMPTYING:
+        return True
+    done, meant = releases(keeper.journal.events(run, Step.RELEASE))
+    return not done and not meant
 
 
 def _holds_anything(one: Quarantine) -> bool:

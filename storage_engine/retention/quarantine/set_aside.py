@@ -68,6 +68,9 @@ def remover(
     known = quarantine_of(context.journal, run)
     if known is None and hours is None:
         return durable.unlink_in
+    if known is not None and known.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
+        # What has passed the gate now would lie there, and nothing would ever empty it again.
+        return durable.unlink_in
     until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
     data_paths = context.broker.data_paths
     paths = (Path(facts.path) for facts in files)
@@ -84,7 +87,7 @@ def remover(
                 lease=lease,
             )
         make_place(place, _manifest(context, run, now_ms, until_ms))
-    return lambda path, _directory: move_in(chosen[path.parent], path)
+    return lambda path, directory: move_in(chosen[path.parent], path, directory)
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

@@ -69,30 +69,37 @@ def make_place(place: Place, manifest: bytes) -> None:
             new.publish()
 
 
-def move_in(place: Place, path: Path) -> bool:
+def has_manifest(place: Place) -> bool:
+    """Return whether a run's directory is there, with its manifest."""
+    with suppress(OSError, QuarantineError), opened(place) as directory:
+        return _lstat(MANIFEST, directory) is not None
+    return False
+
+
+def move_in(place: Place, path: Path, source: int) -> bool:
     """Move a file into a place; the caller fsyncs the directory that it came from.
 
+    :param source: descriptor of that directory: that the path leads elsewhere by now changes nothing.
     :return: whether it was there to be moved.
     :raises QuarantineError: it is no regular file, or its name is taken in the place.
     """
-    with _opened_path(path.parent) as source:
-        found = _lstat(path.name, source)
-        if found is None:
-            return False
-        if not stat.S_ISREG(found.st_mode):
+    found = _lstat(path.name, source)
+    if found is None:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise QuarantineError(
+            f"{path}: expected a regular file to set aside, found something else. It was not touched. "
+            "Find out what was put there."
+        )
+    *parents, name = place.names(path)
+    with opened(place, *parents, create=True) as target:
+        if _lstat(name, target) is not None:
             raise QuarantineError(
-                f"{path}: expected a regular file to set aside, found something else. It was not touched. "
-                "Find out what was put there."
+                f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
+                f"{path} is to be set aside. It was not touched. Find out who put it there."
             )
-        *parents, name = place.names(path)
-        with opened(place, *parents, create=True) as target:
-            if _lstat(name, target) is not None:
-                raise QuarantineError(
-                    f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
-                    f"{path} is to be set aside. It was not touched. Find out who put it there."
-                )
-            _rename(name, source, target)
-            os.fsync(target)
+        _rename(name, source, target)
+        os.fsync(target)
     return True
 
 

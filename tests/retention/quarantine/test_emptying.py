@@ -21,6 +21,8 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.maintaining import maintain_directory, maintain_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine import emptying
+from storage_engine.retention.quarantine import undo as undoing
+from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
@@ -149,10 +151,48 @@ def test_a_disk_that_is_not_there_is_not_taken_for_an_emptied_quarantine(
     store = replace(store, overrides={**store.overrides, "storePathCommitLog": str(volume / "commitlog")})
     clean(store, "r", 1)
     unmounted = volume.rename(tmp_path / "unmounted")
-    (sentence,) = maintain_store(store, clock_ms() + 2 * DAY_MS).quarantines
-    assert f"{volume} isn't there. Check that its disk is mounted" in sentence
+    volume.mkdir()  # what an unmounted disk leaves
+    maintained = maintain_directory(
+        store.journal_url, Path(store.report_dir), clock_ms() + 2 * DAY_MS, lakes=store.lakes
+    )
+    (sentence,) = maintained.quarantines
+    assert "isn't there. Check that its disk is mounted" in sentence
+    volume.rmdir()
     unmounted.rename(volume)
     undo(store, "r", "ann")
+
+
+def test_what_a_person_has_begun_to_bring_back_is_not_emptied(
+    undoable: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = undoable()
+    before = files_of(store.root)
+    clean(store, "r", 2)
+    back: list[Path] = []
+
+    def killed(place: Place, path: Path) -> None:
+        if back:
+            raise KeyboardInterrupt
+        back.append(path)
+        move_back(place, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(undoing, "move_back", killed)
+        with pytest.raises(KeyboardInterrupt):
+            undo(store, "r", "ann")
+    assert maintain_store(store, clock_ms() + 2 * DAY_MS).quarantines == ()
+    undo(store, "r", "ann")
+    assert files_of(store.root) == before
+
+
+def test_a_run_that_goes_on_after_its_quarantine_was_emptied_sets_nothing_aside(undoable: Stores) -> None:
+    store = undoable()
+    steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=2))
+    steps.release(store, "r")
+    maintain_store(store, clock_ms() + 2 * DAY_MS)
+    assert aside(store) == []
+    assert any(steps.clean_dependents(store, "r").deleted.values())
+    assert aside(store) == []
 
 
 @pytest.fixture

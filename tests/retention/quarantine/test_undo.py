@@ -25,6 +25,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
+from storage_engine.retention.history import released_spans
 from storage_engine.retention.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
@@ -284,6 +285,10 @@ def test_a_deletion_by_hand_after_an_undo_is_nobody_s_of_ours(undoable: Stores) 
     store = undoable()
     clean(store, "r", 1)
     undo(store, "r", "ann")
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    assert released_spans(journal, record.store_id) == ()
     steps.make_plan(store, "next", PlanRequest(manual=True, max_segments=2))
     time.sleep(0.02)
     (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
