@@ -10,7 +10,6 @@ from typing import Final
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import Disturbance
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.disturbed import take_down
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
@@ -89,6 +88,9 @@ def record_mends(store: ManagedStore, found: Sequence[Disturbance]) -> None:
 
     :raises StorageEngineError: the journal can't be reached.
     """
+    # The lake's libraries, which a triggerer that mends nothing needs for nothing.
+    from storage_engine.retention.disturbed import take_down
+
     if not store.journal_url or missing_sqlite_file(store.journal_url):
         return
     journal = Journal(store.journal_url)

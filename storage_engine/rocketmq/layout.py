@@ -14,6 +14,9 @@ from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, Unsu
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
 
+_RIGHTS = ("acls", "users")
+"""Databases of who may do what, below config, which say nothing of messages (AuthorizationMetadataManager)."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
@@ -196,6 +199,8 @@ def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
         if (root / directory / "CURRENT").exists():
             raise _unsupported(root, "RocksDB consume queue", str(root / directory / "CURRENT"))
     for database in sorted(root.glob("config/*/CURRENT")):
+        if database.parent.name in _RIGHTS:
+            continue
         raise _unsupported(root, "RocksDB configuration", str(database))
     for found in sorted(root.glob("dledger-*")):
         raise _unsupported(root, "DLedger commitlog", str(found))

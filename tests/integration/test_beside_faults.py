@@ -184,13 +184,15 @@ def test_a_plan_that_fails_midway_has_changed_nothing_but_the_hold(
     before = State.of(log)
     hold(store)
     held = State.of(log)
+    plans: list[steps.PlanResult] = []
 
     def plan_badly(fault: Fault, position: int) -> bool:
         where = f"{fault} from request {position} ({proxy.codes})"
-        request = PlanRequest(manual=True, max_segments=1)
-        if succeeds(proxy, lambda: steps.make_plan(store, "run", request)):
-            assert not proxy.faults, where
-            return True
+        request, run_key = PlanRequest(manual=True, max_segments=1), f"{fault} {position}"
+        if succeeds(proxy, lambda: plans.append(steps.make_plan(store, run_key, request))):
+            if not proxy.faults:
+                return True
+            assert "is not known" in " ".join(plans[-1].unread), where
         assert State.of(log) == held, where
         return False
 
@@ -350,7 +352,7 @@ def test_the_store_of_another_broker_is_left_alone(
         create_topic(b.client)
         other = LiveLog(b)
         other.fill(2)
-        refused(log, log.managed(tmp_path / "managed", address=b.client.address), "expected the store of")
+        refused(log, log.managed(tmp_path / "managed", address=b.client.address), "expected the store o[fn]")
         assert b.client.config()["cleanFileForciblyEnable"] == "true"
 
 

@@ -36,7 +36,7 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 LATER = "unique_key"
 """Taken for a column that came after version 2.0."""
 
-LATER_OF_RECEIPTS = "evidence"
+LATER_OF_RECEIPTS = "digest"
 
 
 class _OlderCodec:

@@ -83,7 +83,7 @@ def test_what_was_found_before_the_first_segment_went_stands(
 ) -> None:
     """Once a segment is gone, nobody can find out any more what was unread in it."""
     store = archived("clean-stop", max_segments=5)
-    unlink, gone = rocketmq.unlink_unchanged, 0
+    unlink, gone = rocketmq.remove_unchanged, 0
 
     def unlink_three(*segment_and_root: Any) -> None:
         nonlocal gone
@@ -92,7 +92,7 @@ def test_what_was_found_before_the_first_segment_went_stands(
         gone += 1
         unlink(*segment_and_root)
 
-    monkeypatch.setattr(rocketmq, "unlink_unchanged", unlink_three)
+    monkeypatch.setattr(rocketmq, "remove_unchanged", unlink_three)
     with pytest.raises(KeyboardInterrupt):
         steps.release(store, "r")
     monkeypatch.undo()

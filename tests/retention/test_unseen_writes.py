@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -26,7 +27,7 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.rocketmq.broker import unlink_unchanged
+from storage_engine.rocketmq.broker import remove_unchanged
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
@@ -250,11 +251,11 @@ def test_our_own_act_at_the_last_moment_keeps_no_segment_and_anothers_does(
     os.link(first(planned), tmp_path / "anothers")
     for looked_at in (segment, ours):
         with pytest.raises(ChangedUnderUsError):
-            unlink_unchanged(looked_at, Path(planned.root))
+            remove_unchanged(looked_at, Path(planned.root), durable.unlink_in)
     act_on(planned, tmp_path / "link-2")
     with pytest.raises(ChangedUnderUsError):
-        unlink_unchanged(segment, Path(planned.root))
+        remove_unchanged(segment, Path(planned.root), durable.unlink_in)
     now = replace(segment, facts=FileFacts.of(first(planned)))
     act_on(planned, tmp_path / "link-3")
-    unlink_unchanged(now, Path(planned.root))
+    remove_unchanged(now, Path(planned.root), durable.unlink_in)
     assert not first(planned).exists()

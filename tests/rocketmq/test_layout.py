@@ -223,7 +223,7 @@ def test_what_is_no_ordinary_file_is_an_error_at_once(tmp_path: Path, kind: str)
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if kind == "device" else path)
-    refuses_without_reading(root, "expected an ordinary file")
+    refuses_without_reading(root, "an ordinary file" if kind == "pipe" else "not followed below a store")
 
 
 def refuses_without_reading(root: Path, part: str) -> None:
