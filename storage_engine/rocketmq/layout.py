@@ -15,7 +15,7 @@ from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
 
 _RIGHTS = ("acls", "users")
-"""Databases of who may do what, below config, which say nothing of messages (AuthorizationMetadataManager)."""
+"""Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
 
 
 @dataclass(frozen=True, slots=True)

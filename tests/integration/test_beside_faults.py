@@ -184,15 +184,13 @@ def test_a_plan_that_fails_midway_has_changed_nothing_but_the_hold(
     before = State.of(log)
     hold(store)
     held = State.of(log)
-    plans: list[steps.PlanResult] = []
 
     def plan_badly(fault: Fault, position: int) -> bool:
         where = f"{fault} from request {position} ({proxy.codes})"
         request, run_key = PlanRequest(manual=True, max_segments=1), f"{fault} {position}"
-        if succeeds(proxy, lambda: plans.append(steps.make_plan(store, run_key, request))):
-            if not proxy.faults:
-                return True
-            assert "is not known" in " ".join(plans[-1].unread), where
+        # What the broker has written down of its consumers counts where it can't be asked for that.
+        if succeeds(proxy, lambda: steps.make_plan(store, run_key, request)) and not proxy.faults:
+            return True
         assert State.of(log) == held, where
         return False
 

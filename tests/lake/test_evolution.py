@@ -36,7 +36,7 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 LATER = "unique_key"
 """Taken for a column that came after version 2.0."""
 
-LATER_OF_RECEIPTS = "digest"
+LATER_OF_RECEIPTS = "evidence"
 
 
 class _OlderCodec:
@@ -58,6 +58,7 @@ def _older_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fields = [field for field in tables.segments_schema().fields if field.name != LATER_OF_RECEIPTS]
     with monkeypatch.context() as patched:
         patched.setattr(tables, "LATER_COLUMNS", ())
+        patched.setattr(archive, "SETTLED", None)
         for module in (making, tables, writing):
             patched.setattr(module, "segments_schema", lambda: Schema(*fields))
         for module in (archive, catalog, making, segment_reader, writing):
