@@ -84,6 +84,44 @@ def test_a_removed_segment_is_archived_from_its_link(store: ManagedStore) -> Non
     }
 
 
+def test_what_was_removed_from_the_middle_of_the_log_is_archived_too(store: ManagedStore) -> None:
+    paths = segments(store)
+    middle = paths[1]
+    sha256, base_offset = file_sha256(middle), int(middle.name)
+    middle.unlink()
+    result = tend_shield(store)
+    assert (result.archived, result.gone) == ((base_offset,), ())
+    assert any("the log isn't whole" in notice for notice in result.notices)
+    assert archived_sha256(store) == {base_offset: sha256}
+    assert {seen.link.base_offset for seen in look_at_shield(store.root).links} == {
+        int(path.name) for path in paths if path != middle
+    }
+    assert tend_shield(replace(store, policy=Policy(shield=ShieldMode.OFF))).links == 0
+
+
+def test_what_a_log_with_a_hole_has_left_is_linked(managed: Managed) -> None:
+    store = managed(policy=ON)
+    paths = segments(store)
+    paths[1].unlink()
+    assert tend_shield(store).links == len(paths) - 1
+
+
+def test_a_shield_of_a_log_with_a_hole_can_be_removed(store: ManagedStore) -> None:
+    segments(store)[1].unlink()
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_what_is_gone_is_archived_though_the_log_can_not_be_looked_at(store: ManagedStore) -> None:
+    first, second, *_ = segments(store)
+    second.rename(Path(store.root) / "elsewhere")
+    second.symlink_to(Path(store.root) / "elsewhere")
+    first.unlink()
+    result = tend_shield(store)
+    assert result.archived == (0,)
+    assert any("the log can't be looked at" in notice for notice in result.notices)
+
+
 def test_links_are_for_their_owner_and_share_the_segments_bytes(store: ManagedStore) -> None:
     assert shield_path(store.root).stat().st_mode & 0o777 == 0o700
     for seen in look_at_shield(store.root).links:

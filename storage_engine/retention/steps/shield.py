@@ -13,7 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from storage_engine.exceptions import GateRefusedError, LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import (
+    GateRefusedError,
+    LakeUnavailableError,
+    StorageEngineError,
+)
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
@@ -22,7 +26,6 @@ from storage_engine.model.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, Sh
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
-from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.known_heads import known_heads
@@ -40,12 +43,13 @@ from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.giving_up import give_up
+from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import NoLinkError, drop_links, make_links, note_digest
 from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
-from storage_engine.shield.size import room_bytes, wanted, without_use
+from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
 SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""
@@ -112,7 +116,7 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
     Beside a running broker whose watch is alive only that watch does it.
 
     :param tends: this process is the watch.
-    :raises StorageEngineError: the store can't be looked at, or its shield not be read.
+    :raises StorageEngineError: its broker can't be asked, or its shield not be read.
     """
     context = open_context(store)
     need = context.broker.shield_need()
@@ -125,24 +129,11 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
 
 def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     context, root = tending.context, tending.root
-    snapshot = context.broker.snapshot(clock_ms())
-    sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
-    judged, proofs = _judge(tending, shield, sealed)
-    unproven = unproven_segments(proofs, sealed, judged)
-    policy = context.store.policy
-    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
-    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
-    if chosen.segments:
-        mark_shield(root, context.record.store_id, context.record.lineage, True)
-    try:
-        make_links(root, chosen.segments, context.record.lineage)
-    except NoLinkError as error:
-        tending.notices.append(str(error))
-    if chosen.why_not:
-        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
-    # Of those that were there before: a watch may have made more meanwhile.
-    unused = without_use(shield, chosen.segments, context.record.lineage)
-    drop_links(root, [seen.link.name for seen in unused], in_log=True)
+    log = look_at_log(context.broker, tending.notices)
+    judged, proofs = _judge(tending, shield, log.sealed)
+    unproven = unproven_segments(proofs, log.sealed, judged)
+    # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
+    chosen = _link(tending, shield, log, unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
     tending.given_up += give_up(context, tending.run, tending.notices)
     left = look_at_shield(root)
@@ -163,6 +154,29 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     )
 
 
+def _link(
+    tending: _Tending, shield: Shield, log: ShieldedLog, unproven: Sequence[Segment], tends: bool
+) -> Wanted:
+    """Link what shall have a link, and drop the links that have no use any more."""
+    context, root = tending.context, tending.root
+    policy = context.store.policy
+    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
+    if chosen.segments:
+        mark_shield(root, context.record.store_id, context.record.lineage, True)
+    try:
+        make_links(root, chosen.segments, context.record.lineage)
+    except NoLinkError as error:
+        tending.notices.append(str(error))
+    if chosen.why_not:
+        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
+    if log.is_whole or mode is ShieldMode.OFF:
+        # Of those that were there before: a watch may have made more meanwhile.
+        unused = without_use(shield, chosen.segments, context.record.lineage)
+        drop_links(root, [seen.link.name for seen in unused], in_log=True)
+    return chosen
+
+
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
     """Return what lakes say of each link, and of the log's segments."""
     judged = []
@@ -174,7 +188,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
             _of_lineage(tending.context, lineage), {*slots(here), *(one.link.slot for one in links)}
         )
         judged += [judge_link(tending.root, seen, found) for seen in links]
-        if here:
+        if lineage == tending.context.record.lineage:
             proofs = found
     tending.notices += proofs.notices
     return judged, proofs
