@@ -16,6 +16,7 @@ from math import inf
 from storage_engine.exceptions import (
     GateRefusedError,
     LakeUnavailableError,
+    ShieldError,
     StorageEngineError,
 )
 from storage_engine.lake.archive import archive_all
@@ -47,7 +48,7 @@ from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.shield.index import remove_shield
-from storage_engine.shield.links import NoLinkError, drop_links, make_links, note_digest
+from storage_engine.shield.links import drop_links, make_links, note_digest
 from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
@@ -138,7 +139,9 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     tending.given_up += give_up(context, tending.run, tending.notices)
     left = look_at_shield(root)
     if not left.links and remove_shield(root):
-        mark_shield(root, context.record.store_id, context.record.lineage, False)
+        # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
+        with suppress(OSError):
+            mark_shield(root, context.record.store_id, context.record.lineage, False)
     linked = {seen.link.segment.inode for seen in left.links}
     following = tuple(one for one in unproven if one.facts.inode not in linked)
     return ShieldResult(
@@ -162,12 +165,12 @@ def _link(
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
     chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
-    if chosen.segments:
-        mark_shield(root, context.record.store_id, context.record.lineage, True)
     try:
+        if chosen.segments:
+            mark_shield(root, context.record.store_id, context.record.lineage, True)
         make_links(root, chosen.segments, context.record.lineage)
-    except NoLinkError as error:
-        tending.notices.append(str(error))
+    except (ShieldError, OSError) as error:
+        tending.notices.append(f"not all that is unproven could be linked: {error}")
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if log.is_whole or mode is ShieldMode.OFF:
