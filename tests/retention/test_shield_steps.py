@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
+from storage_engine.retention.steps import shield
+from storage_engine.retention.steps.giving_up import give_up
 from storage_engine.retention.steps.shield import read_links, tend_shield
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.retention.verification import verify_store
@@ -293,6 +296,22 @@ def test_nothing_is_given_up_that_a_lake_takes(store: ManagedStore) -> None:
     segments(store)[0].unlink()
     result = tend_shield(replace(store, policy=replace(ON, shield_give_up_percent=0)))
     assert (result.archived, result.given_up) == ((0,), ())
+
+
+def test_what_went_since_it_was_archived_from_is_tried_before_it_is_given_up(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*args: Any) -> tuple[int, ...]:
+        for path in segments(store)[:1]:
+            path.unlink()
+        return give_up(*args)
+
+    full = replace(store, policy=replace(ON, shield_give_up_percent=0))
+    with monkeypatch.context() as patched:
+        patched.setattr(shield, "give_up", late)
+        result = tend_shield(full)
+    assert (result.gone, result.given_up) == ((0,), ())
+    assert tend_shield(full).archived == (0,)
 
 
 def test_it_is_removed_only_when_nothing_is_in_it_alone(store: ManagedStore, tmp_path: Path) -> None:

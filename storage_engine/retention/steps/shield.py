@@ -97,14 +97,25 @@ class ShieldResult:
 
 @dataclass(slots=True)
 class _Tending:
-    """One look at a shield, and what comes of it."""
+    """One look at a shield, and what comes of it.
+
+    :param in_lake: names of links whose segments were archived now.
+    :param failed: by name of a link that was tried: why its segment is in no lake.
+    """
 
     context: Context
     run: Run
     need: ShieldNeed
     archived: list[int] = field(default_factory=list)
+    in_lake: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
     given_up: list[int] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    def fail(self, seen: SeenLink, why: str) -> None:
+        """Take note of why a link's segment can't be archived, unless it was and only its link stays."""
+        if seen.link.name not in self.in_lake:
+            self.failed[seen.link.name] = why
 
     @property
     def root(self) -> str:
@@ -136,7 +147,7 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
     chosen = _link(tending, shield, log, unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
-    tending.given_up += give_up(context, tending.run, tending.notices)
+    tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
     left = look_at_shield(root)
     if not left.links and remove_shield(root):
         # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
@@ -220,12 +231,15 @@ def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
     for one in left:
         if one.problem:
             said = one.problem if one.problem != "changed" else changed_text(one.seen)
-            tending.notices.append(said)
         elif one.seen.place is Place.REPLACED and one.receipt is None:
-            tending.notices.append(
+            said = (
                 f"{one.seen.link.segment.path}: expected the file that was linked or none, found another of "
                 f"its name: {one.seen.facts.path} keeps the first one, until one of the two is archived"
             )
+        else:
+            continue
+        tending.notices.append(said)
+        tending.fail(one.seen, said)
     _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
     todo = [one for one in left if one.receipt is None and not one.problem and one.seen.place is Place.GONE]
     for start in range(0, len(todo), _TOGETHER):
@@ -234,24 +248,27 @@ def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
             _archive(tending, batch)
         except LakeUnavailableError as error:
             tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            for one in batch:
+                tending.fail(one.seen, str(error))
             return
         except (StorageEngineError, OSError) as error:
             if len(batch) > 1:
                 for one in batch:
                     _try_alone(tending, one)
             else:
-                tending.notices.append(_kept_text(batch[0], error))
+                _keep(tending, batch[0], error)
 
 
 def _try_alone(tending: _Tending, one: Judged) -> None:
     try:
         _archive(tending, [one])
     except (StorageEngineError, OSError) as error:
-        tending.notices.append(_kept_text(one, error))
+        _keep(tending, one, error)
 
 
-def _kept_text(one: Judged, error: Exception) -> str:
-    return f"offset {one.seen.link.base_offset} stays in the shield and is not archived: {error}"
+def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
+    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.fail(one.seen, str(error))
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
@@ -273,6 +290,7 @@ def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
             context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
         )
         tending.archived += [receipt.base_offset for receipt in result.receipts]
+        tending.in_lake |= {seen.link.name for seen in links}
         _drop_proven(tending, links)
 
 
