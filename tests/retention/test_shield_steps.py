@@ -213,6 +213,24 @@ def test_without_being_told_to_a_stopped_brokers_store_has_none(managed: Managed
     assert not shield_path(store.root).exists()
 
 
+def test_while_the_lake_is_away_no_link_moves_to_what_is_in_it(managed: Managed, lake_dir: Path) -> None:
+    store = managed(policy=ON)
+    _, *unproven = (int(path.name) for path in segments(store))
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    assert tend_shield(store).links == len(unproven)
+    lake_dir.rename(lake_dir.with_name("away"))
+    tend_shield(store)
+    assert [seen.link.base_offset for seen in look_at_shield(store.root).links] == unproven
+
+
+def test_while_the_lake_is_away_no_link_goes(store: ManagedStore, lake_dir: Path) -> None:
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    lake_dir.rename(lake_dir.with_name("away"))
+    assert tend_shield(store).links == len(segments(store))
+    lake_dir.with_name("away").rename(lake_dir)
+    assert tend_shield(store).links == len(segments(store)) - 1
+
+
 def test_switched_off_the_links_of_what_is_in_the_log_go_and_others_stay(
     store: ManagedStore, tmp_path: Path
 ) -> None:

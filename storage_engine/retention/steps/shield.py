@@ -44,6 +44,7 @@ from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.giving_up import give_up
+from storage_engine.retention.steps.sealed import still_unproven
 from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
@@ -143,9 +144,9 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     context, root = tending.context, tending.root
     log = look_at_log(context.broker, tending.notices)
     judged, proofs = _judge(tending, shield, log.sealed)
-    unproven = unproven_segments(proofs, log.sealed, judged)
+    unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
-    chosen = _link(tending, shield, log, unproven, tends) if log.is_known else Wanted()
+    chosen = _link(tending, shield, log, proofs, unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
     left = look_at_shield(root)
@@ -169,7 +170,12 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
 
 
 def _link(
-    tending: _Tending, shield: Shield, log: ShieldedLog, unproven: Sequence[Segment], tends: bool
+    tending: _Tending,
+    shield: Shield,
+    log: ShieldedLog,
+    proofs: Proofs,
+    unproven: Sequence[Segment],
+    tends: bool,
 ) -> Wanted:
     """Link what shall have a link, and drop the links that have no use any more."""
     context, root = tending.context, tending.root
@@ -184,7 +190,7 @@ def _link(
         tending.notices.append(f"not all that is unproven could be linked: {error}")
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
-    if log.is_whole or mode is ShieldMode.OFF:
+    if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineage)
         drop_links(root, [seen.link.name for seen in unused], in_log=True)
