@@ -84,6 +84,15 @@ class BrokerStore(Protocol):
         """
         ...
 
+    def sealed_files(self) -> tuple[Segment, ...]:
+        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+
+        :raises StoreLayoutError: a symbolic link is among them.
+        :raises BrokerError: a running broker can't be asked.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
+        ...
+
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
         ...

@@ -41,25 +41,14 @@ def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
     return found[0] if found and len(hashes) == 1 else None
 
 
-def unproven_segments(
-    proofs: Proofs, segments: Iterable[Segment], links: Sequence[Judged]
-) -> tuple[Segment, ...]:
-    """Return the segments of the log that no receipt proves, as far as is known without reading them."""
+def unproven_segments(segments: Iterable[Segment], links: Sequence[Judged]) -> tuple[Segment, ...]:
+    """Return the segments of the log without those whose links a receipt proves."""
     proven = {
         (judged.seen.link.segment.device, judged.seen.link.segment.inode)
         for judged in links
         if judged.receipt is not None
     }
-    return tuple(
-        segment
-        for segment in segments
-        if (segment.facts.device, segment.facts.inode) not in proven
-        and not any(
-            is_proven_file(segment, row, proofs.acts)
-            for lake in proofs.asked
-            for row in lake.valid((segment.log, segment.base_offset))
-        )
-    )
+    return tuple(segment for segment in segments if (segment.facts.device, segment.facts.inode) not in proven)
 
 
 def judge_link(root: str, seen: SeenLink, proofs: Proofs) -> Judged:

@@ -58,6 +58,9 @@ class RocketMQBrokerStore:
         root = self.files.layout.root
         return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
 
+    def sealed_files(self) -> tuple[Segment, ...]:
+        return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
+
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)
 

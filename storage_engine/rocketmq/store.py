@@ -5,6 +5,7 @@ Reading changes nothing, not even a file's access to the lock. Only a store that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from storage_engine.rocketmq.commitlog import find_logical_end
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.dispatch import dispatched_offset
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
-from storage_engine.rocketmq.mapped_files import MappedFile, mapped
+from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.stored_files import open_stored
 
 BROKER = "rocketmq"
@@ -72,6 +73,24 @@ class RocketMQStore:
             used_bytes=used_bytes,
         )
 
+    def raw_log(self) -> LogSnapshot:
+        """List the log's files that are there, whatever is missing between them. Never to delete by.
+
+        Nothing counts as dispatched.
+
+        :raises StoreLayoutError: one is a symbolic link.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
+        found = readable_files(list_raw_files(self.layout.log_paths))
+        sizes = Counter(file.size_bytes for file in found)
+        size_bytes = self.layout.segment_size_bytes or max(sizes, key=lambda size: sizes[size], default=0)
+        names = Counter(file.base_offset for file in found)
+        files = tuple(
+            file for file in found if file.size_bytes == size_bytes and names[file.base_offset] == 1
+        )
+        active, max_offset = find_active(files) if files else (0, 0)
+        return LogSnapshot(LOG, _segments(files, active), max_offset, dispatched_offset=0)
+
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
         """A segment's bytes, read into memory: a mapping could outlive the file or fault under us.
@@ -93,15 +112,7 @@ class RocketMQStore:
         active, max_offset = find_active(files)
         return LogSnapshot(
             name=LOG,
-            segments=tuple(
-                Segment(
-                    log=LOG,
-                    base_offset=file.base_offset,
-                    facts=FileFacts.of(file.path),
-                    state=SegmentState.SEALED if i < active else SegmentState.ACTIVE,
-                )
-                for i, file in enumerate(files)
-            ),
+            segments=_segments(files, active),
             max_offset=max_offset,
             dispatched_offset=dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
         )
@@ -112,6 +123,18 @@ class RocketMQStore:
         files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
         sizes = (stat.st_size for stat in files if S_ISREG(stat.st_mode))
         return sum(s.facts.size_bytes for s in log.segments) + sum(sizes)
+
+
+def _segments(files: tuple[MappedFile, ...], active: int) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            log=LOG,
+            base_offset=file.base_offset,
+            facts=FileFacts.of(file.path),
+            state=SegmentState.SEALED if i < active else SegmentState.ACTIVE,
+        )
+        for i, file in enumerate(files)
+    )
 
 
 def find_active(files: tuple[MappedFile, ...]) -> tuple[int, int]:

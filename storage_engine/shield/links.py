@@ -60,6 +60,9 @@ def make_links(root: str | os.PathLike[str], segments: Sequence[Segment], lineag
         meant = [
             link for link in (_meant(segment, lineage) for segment in segments) if link.name not in there
         ]
+        if not meant:
+            # A full disk must not keep anybody from what needs no further link.
+            return ()
         links = replaced(links, *meant)
         write_index(directory, links)
         try:
@@ -107,6 +110,8 @@ def drop_links(
 def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> None:
     """Record the digest of a link's bytes, and its facts as they were when they were read.
 
+    On a full disk it is not recorded: whoever needs it reads the bytes again.
+
     :raises ShieldError: the shield can't be written.
     """
     with locked_shield(root) as directory:
@@ -114,7 +119,7 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
             links = read_index(directory, root)
             if any(link.name == seen.link.name for link in links):
                 kept = replace(seen.facts, path=seen.link.name)
-                write_index(directory, replaced(links, with_digest(seen.link, sha256, kept)))
+                _record(directory, replaced(links, with_digest(seen.link, sha256, kept)))
 
 
 def _meant(segment: Segment, lineage: int) -> Link:
@@ -246,7 +251,7 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
 
 
 def _record(directory: int, links: Sequence[Link]) -> None:
-    """Forget links that are gone; on a full disk later, since one without a file counts for nothing."""
+    """Write what may as well be written later, as on a full disk: links that are gone, and digests."""
     try:
         write_index(directory, links)
     except OSError as error:

@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,17 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
+from storage_engine.retention.steps import shield
+from storage_engine.retention.steps.giving_up import give_up
 from storage_engine.retention.steps.shield import read_links, tend_shield
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.retention.verification import verify_store
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import INDEX, shield_path
+from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
+from tests.full_disks import fill, small_disk
 
 Managed = Callable[..., ManagedStore]
 MANUAL = PlanRequest(manual=True, max_segments=1)
@@ -82,6 +87,44 @@ def test_a_removed_segment_is_archived_from_its_link(store: ManagedStore) -> Non
     assert {seen.link.base_offset for seen in look_at_shield(store.root).links} == {
         int(path.name) for path in segments(store)
     }
+
+
+def test_what_was_removed_from_the_middle_of_the_log_is_archived_too(store: ManagedStore) -> None:
+    paths = segments(store)
+    middle = paths[1]
+    sha256, base_offset = file_sha256(middle), int(middle.name)
+    middle.unlink()
+    result = tend_shield(store)
+    assert (result.archived, result.gone) == ((base_offset,), ())
+    assert any("the log isn't whole" in notice for notice in result.notices)
+    assert archived_sha256(store) == {base_offset: sha256}
+    assert {seen.link.base_offset for seen in look_at_shield(store.root).links} == {
+        int(path.name) for path in paths if path != middle
+    }
+    assert tend_shield(replace(store, policy=Policy(shield=ShieldMode.OFF))).links == 0
+
+
+def test_what_a_log_with_a_hole_has_left_is_linked(managed: Managed) -> None:
+    store = managed(policy=ON)
+    paths = segments(store)
+    paths[1].unlink()
+    assert tend_shield(store).links == len(paths) - 1
+
+
+def test_a_shield_of_a_log_with_a_hole_can_be_removed(store: ManagedStore) -> None:
+    segments(store)[1].unlink()
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_what_is_gone_is_archived_though_the_log_can_not_be_looked_at(store: ManagedStore) -> None:
+    first, second, *_ = segments(store)
+    second.rename(Path(store.root) / "elsewhere")
+    second.symlink_to(Path(store.root) / "elsewhere")
+    first.unlink()
+    result = tend_shield(store)
+    assert result.archived == (0,)
+    assert any("the log can't be looked at" in notice for notice in result.notices)
 
 
 def test_links_are_for_their_owner_and_share_the_segments_bytes(store: ManagedStore) -> None:
@@ -170,6 +213,24 @@ def test_without_being_told_to_a_stopped_brokers_store_has_none(managed: Managed
     assert not shield_path(store.root).exists()
 
 
+def test_while_the_lake_is_away_no_link_moves_to_what_is_in_it(managed: Managed, lake_dir: Path) -> None:
+    store = managed(policy=ON)
+    _, *unproven = (int(path.name) for path in segments(store))
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    assert tend_shield(store).links == len(unproven)
+    lake_dir.rename(lake_dir.with_name("away"))
+    tend_shield(store)
+    assert [seen.link.base_offset for seen in look_at_shield(store.root).links] == unproven
+
+
+def test_while_the_lake_is_away_no_link_goes(store: ManagedStore, lake_dir: Path) -> None:
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    lake_dir.rename(lake_dir.with_name("away"))
+    assert tend_shield(store).links == len(segments(store))
+    lake_dir.with_name("away").rename(lake_dir)
+    assert tend_shield(store).links == len(segments(store)) - 1
+
+
 def test_switched_off_the_links_of_what_is_in_the_log_go_and_others_stay(
     store: ManagedStore, tmp_path: Path
 ) -> None:
@@ -197,10 +258,78 @@ def test_on_a_disk_that_is_too_full_the_oldest_is_given_up_and_the_journal_says_
     assert "given up for space" in where_detail(store)
 
 
+@pytest.fixture
+def full(store: ManagedStore, tmp_path: Path) -> Iterator[ManagedStore]:
+    """The store with its shield on a disk that is full."""
+    root, aside = Path(store.root), tmp_path / "aside"
+    shutil.copytree(root, aside)
+    shutil.rmtree(shield_path(aside))
+    size_bytes = sum(path.stat().st_size for path in aside.rglob("*"))
+    with small_disk(root, size_bytes + (4 << 20)):
+        shutil.copytree(aside, root, dirs_exist_ok=True)
+        assert tend_shield(store).links == len(segments(store))
+        fill(root)
+        yield store
+
+
+def test_on_a_full_disk_what_is_gone_is_archived_and_its_space_comes_back(full: ManagedStore) -> None:
+    first = segments(full)[0]
+    sha256 = file_sha256(first)
+    first.unlink()
+    assert tend_shield(full).archived == (0,)
+    assert archived_sha256(full) == {0: sha256}
+    assert not look_at_shield(full.root).gone
+
+
+def test_on_a_full_disk_a_segment_that_can_not_be_linked_keeps_nobody_from_the_others(
+    full: ManagedStore,
+) -> None:
+    first, second, *_ = segments(full)
+    drop_links(full.root, [seen.link.name for seen in look_at_shield(full.root).links[1:2]])
+    first.unlink()
+    result = tend_shield(full)
+    assert result.archived == (0,)
+    assert any("not all that is unproven could be linked" in notice for notice in result.notices)
+    assert second.exists()
+    assert tend_shield(full).links == len(segments(full))
+
+
+def test_on_a_full_disk_digests_are_read_and_recorded_later(full: ManagedStore) -> None:
+    assert read_links(full, lambda: False) == len(segments(full))
+    assert not any(seen.link.sha256 for seen in look_at_shield(full.root).links)
+    (Path(full.root) / "filler").unlink()
+    assert read_links(full, lambda: False) == len(segments(full))
+    assert all(seen.link.sha256 for seen in look_at_shield(full.root).links)
+
+
+def test_on_a_full_disk_what_no_lake_takes_is_given_up(full: ManagedStore, tmp_path: Path) -> None:
+    segments(full)[0].unlink()
+    (tmp_path / "managed" / "lake").rename(tmp_path / "away")
+    given_up = replace(full, policy=replace(ON, shield_give_up_percent=95))
+    assert tend_shield(given_up).given_up == (0,)
+    assert not look_at_shield(full.root).gone
+
+
 def test_nothing_is_given_up_that_a_lake_takes(store: ManagedStore) -> None:
     segments(store)[0].unlink()
     result = tend_shield(replace(store, policy=replace(ON, shield_give_up_percent=0)))
     assert (result.archived, result.given_up) == ((0,), ())
+
+
+def test_what_went_since_it_was_archived_from_is_tried_before_it_is_given_up(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*args: Any) -> tuple[int, ...]:
+        for path in segments(store)[:1]:
+            path.unlink()
+        return give_up(*args)
+
+    full = replace(store, policy=replace(ON, shield_give_up_percent=0))
+    with monkeypatch.context() as patched:
+        patched.setattr(shield, "give_up", late)
+        result = tend_shield(full)
+    assert (result.gone, result.given_up) == ((0,), ())
+    assert tend_shield(full).archived == (0,)
 
 
 def test_it_is_removed_only_when_nothing_is_in_it_alone(store: ManagedStore, tmp_path: Path) -> None:

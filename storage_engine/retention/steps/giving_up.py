@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.steps.context import Context
 from storage_engine.shield.index import Link
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.seen import Shield, look_at_shield
 from storage_engine.shield.size import to_give_up
 
 
-def give_up(context: Context, run: Run, reasons: list[str]) -> tuple[int, ...]:
-    """Give up the oldest link that is a last name, while the disk is above the policy's level.
+def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
+    """Give up the oldest of these links that is a last name, while the disk is above the policy's level.
 
     One a call, after a new look at the disk: its space may come back late, as while a process has it open. It
     is recorded as a loss before it goes.
 
-    :param reasons: why it is in no lake; what was given up is added.
+    :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
+        Another link was deleted from the log since, and is tried first.
+    :param notices: what was given up is added.
     :return: base offsets.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
     used_percent = context.broker.shield_need().used_percent
-    seen = to_give_up(look_at_shield(root), used_percent, percent)
+    tried = tuple(seen for seen in look_at_shield(root).links if seen.link.name in reasons)
+    seen = to_give_up(Shield(tried), used_percent, percent)
     if seen is None:
         return ()
-    loss = _loss(seen.link, used_percent, percent, "; ".join(reasons) or "no lake has it yet")
+    loss = _loss(seen.link, used_percent, percent, reasons[seen.link.name])
     _record_once(context, run, seen.link, loss)
     drop_links(root, [seen.link.name])
-    reasons.append(loss.detail)
+    notices.append(loss.detail)
     return (seen.link.base_offset,)
 
 

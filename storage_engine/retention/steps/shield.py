@@ -13,7 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from storage_engine.exceptions import GateRefusedError, LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import (
+    GateRefusedError,
+    LakeUnavailableError,
+    ShieldError,
+    StorageEngineError,
+)
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
@@ -22,7 +27,6 @@ from storage_engine.model.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, Sh
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
-from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.known_heads import known_heads
@@ -40,12 +44,14 @@ from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.giving_up import give_up
+from storage_engine.retention.steps.sealed import still_unproven
+from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.shield.index import remove_shield
-from storage_engine.shield.links import NoLinkError, drop_links, make_links, note_digest
+from storage_engine.shield.links import drop_links, make_links, note_digest
 from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
-from storage_engine.shield.size import room_bytes, wanted, without_use
+from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
 SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""
@@ -92,14 +98,25 @@ class ShieldResult:
 
 @dataclass(slots=True)
 class _Tending:
-    """One look at a shield, and what comes of it."""
+    """One look at a shield, and what comes of it.
+
+    :param in_lake: names of links whose segments were archived now.
+    :param failed: by name of a link that was tried: why its segment is in no lake.
+    """
 
     context: Context
     run: Run
     need: ShieldNeed
     archived: list[int] = field(default_factory=list)
+    in_lake: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
     given_up: list[int] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    def fail(self, seen: SeenLink, why: str) -> None:
+        """Take note of why a link's segment can't be archived, unless it was and only its link stays."""
+        if seen.link.name not in self.in_lake:
+            self.failed[seen.link.name] = why
 
     @property
     def root(self) -> str:
@@ -112,7 +129,7 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
     Beside a running broker whose watch is alive only that watch does it.
 
     :param tends: this process is the watch.
-    :raises StorageEngineError: the store can't be looked at, or its shield not be read.
+    :raises StorageEngineError: its broker can't be asked, or its shield not be read.
     """
     context = open_context(store)
     need = context.broker.shield_need()
@@ -125,29 +142,18 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
 
 def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     context, root = tending.context, tending.root
-    snapshot = context.broker.snapshot(clock_ms())
-    sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
-    judged, proofs = _judge(tending, shield, sealed)
-    unproven = unproven_segments(proofs, sealed, judged)
-    policy = context.store.policy
-    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
-    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
-    if chosen.segments:
-        mark_shield(root, context.record.store_id, context.record.lineage, True)
-    try:
-        make_links(root, chosen.segments, context.record.lineage)
-    except NoLinkError as error:
-        tending.notices.append(str(error))
-    if chosen.why_not:
-        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
-    # Of those that were there before: a watch may have made more meanwhile.
-    unused = without_use(shield, chosen.segments, context.record.lineage)
-    drop_links(root, [seen.link.name for seen in unused], in_log=True)
+    log = look_at_log(context.broker, tending.notices)
+    judged, proofs = _judge(tending, shield, log.sealed)
+    unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
+    # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
+    chosen = _link(tending, shield, log, proofs, unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
-    tending.given_up += give_up(context, tending.run, tending.notices)
+    tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
     left = look_at_shield(root)
     if not left.links and remove_shield(root):
-        mark_shield(root, context.record.store_id, context.record.lineage, False)
+        # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
+        with suppress(OSError):
+            mark_shield(root, context.record.store_id, context.record.lineage, False)
     linked = {seen.link.segment.inode for seen in left.links}
     following = tuple(one for one in unproven if one.facts.inode not in linked)
     return ShieldResult(
@@ -163,6 +169,34 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     )
 
 
+def _link(
+    tending: _Tending,
+    shield: Shield,
+    log: ShieldedLog,
+    proofs: Proofs,
+    unproven: Sequence[Segment],
+    tends: bool,
+) -> Wanted:
+    """Link what shall have a link, and drop the links that have no use any more."""
+    context, root = tending.context, tending.root
+    policy = context.store.policy
+    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
+    try:
+        if chosen.segments:
+            mark_shield(root, context.record.store_id, context.record.lineage, True)
+        make_links(root, chosen.segments, context.record.lineage)
+    except (ShieldError, OSError) as error:
+        tending.notices.append(f"not all that is unproven could be linked: {error}")
+    if chosen.why_not:
+        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
+    if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
+        # Of those that were there before: a watch may have made more meanwhile.
+        unused = without_use(shield, chosen.segments, context.record.lineage)
+        drop_links(root, [seen.link.name for seen in unused], in_log=True)
+    return chosen
+
+
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
     """Return what lakes say of each link, and of the log's segments."""
     judged = []
@@ -174,7 +208,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
             _of_lineage(tending.context, lineage), {*slots(here), *(one.link.slot for one in links)}
         )
         judged += [judge_link(tending.root, seen, found) for seen in links]
-        if here:
+        if lineage == tending.context.record.lineage:
             proofs = found
     tending.notices += proofs.notices
     return judged, proofs
@@ -203,12 +237,15 @@ def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
     for one in left:
         if one.problem:
             said = one.problem if one.problem != "changed" else changed_text(one.seen)
-            tending.notices.append(said)
         elif one.seen.place is Place.REPLACED and one.receipt is None:
-            tending.notices.append(
+            said = (
                 f"{one.seen.link.segment.path}: expected the file that was linked or none, found another of "
                 f"its name: {one.seen.facts.path} keeps the first one, until one of the two is archived"
             )
+        else:
+            continue
+        tending.notices.append(said)
+        tending.fail(one.seen, said)
     _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
     todo = [one for one in left if one.receipt is None and not one.problem and one.seen.place is Place.GONE]
     for start in range(0, len(todo), _TOGETHER):
@@ -217,24 +254,27 @@ def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
             _archive(tending, batch)
         except LakeUnavailableError as error:
             tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            for one in batch:
+                tending.fail(one.seen, str(error))
             return
         except (StorageEngineError, OSError) as error:
             if len(batch) > 1:
                 for one in batch:
                     _try_alone(tending, one)
             else:
-                tending.notices.append(_kept_text(batch[0], error))
+                _keep(tending, batch[0], error)
 
 
 def _try_alone(tending: _Tending, one: Judged) -> None:
     try:
         _archive(tending, [one])
     except (StorageEngineError, OSError) as error:
-        tending.notices.append(_kept_text(one, error))
+        _keep(tending, one, error)
 
 
-def _kept_text(one: Judged, error: Exception) -> str:
-    return f"offset {one.seen.link.base_offset} stays in the shield and is not archived: {error}"
+def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
+    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.fail(one.seen, str(error))
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
@@ -256,6 +296,7 @@ def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
             context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
         )
         tending.archived += [receipt.base_offset for receipt in result.receipts]
+        tending.in_lake |= {seen.link.name for seen in links}
         _drop_proven(tending, links)
 
 

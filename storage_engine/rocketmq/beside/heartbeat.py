@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -32,12 +33,14 @@ class Heartbeat:
     """
     :param host: name of the machine.
     :param process_id: there.
+    :param has_ended: it ended, and left this.
     """
 
     host: str
     process_id: int
     began_at_ms: int
     at_ms: int
+    has_ended: bool = False
 
 
 class Watching:
@@ -54,31 +57,43 @@ class Watching:
     def beat(self) -> None:
         """Show that the watch is alive, once a second at most.
 
-        It isn't flushed: no watch outlives a crash of its machine.
+        It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
+        one, nobody sees it until there is room.
 
         :raises OSError: the file can't be written.
         """
         now = time.monotonic()
         if self._beat_at is not None and now - self._beat_at < BEAT_SECONDS:
             return
-        beat = Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms())
-        data = json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
         try:
-            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(NAME, flags, dir_fd=self._directory)
-        except FileNotFoundError:
-            durable.write_file(NAME, data, dir_fd=self._directory, shared=True)
-        else:
             try:
-                os.pwrite(descriptor, data, 0)
-            finally:
-                os.close(descriptor)
+                self._write_over(self._sign())
+            except FileNotFoundError:
+                durable.write_file(NAME, self._sign(), dir_fd=self._directory, shared=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
         self._beat_at = now
 
     def end(self) -> None:
-        """Leave no sign of life."""
+        """Leave no sign of life. The file stays: on a full disk the next watch could make none."""
         with suppress(OSError):
-            durable.unlink(NAME, dir_fd=self._directory)
+            self._write_over(self._sign(has_ended=True))
+
+    def _sign(self, *, has_ended: bool = False) -> bytes:
+        beat = Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms(), has_ended)
+        return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
+
+    def _write_over(self, sign: bytes) -> None:
+        """
+        :raises FileNotFoundError: there is no file yet.
+        :raises OSError: it can't be written.
+        """
+        descriptor = os.open(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            os.pwrite(descriptor, sign, 0)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -110,6 +125,8 @@ def no_watch(root: Path) -> str:
         return "no watch is alive"
     except (OSError, ValueError, BadInputError) as error:
         return f"no watch is known to be alive ({path}: {error})"
+    if beat.has_ended:
+        return "no watch is alive"
     # Younger than now: the clock was set back, or the watch is on another machine.
     if abs(_now_ms() - beat.at_ms) <= SILENT_SECONDS * 1000:
         return ""

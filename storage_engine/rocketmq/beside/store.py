@@ -86,6 +86,13 @@ class BesideStore:
         log = with_original_times(as_the_broker_says(log, before), self.memory, root)
         return replace(seen, crashed=False, logs=(log,))
 
+    def sealed_files(self) -> tuple[Segment, ...]:
+        before = self.admin.runtime_info()
+        with as_who_may_read(self.files.config.store_path_root_dir):
+            log = self.files.files.raw_log()
+        root = self.files.files.layout.root
+        return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
+
     def watch(self, now_ms: int) -> Watch:
         return watch.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
 

@@ -11,6 +11,7 @@ import pytest
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.beside import heartbeat
 from storage_engine.rocketmq.beside.heartbeat import NAME, no_watch, watching
+from tests.full_disks import fill, small_disk
 
 
 def test_a_watch_is_known_to_be_alive_as_long_as_it_is(tmp_path: Path) -> None:
@@ -43,6 +44,35 @@ def test_one_that_does_not_beat_is_said_to_be_dead(tmp_path: Path, monkeypatch: 
         time.sleep(0.02)
         assert f"the watch (process {os.getpid()} on " in no_watch(tmp_path)
         assert "was killed or hangs" in no_watch(tmp_path)
+
+
+def test_on_a_full_disk_a_watch_begins_again_and_is_seen(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 1 << 20):
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+        fill(tmp_path)
+        assert no_watch(tmp_path) == "no watch is alive"
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+            assert no_watch(tmp_path) == ""
+        assert no_watch(tmp_path) == "no watch is alive"
+
+
+def test_a_disk_that_was_full_before_the_first_watch_keeps_none_from_its_work(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 1 << 20):
+        with watching(tmp_path) as own:  # makes its lock
+            assert own is not None
+        filler = fill(tmp_path)
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+            assert no_watch(tmp_path) == "no watch is alive"
+            filler.unlink()
+            time.sleep(heartbeat.BEAT_SECONDS)
+            own.beat()
+            assert no_watch(tmp_path) == ""
 
 
 def _watch(root: Path, began: Event) -> None:
