@@ -11,7 +11,7 @@ from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.beside import marker
 from storage_engine.rocketmq.beside.fence import fence_count
-from storage_engine.rocketmq.beside.heartbeat import no_watch
+from storage_engine.rocketmq.beside.heartbeat import is_shield_tended
 from storage_engine.rocketmq.beside.hold_state import FORCIBLY, ChangedSetting, load_state, save_state
 from storage_engine.rocketmq.beside.passes import interval_ms
 from storage_engine.rocketmq.disk import log_disks
@@ -36,7 +36,7 @@ def shield_need(store: BesideStore) -> ShieldNeed:
         pass_interval_ms=max(interval_ms(store.files.config), 1),
         disk_bytes=disk_bytes,
         used_percent=used_percent,
-        is_tended=not no_watch(root),
+        is_tended=is_shield_tended(root),
         refusal=refusal,
     )
 
