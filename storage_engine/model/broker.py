@@ -251,9 +251,10 @@ class FenceWatch(Protocol):
 class Beating(Protocol):
     """What tells others that a watch is alive."""
 
-    def beat(self) -> None:
+    def beat(self, *, tends_shield: bool) -> None:
         """To be called at each look.
 
+        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
         :raises OSError: the store can't be written.
         """
         ...

@@ -13,7 +13,7 @@ class ShieldNeed:
     :param pass_interval_ms: from one pass to the next; None likewise.
     :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
     :param used_percent: how full the fullest of these disks is, as the broker counts; None likewise.
-    :param is_tended: a watch is alive, which acts on what is deleted.
+    :param is_tended: a watch is alive that acts on what is deleted.
     :param refusal: why there may be none now; "" where there may.
     """
 

@@ -24,6 +24,9 @@ from storage_engine.retention.shielding import changed_spans, shielded_spans
 GONE = frozenset({DisturbanceKind.SEGMENT_GONE, DisturbanceKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
 
+DONE = frozenset({DisturbanceKind.FENCE_MENDED, DisturbanceKind.GIVEN_UP})
+"""What we did ourselves, between two runs, about what others did."""
+
 
 def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Disturbance]) -> None:
     """Record what was not recorded since the hold was renewed last. Before that is done: what it rests on
@@ -40,12 +43,12 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
     journal.record(run, Step.DISTURBED, Phase.RESULT, list(new.items()))
 
 
-def mended_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Disturbance, ...]:
-    """Return what a watch has mended since a run recorded the hold last."""
+def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Disturbance, ...]:
+    """Return what was mended or given up since a run recorded the hold last: no look at the hold finds it."""
     found = (
         from_jsonable(Disturbance, event.payload["disturbance"]) for event in _since_renewal(journal, record)
     )
-    return tuple(one for one in found if one.kind is DisturbanceKind.FENCE_MENDED)
+    return tuple(one for one in found if one.kind in DONE)
 
 
 def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:

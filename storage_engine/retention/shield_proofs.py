@@ -10,6 +10,7 @@ from storage_engine.model.receipt import PROOF_VERSION, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.proofs import Proofs
+from storage_engine.shield.index import LinkKind
 from storage_engine.shield.links import note_digest
 from storage_engine.shield.seen import SeenLink, digest_of
 
@@ -51,24 +52,30 @@ def unproven_segments(segments: Iterable[Segment], links: Sequence[Judged]) -> t
     return tuple(segment for segment in segments if (segment.facts.device, segment.facts.inode) not in proven)
 
 
-def judge_link(root: str, seen: SeenLink, proofs: Proofs) -> Judged:
+def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = False) -> Judged:
     """Compare a link with the receipt of its segment, if there is one.
 
     Where facts don't tell that its bytes are those that it had, they are read.
 
+    :param to_drop: it is to go on this: a hard link is read whatever its facts say. Who writes to the segment
+        writes to the link as well, and a fence that is mended sets the mtime back that tells of it.
     :raises ShieldError: the shield can't be read or written.
     """
     link, row = seen.link, counting(proofs, seen.link.slot)
     if row is not None:
         as_segment = Judged(seen).segment
-        if seen.is_same and is_proven_file(as_segment, row, proofs.acts):
+        if seen.is_same and link.sha256 and link.sha256 != row.sha256:
+            return Judged(seen, problem=_contradiction(seen, row))
+        is_told = bool(link.sha256) or is_proven_file(as_segment, row, proofs.acts)
+        if seen.is_same and is_told and not (to_drop and link.kind is LinkKind.HARD_LINK):
             return Judged(seen, row)
-        if seen.is_same and link.sha256:
-            return Judged(seen, row if link.sha256 == row.sha256 else None, _contradiction(seen, row))
         sha256 = digest_of(root, seen, pace_at(None).spend)
         if sha256 == row.sha256:
             return Judged(_noted(root, seen, sha256), row)
-        return Judged(seen, problem=_contradiction(seen, row) if sha256 is not None else "")
+        if sha256 is not None and seen.is_same:
+            # Told by this the next time, so that nobody reads it again and again.
+            seen = _noted(root, seen, sha256)
+        return Judged(seen, problem=_contradiction(seen, row, sha256) if sha256 is not None else "")
     if seen.is_same:
         return Judged(seen)
     if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
@@ -90,13 +97,12 @@ def _kept(seen: SeenLink) -> FileFacts:
     return replace(seen.facts, path=seen.link.name)
 
 
-def _contradiction(seen: SeenLink, row: Receipt) -> str:
-    if seen.link.sha256 == row.sha256:
-        return ""
+def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
     return (
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
-        "proves, found other bytes: the broker wrote these offsets again, or somebody changed the file. It "
-        "is kept; find out which, and run storage-engine adopt if the broker did"
+        f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
+        "somebody changed the file. It is kept; find out which, and run storage-engine "
+        "adopt if the broker did"
     )
 
 

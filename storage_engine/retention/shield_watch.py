@@ -20,6 +20,7 @@ from storage_engine.model.hold import Disturbance
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links, make_links
 from storage_engine.shield.seen import look_at_shield
 
@@ -98,10 +99,16 @@ class ShieldWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether the store may have a shield that a watch tends."""
+        """Return whether this watch tends the shield: it knows the broker, and there is one or may be one.
+
+        :raises OSError: nobody can look whether there is one.
+        """
+        return self._store.live is not None and (self._is_on or shield_path(self._store.real_root).exists())
+
+    @property
+    def _is_on(self) -> bool:
         policy = self._store.policy
-        is_off = policy.shield is ShieldMode.OFF or policy.archive is ArchiveMode.OFF
-        return self._store.live is not None and not is_off
+        return policy.shield is not ShieldMode.OFF and policy.archive is not ArchiveMode.OFF
 
     def look(self) -> tuple[Disturbance, ...]:
         """Notice what is gone, and have done what is due.
@@ -112,7 +119,8 @@ class ShieldWatch:
             return ()
         self._notice_gone()
         urgent = self._urgent.is_set()
-        self._asking.start_if_due(urgent=urgent)
+        if self._is_on:
+            self._asking.start_if_due(urgent=urgent)
         if self._tending.start_if_due(urgent=urgent):
             self._urgent.clear()
         return tuple(self._found.popleft() for _ in range(len(self._found)))

@@ -80,11 +80,11 @@ class StoreWatch(threading.Thread):
             if own is None:
                 self._say_once("another process watches the store; this one takes over when that ends")
                 return
-            own.beat()
+            own.beat(tends_shield=self._shield.is_wanted)
             self._say_once("watching")
             # The lock and the sign of life are on the disk that was there: it may be unmounted.
             while not self._ends and _identity(self._store.root) == identity:
-                own.beat()
+                own.beat(tends_shield=self._shield.is_wanted)
                 self._wakes.clear()
                 found = look_once(self.fence, self._shield, clock_ms())
                 for one in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from storage_engine.model.validation import Status, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.retention.disturbed import gone_ranges, gone_spans
+from storage_engine.retention.disturbed import done_since_renewal, gone_ranges, gone_spans
 from storage_engine.retention.journal import Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
@@ -60,6 +61,20 @@ def test_a_disturbance_is_taken_down_once_until_the_hold_is_renewed(
     context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True), 0)
     record(store, RESTARTED)
     assert events(context) == ["broker-restarted", "segment-gone", "broker-restarted"]
+
+
+def test_what_was_given_up_is_alarmed_on_by_the_next_visit_alone(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    store = managed()
+    given_up = replace(GONE, kind=DisturbanceKind.GIVEN_UP, detail="given up for space.")
+    context = record(store, given_up)
+    assert done_since_renewal(context.journal, context.record) == (given_up,)
+    (alarm,) = alarms_of(context, HoldStatus(held=True, disturbances=(given_up,)))
+    assert f"[0, {2 * SIZE}) is LOST" in alarm
+    time.sleep(0.002)  # times in the journal are milliseconds
+    context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True), 0)
+    assert done_since_renewal(context.journal, context.record) == ()
 
 
 def test_what_is_proven_is_archived_and_the_rest_is_lost(managed: Callable[..., ManagedStore]) -> None:

@@ -194,6 +194,39 @@ def test_a_touch_by_a_hold_is_our_own(store: ManagedStore) -> None:
     assert tend_shield(store).archived == (0,)
 
 
+def write_unseen(store: ManagedStore, path: Path) -> None:
+    """Write to a segment, and have its mtime set back as a fence is mended."""
+    before_ns = path.stat().st_mtime_ns
+    with path.open("r+b") as file:
+        file.seek(-3, os.SEEK_END)  # where the log has blanks, so that it decodes as before
+        file.write(b"abc")
+    with own_acts(store.root) as acts, acts.on(path, mtime_ns=before_ns):
+        os.utime(path, ns=(before_ns, before_ns))
+
+
+def test_what_was_written_to_before_its_fence_was_mended_is_kept_and_named(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    read_links(store, lambda: False)
+    write_unseen(store, first)
+    first.unlink()
+    for _ in range(2):
+        result = tend_shield(store)
+        assert result.gone == (0,)
+        assert any("expected SHA-256" in notice for notice in result.notices)
+
+
+def test_a_link_of_what_is_in_the_lake_is_read_before_it_goes(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    read_links(store, lambda: False)
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    write_unseen(store, first)
+    first.unlink()
+    for _ in range(2):
+        result = tend_shield(store)
+        assert result.gone == (0,)
+        assert any("expected SHA-256" in notice for notice in result.notices)
+
+
 def test_a_file_of_another_inode_is_another_stores(store: ManagedStore) -> None:
     (first, *_) = look_at_shield(store.root).links
     copy = Path(first.facts.path).with_name("copy")

@@ -8,20 +8,24 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
 from storage_engine.retention import store_watch, watch_records
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
-from storage_engine.rocketmq.beside.heartbeat import no_watch
+from storage_engine.rocketmq.beside.heartbeat import is_shield_tended, no_watch
+from storage_engine.shield.index import shield_path
 from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
 SECONDS = 20
+NO_BROKER = LiveBroker(address="127.0.0.1:1")
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -202,3 +206,28 @@ def test_a_store_is_watched_until_all_who_wanted_it_have_left(store: ManagedStor
     assert no_watch(root_of(store)) == ""
     host.remove(store)
     until(lambda: no_watch(root_of(store)) != "")
+
+
+def test_a_watch_that_knows_no_broker_leaves_the_shield_to_others(
+    store: ManagedStore, host: HostWatch
+) -> None:
+    host.add(replace(store, policy=Policy()))
+    until(lambda: no_watch(root_of(store)) == "")
+    assert not is_shield_tended(root_of(store))
+
+
+def test_a_watch_that_knows_the_broker_tends_the_shield(store: ManagedStore, host: HostWatch) -> None:
+    host.add(replace(store, policy=Policy(), live=NO_BROKER))
+    until(lambda: is_shield_tended(root_of(store)))
+
+
+def test_a_shield_that_is_switched_off_is_tended_while_there_is_one(
+    store: ManagedStore, host: HostWatch
+) -> None:
+    shield = shield_path(store.real_root)
+    shield.mkdir(parents=True)
+    host.add(replace(store, policy=Policy(shield=ShieldMode.OFF), live=NO_BROKER))
+    until(lambda: is_shield_tended(root_of(store)))
+    shield.rmdir()
+    until(lambda: not is_shield_tended(root_of(store)))
+    assert no_watch(root_of(store)) == ""

@@ -12,7 +12,7 @@ from storage_engine.exceptions import GateRefusedError, StoreBusyError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.disturbed import mended_since_renewal
+from storage_engine.retention.disturbed import done_since_renewal
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
@@ -112,13 +112,13 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
         return context.broker.guard(now_ms), False
     # First: renewing it takes what is there for how it should be.
     record_disturbances(context, context.broker.look_at_hold(now_ms), run)
-    mended = mended_since_renewal(context.journal, context.record)
+    done = done_since_renewal(context.journal, context.record)
     try:
         # Two of ours must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id):
             status = context.broker.guard(now_ms)
             record_disturbances(context, status, run)
-            return replace(status, disturbances=(*mended, *status.disturbances)), True
+            return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
         status = context.broker.look_at_hold(now_ms)
         return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False

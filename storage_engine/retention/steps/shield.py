@@ -323,8 +323,10 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
             now = next(
                 (one for one in look_at_shield(tending.root).links if one.link.name == seen.link.name), None
             )
-            judged = None if now is None else judge_link(tending.root, now, proofs)
+            judged = None if now is None else judge_link(tending.root, now, proofs, to_drop=True)
             if judged is None or judged.receipt is None:
+                if judged is not None and judged.problem:
+                    tending.notices.append(judged.problem)
                 continue
             record_meant(context, tending.run, judged.seen.link, judged.receipt)
             drop_links(tending.root, [seen.link.name])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.model.hold import DisturbanceKind, HoldStatus
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
-from storage_engine.retention.disturbed import disturbance_alarms
+from storage_engine.retention.disturbed import DONE
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
+from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
@@ -52,9 +54,9 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
         except GateRefusedError as error:
             alarms.append(f"the store can't be held: {error}")
         else:
-            # The watch has mended these, so that no look finds them.
-            mended = [d for d in status.disturbances if d.kind is DisturbanceKind.FENCE_MENDED]
-            alarms += disturbance_alarms(mended, ())
+            done = tuple(one for one in status.disturbances if one.kind in DONE)
+            if done:
+                alarms += alarms_of(open_context(store), replace(status, disturbances=done))
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(store)

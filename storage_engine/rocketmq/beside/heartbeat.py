@@ -34,6 +34,7 @@ class Heartbeat:
     :param host: name of the machine.
     :param process_id: there.
     :param has_ended: it ended, and left this.
+    :param tends_shield: it acts on what is deleted; one that knows no broker only mends the fence.
     """
 
     host: str
@@ -41,6 +42,7 @@ class Heartbeat:
     began_at_ms: int
     at_ms: int
     has_ended: bool = False
+    tends_shield: bool = False
 
 
 class Watching:
@@ -54,22 +56,24 @@ class Watching:
         self._began_at_ms = _now_ms()
         self._beat_at: float | None = None
 
-    def beat(self) -> None:
+    def beat(self, *, tends_shield: bool = False) -> None:
         """Show that the watch is alive, once a second at most.
 
         It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
         one, nobody sees it until there is room.
 
+        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
         :raises OSError: the file can't be written.
         """
         now = time.monotonic()
         if self._beat_at is not None and now - self._beat_at < BEAT_SECONDS:
             return
+        sign = self._sign(tends_shield=tends_shield)
         try:
             try:
-                self._write_over(self._sign())
+                self._write_over(sign)
             except FileNotFoundError:
-                durable.write_file(NAME, self._sign(), dir_fd=self._directory, shared=True)
+                durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -80,8 +84,10 @@ class Watching:
         with suppress(OSError):
             self._write_over(self._sign(has_ended=True))
 
-    def _sign(self, *, has_ended: bool = False) -> bytes:
-        beat = Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms(), has_ended)
+    def _sign(self, *, has_ended: bool = False, tends_shield: bool = False) -> bytes:
+        beat = Heartbeat(
+            socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms(), has_ended, tends_shield
+        )
         return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
 
     def _write_over(self, sign: bytes) -> None:
@@ -115,16 +121,32 @@ def watching(root: Path) -> Iterator[Watching | None]:
 
 def no_watch(root: Path) -> str:
     """Return why no watch is known to be alive on a store; empty: one is."""
+    beat = _read(root)
+    return beat if isinstance(beat, str) else _why_dead(beat)
+
+
+def is_shield_tended(root: Path) -> bool:
+    """Return whether a watch is alive on a store that acts on what is deleted."""
+    beat = _read(root)
+    return isinstance(beat, Heartbeat) and beat.tends_shield and not _why_dead(beat)
+
+
+def _read(root: Path) -> Heartbeat | str:
+    """Return the last sign of life, or why there is none that can be read."""
     path = root / DIRECTORY / NAME
     try:
         with own_directory(root) as directory:
             descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as file:
-            beat = from_jsonable(Heartbeat, json.loads(file.read()), str(path))
+            return from_jsonable(Heartbeat, json.loads(file.read()), str(path))
     except FileNotFoundError:
         return "no watch is alive"
     except (OSError, ValueError, BadInputError) as error:
         return f"no watch is known to be alive ({path}: {error})"
+
+
+def _why_dead(beat: Heartbeat) -> str:
+    """Return why the watch of a sign of life isn't alive; empty: it is."""
     if beat.has_ended:
         return "no watch is alive"
     # Younger than now: the clock was set back, or the watch is on another machine.

@@ -11,8 +11,14 @@ from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.beside import marker
 from storage_engine.rocketmq.beside.fence import fence_count
-from storage_engine.rocketmq.beside.heartbeat import no_watch
-from storage_engine.rocketmq.beside.hold_state import FORCIBLY, ChangedSetting, load_state, save_state
+from storage_engine.rocketmq.beside.heartbeat import is_shield_tended
+from storage_engine.rocketmq.beside.hold_state import (
+    FORCIBLY,
+    ChangedSetting,
+    HoldState,
+    load_state,
+    save_state,
+)
 from storage_engine.rocketmq.beside.passes import interval_ms
 from storage_engine.rocketmq.disk import log_disks
 
@@ -36,7 +42,7 @@ def shield_need(store: BesideStore) -> ShieldNeed:
         pass_interval_ms=max(interval_ms(store.files.config), 1),
         disk_bytes=disk_bytes,
         used_percent=used_percent,
-        is_tended=not no_watch(root),
+        is_tended=is_shield_tended(root),
         refusal=refusal,
     )
 
@@ -70,11 +76,21 @@ def end_force(store: BesideStore) -> Disturbance | None:
         state = load_state(memory)
         if state is None:
             return None
-        if all(changed.key != FORCIBLY for changed in state.changed_settings):
-            changed = ChangedSetting(FORCIBLY, found or "", "false")
-            save_state(memory, replace(state, changed_settings=(*state.changed_settings, changed)))
+        save_state(memory, with_force_ended(state, found or ""))
         store.admin.update_config({FORCIBLY: "false"})
     return _set(f"{said} It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
+
+
+def with_force_ended(state: HoldState, found: str) -> HoldState:
+    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
+
+    :param found: the setting now; it counts where the hold knows of none before.
+    """
+    if any(changed.key == FORCIBLY for changed in state.changed_settings):
+        return state
+    original = state.expected_settings.get(FORCIBLY, found)
+    changed = ChangedSetting(FORCIBLY, original, "false")
+    return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
 def _set(detail: str) -> Disturbance:

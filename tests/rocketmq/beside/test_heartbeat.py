@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.beside import heartbeat
-from storage_engine.rocketmq.beside.heartbeat import NAME, no_watch, watching
+from storage_engine.rocketmq.beside.heartbeat import NAME, is_shield_tended, no_watch, watching
 from tests.full_disks import fill, small_disk
 
 
@@ -24,6 +24,16 @@ def test_a_watch_is_known_to_be_alive_as_long_as_it_is(tmp_path: Path) -> None:
         own.beat()
         assert no_watch(tmp_path) == ""
     assert no_watch(tmp_path) == "no watch is alive"
+
+
+def test_only_a_watch_that_acts_on_deletions_tends_the_shield(tmp_path: Path) -> None:
+    for tends_shield in (False, True):
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat(tends_shield=tends_shield)
+            assert no_watch(tmp_path) == ""
+            assert is_shield_tended(tmp_path) is tends_shield
+        assert not is_shield_tended(tmp_path)
 
 
 def test_a_store_has_one_watch_at_a_time(tmp_path: Path) -> None:
