@@ -99,7 +99,7 @@ def end_state(directory: Path) -> dict[str, Any]:
         "receipts": sorted([row.base_offset, row.sha256] for row in rows),
         "broken": [str(fault) for fault in kill_runner.broken_receipts(lake, rows).values()],
         "shield": shield_path(store.root).exists(),
-        "marked": "shield" in (directory / "store" / ".storage-engine" / "stamp.json").read_text(),
+        "marked": "shield" in json.loads((directory / "store" / ".storage-engine" / "stamp.json").read_text()),
     }
 
 
