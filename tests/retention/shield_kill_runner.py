@@ -94,12 +94,13 @@ def end_state(directory: Path) -> dict[str, Any]:
     lake = kill_runner.open_lake(store.lake)
     rows = kill_runner.receipts(lake, record.store_id)
     kill_runner.check_chain(kill_runner.receipt_history(lake, record.store_id))
+    stamp = directory / "store" / ".storage-engine" / "stamp.json"
     return {
         "store": fingerprint(directory / "store"),
         "receipts": sorted([row.base_offset, row.sha256] for row in rows),
         "broken": [str(fault) for fault in kill_runner.broken_receipts(lake, rows).values()],
         "shield": shield_path(store.root).exists(),
-        "marked": "shield" in json.loads((directory / "store" / ".storage-engine" / "stamp.json").read_text()),
+        "marked": "shield" in json.loads(stamp.read_text()),
     }
 
 
