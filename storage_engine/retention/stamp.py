@@ -7,11 +7,8 @@ of a lake, that lake has to have still. Nothing in it is secret.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, own_directory
+from storage_engine.own_directory import DIRECTORY, locked
 from storage_engine.retention.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
 
@@ -94,7 +91,7 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
     """
-    with _alone(root) as directory:
+    with locked(root, _LOCK) as directory:
         found = read_stamp(root)
         if found is not None and found.store_id != store_id:
             raise StoreIdentityError(
@@ -129,7 +126,7 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
 
     :raises OSError: the directory can't be written; the stamp before is as it was.
     """
-    with _alone(root) as directory:
+    with locked(root, _LOCK) as directory:
         _write(directory, replace(stamp, machine=this_host(), root=root))
 
 
@@ -145,7 +142,7 @@ def mark_shield(root: str, store_id: str, lineage: int, shield: bool) -> None:
         stamp = update_stamp(root, store_id, lineage, ())
     if stamp is None or stamp.shield == shield:
         return
-    with _alone(root) as directory:
+    with locked(root, _LOCK) as directory:
         stamp = read_stamp(root)
         if stamp is not None:
             _write(directory, replace(stamp, shield=shield))
@@ -162,15 +159,3 @@ def _write(directory: int, stamp: Stamp) -> None:
         del said["shield"]
     content = json.dumps(said, indent=1).encode()
     durable.write_file(NAME, content, dir_fd=directory, shared=True)
-
-
-@contextmanager
-def _alone(root: str) -> Iterator[int]:
-    """Keep other processes from writing the stamp meanwhile; gives the descriptor of our directory."""
-    with own_directory(root, makes=True) as directory:
-        descriptor = durable.open_lock(_LOCK, dir_fd=directory)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield directory
-        finally:
-            os.close(descriptor)

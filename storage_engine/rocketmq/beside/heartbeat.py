@@ -16,8 +16,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, own_directory
-from storage_engine.rocketmq.beside.store_locks import try_locked
+from storage_engine.own_directory import DIRECTORY, own_directory, try_locked
 from storage_engine.wording import time_text
 
 NAME: Final = "watch"

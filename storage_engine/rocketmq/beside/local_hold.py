@@ -21,10 +21,9 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, own_directory
+from storage_engine.own_directory import DIRECTORY, locked, own_directory
 from storage_engine.rocketmq.beside.fence import is_ours
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
-from storage_engine.rocketmq.beside.store_locks import locked
 
 NAME: Final = "hold"
 _LOCK: Final = "hold-record.lock"
