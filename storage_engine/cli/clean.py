@@ -135,7 +135,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[st
 
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
-        tables = in_process_lag(managed, asked.base_offsets)
+        tables = in_process_lag(managed, asked.segments)
         steps.record_lag(managed, run_key, *merge(map(lag_part, tables), tables.source))
     _archive(managed, run_key, tell)
     released = steps.release(managed, run_key)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from storage_engine.cli.output import print_table, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.owed import Owed
-from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
+from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.managed_store import ManagedStore
@@ -21,11 +22,14 @@ from storage_engine.wording import bytes_text, count_text, time_text
 def plan_json(seen: Decided) -> dict[str, Any]:
     """A previewed plan as plain values, with what follows from it spelled out."""
     plan = seen.plan
+    offsets = {log.log: log.new_min_offset for log in plan.logs}
     return {
-        **to_jsonable(plan),
+        **to_jsonable(replace(plan, logs=())),
+        "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
+        "decisions": to_jsonable(plan.decisions),
         "digest": plan.digest,
-        "new_min_offset": plan.new_min_offset,
-        "delete_offsets": [segment.base_offset for segment in plan.to_delete],
+        "new_min_offset": of_only_log(offsets),
+        "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
         "dependents": to_jsonable(seen.dependents),
         "owed": to_jsonable(seen.owed),
         "unread": to_jsonable(seen.unread),
@@ -43,39 +47,46 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     print_disks(seen.disks)
     for notice in plan.notices:
         say(f"Note: {notice}")
-    print_table(
-        f"{plan.log.capitalize()}: {count_text(len(plan.decisions), 'segment')}",
-        ("segment", "size#", "verdict", "why"),
-        (
+    for log in plan.logs:
+        print_table(
+            f"{log.log.capitalize()}: {count_text(len(log.decisions), 'segment')}",
+            ("segment", "size#", "verdict", "why"),
             (
-                decision.segment.name,
-                bytes_text(decision.segment.facts.size_bytes),
-                "delete" if decision.deletes else "keep",
-                f"{decision.reason.value}: {_own_detail(decision)}",
-            )
-            for decision in plan.decisions
-        ),
-    )
+                (
+                    decision.segment.name,
+                    bytes_text(decision.segment.facts.size_bytes),
+                    "delete" if decision.deletes else "keep",
+                    f"{decision.reason.value}: {_own_detail(decision)}",
+                )
+                for decision in log.decisions
+            ),
+        )
     if seen.dependents:
         print_table(
-            f"What goes with them: files whose last entry points below {plan.new_min_offset}",
+            f"What goes with them: files whose last entry points below {_begins(plan.new_min_offsets)}",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
     print_owed(seen.owed)
     say()
-    if not plan.to_delete:
+    to_delete = plan.to_delete
+    if not to_delete:
         say("Nothing would go.")
         return
-    freed = sum(segment.facts.size_bytes for segment in plan.to_delete)
+    freed = sum(segment.facts.size_bytes for segment in to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     say(
-        f"{count_text(len(plan.to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
+        f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
         f"point into them would go, {bytes_text(freed)} in all.\n"
-        f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
+        f"The log would begin at {_begins(plan.new_min_offsets)}. Plan {plan.digest}"
     )
     for line in unread_lines(store, seen.unread, done=False):
         say(f"WARNING {line}")
+
+
+def _begins(offsets: Mapping[str, int]) -> str:
+    only = of_only_log(offsets)
+    return "another offset each" if only is None else str(only)
 
 
 def print_owed(owed: Iterable[Owed]) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from storage_engine.model.store import FileFacts, Segment
+
+T = TypeVar("T")
 
 
 class Cause(StrEnum):
@@ -41,6 +45,7 @@ class Reason(StrEnum):
     LAG_BLOCKED = "lag-blocked"
     PENDING_BLOCKED = "pending-blocked"
     MINIMUM_RETENTION = "minimum-retention"
+    NOT_PROVEN = "not-proven"
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
@@ -106,38 +111,82 @@ class DependentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """For one log: a contiguous prefix to delete, and a reason for every segment.
+class LogPlan:
+    """The decisions on one log's segments, oldest first. What is deleted is a contiguous prefix."""
 
-    ``notices`` are things a person should read that change nothing (notice level reached, an
-    unknown disk level, a mtime in the future).
-    """
-
-    store_root: str
     log: str
-    decided_at_ms: int
-    triggers: tuple[Trigger, ...]
     decisions: tuple[Decision, ...]
-    notices: tuple[str, ...] = ()
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        return tuple(d.segment for d in self.decisions if d.deletes)
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property
     def new_min_offset(self) -> int:
         """The log's min offset once the plan is done."""
-        kept = [d.segment.base_offset for d in self.decisions if not d.deletes]
+        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
         if kept:
             return min(kept)
-        return max((d.segment.end_offset for d in self.decisions), default=0)
+        return max((decision.segment.end_offset for decision in self.decisions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For each log of a store: a prefix to delete, and a reason for every segment.
+
+    :param logs: by name, each once. A decision on one log never rests on another log.
+    :param notices: sentences that a person should read and that change nothing (notice level reached, an
+        unknown disk level, a mtime in the future).
+    """
+
+    store_root: str
+    decided_at_ms: int
+    triggers: tuple[Trigger, ...]
+    logs: tuple[LogPlan, ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions on all logs, log by log."""
+        return tuple(decision for log in self.logs for decision in log.decisions)
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        """What would be deleted of all logs, log by log, oldest first in each."""
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
+
+    @property
+    def new_min_offsets(self) -> dict[str, int]:
+        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what would be deleted: store, log, and every segment's facts."""
-        content = {
-            "store_root": self.store_root,
-            "log": self.log,
-            "delete": [[s.base_offset, asdict(s.facts)] for s in self.to_delete],
-        }
+        """SHA-256 over what would be deleted: store, log, and every segment's facts.
+
+        A plan of one log has the digest that it always had: approvals and waivers name it.
+        """
+        content: dict[str, object] = {"store_root": self.store_root}
+        if len(self.logs) == 1:
+            (log,) = self.logs
+            content |= {"log": log.log, "delete": _digested(log)}
+        else:
+            logs = sorted(self.logs, key=lambda log: log.log)
+            content |= {"version": 2, "logs": [[log.log, _digested(log)] for log in logs if log.to_delete]}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
+        """Return the plan with each log's decisions replaced.
+
+        :param decide: given one log's plan and nothing of the others, returns its decisions.
+        """
+        return replace(self, logs=tuple(LogPlan(log.log, tuple(decide(log))) for log in self.logs))
+
+
+def of_only_log(by_log: Mapping[str, T]) -> T | None:
+    """Return the value of the only log; None where there are several logs, or none."""
+    return next(iter(by_log.values())) if len(by_log) == 1 else None
+
+
+def _digested(log: LogPlan) -> list[list[object]]:
+    return [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]

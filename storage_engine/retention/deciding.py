@@ -60,10 +60,10 @@ def decide(
     owed = owed_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, owed, policy, now_ms)
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
-    dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
+    dependents = broker.dependents(plan.new_min_offsets) if plan.to_delete else ()
     unread = Unread()
     if plan.to_delete and policy.lag_policy is LagPolicy.WARN:
-        unread = find_unread(broker, snapshot, plan.new_min_offset, policy.lag_policy)
+        unread = find_unread(broker, snapshot, plan.new_min_offsets, policy.lag_policy)
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 
 

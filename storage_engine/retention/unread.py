@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,17 +22,20 @@ ROWS_SHOWN = 10
 
 
 def find_unread(
-    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offset: int, lag_policy: LagPolicy
+    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
 ) -> Unread:
-    """Find what consumers lose where the log begins at another offset. What can't be found is unknown.
+    """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
 
     Nothing is read where nothing goes, or where the policy ignores consumers.
+
+    :param new_min_offsets: by the name of the log; the other logs stay as they are.
     """
-    (log,) = snapshot.logs
-    if lag_policy is LagPolicy.IGNORE or new_min_offset <= log.min_offset:
+    begin = {log.name: log.min_offset for log in snapshot.logs}
+    goes = any(offset > begin[log] for log, offset in new_min_offsets.items())
+    if lag_policy is LagPolicy.IGNORE or not goes:
         return Unread()
     try:
-        rows = broker.unread(snapshot, new_min_offset)
+        rows = broker.unread(snapshot, new_min_offsets)
     except (StorageEngineError, OSError) as error:
         return Unread(error=str(error))
     return Unread(rows[:ROWS_KEPT], max(len(rows) - ROWS_KEPT, 0))

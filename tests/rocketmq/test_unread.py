@@ -35,7 +35,7 @@ def lost_by_queue(store: RocketMQBrokerStore) -> dict[tuple[str, str, int], int]
 
 
 def found_in(store: RocketMQBrokerStore, new_min_offset: int) -> tuple[UnreadMessages, ...]:
-    return store.unread(store.snapshot(NOW_MS), new_min_offset)
+    return store.unread(store.snapshot(NOW_MS), {"commitlog": new_min_offset})
 
 
 @pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "kill9"])
