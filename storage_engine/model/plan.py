@@ -137,6 +137,8 @@ class Plan:
     :param logs: by name, each once. A decision on one log never rests on another log.
     :param notices: sentences that a person should read and that change nothing (notice level reached, an
         unknown disk level, a mtime in the future).
+    :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
+    :param lineage: of the store; None likewise.
     """
 
     store_root: str
@@ -144,6 +146,8 @@ class Plan:
     triggers: tuple[Trigger, ...]
     logs: tuple[LogPlan, ...]
     notices: tuple[str, ...] = ()
+    store_id: str | None = None
+    lineage: int | None = None
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -162,17 +166,23 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what would be deleted: store, log, and every segment's facts.
+        """SHA-256 over what would be deleted: store, logs, and every segment's facts.
 
         A plan of one log has the digest that it always had: approvals and waivers name it.
         """
         content: dict[str, object] = {"store_root": self.store_root}
         if len(self.logs) == 1:
             (log,) = self.logs
-            content |= {"log": log.log, "delete": _digested(log)}
+            content["log"] = log.log
+            content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
         else:
-            logs = sorted(self.logs, key=lambda log: log.log)
-            content |= {"version": 2, "logs": [[log.log, _digested(log)] for log in logs if log.to_delete]}
+            by_log = {log.log: log.to_delete for log in self.logs}
+            content |= {
+                "version": 2,
+                "store_id": self.store_id,
+                "lineage": self.lineage,
+                "logs": {log: [_digested(segment) for segment in by_log[log]] for log in by_log},
+            }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
@@ -188,5 +198,7 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
-def _digested(log: LogPlan) -> list[list[object]]:
-    return [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
+def _digested(segment: Segment) -> tuple[int | str, ...]:
+    facts = segment.facts
+    times = (facts.mtime_ns, facts.ctime_ns)
+    return (segment.base_offset, facts.path, facts.device, facts.inode, facts.size_bytes, *times)

@@ -86,7 +86,12 @@ def make_plan(
             }
             check_quarantine(store, context.broker.data_paths, decided)
             shielded = shield_notices(store.real_root, decided.plan.to_delete)
-            plan = replace(decided.plan, notices=(*held, *emptied, *decided.plan.notices, *shielded))
+            plan = replace(
+                decided.plan,
+                notices=(*held, *emptied, *decided.plan.notices, *shielded),
+                store_id=run.store_id,
+                lineage=context.record.lineage,
+            )
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(context, run)

@@ -87,6 +87,11 @@ class ReleaseResult:
     new_min_offsets: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """The logs that were refused, as sentences."""
+        return tuple(f"nothing of log {log} was deleted: {why}" for log, why in self.refused.items())
+
 
 def release(
     store: ManagedStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
