@@ -79,7 +79,8 @@ def test_one_log_is_restored_by_its_name(store: ManagedStore, tmp_path: Path) ->
         log: [(path.name, file_sha256(path)) for path in planned(store, log)] for log in (LEFT, RIGHT)
     }
     steps.release(store, "r")
-    (store_id,) = {row.store_id for row in receipts(open_lake(store.lake))}
+    store_id = steps.recorded_plan(store, "r").store_id
+    assert store_id is not None
     for log in (LEFT, RIGHT):
         restored = restore(open_lake(store.lake), store_id, tmp_path / f"back-{log}", log=log)
         assert [(Path(one.path).name, file_sha256(Path(one.path))) for one in restored] == bytes_of[log]
