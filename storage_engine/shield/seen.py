@@ -55,9 +55,14 @@ class SeenLink:
         return self.place is Place.GONE
 
     @property
+    def has_left_log(self) -> bool:
+        """Return whether the segment isn't in the log any more, whatever has its name there."""
+        return self.place in (Place.GONE, Place.REPLACED)
+
+    @property
     def is_last(self) -> bool:
         """Return whether the space comes back with it, and the bytes go."""
-        return self.place in (Place.GONE, Place.REPLACED) and self.other_names == 0
+        return self.has_left_log and self.other_names == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,13 @@ class Shield:
 
     @property
     def gone(self) -> tuple[SeenLink, ...]:
-        """Return those whose segment is gone from the log."""
+        """Return those whose segment is gone from the log, and no other file has its name there."""
         return tuple(seen for seen in self.links if seen.is_gone)
+
+    @property
+    def left_log(self) -> tuple[SeenLink, ...]:
+        """Return those whose segment isn't in the log any more: the shield alone may have its bytes."""
+        return tuple(seen for seen in self.links if seen.has_left_log)
 
 
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.losses import accepted_losses
@@ -10,7 +12,7 @@ from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.shield.index import remove_shield
+from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import Place, SeenLink, look_at_shield
 from storage_engine.wording import count_text
@@ -33,7 +35,7 @@ def make_removable(context: Context) -> None:
     :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that.
     """
     store, said = context.store, ""
-    if look_at_shield(store.real_root).gone and store.policy.archive is not ArchiveMode.OFF:
+    if look_at_shield(store.real_root).left_log and store.policy.archive is not ArchiveMode.OFF:
         said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
     left = [seen for seen in _not_in_log(store) if not _is_accepted(context, seen)]
     if left:
@@ -42,7 +44,8 @@ def make_removable(context: Context) -> None:
             f"{store.real_root}: expected a shield whose segments are all in the log or proven in a lake, "
             f"found {count_text(len(left), 'segment')} that only the shield has, at offset {offsets}"
             f"{', …' if len(left) > 5 else ''}. Nothing was deleted. {said} Have the lake take them, or "
-            "accept what is lost of them (storage-engine accept-loss), and run this again."
+            "accept what is lost of them (storage-engine accept-loss), or move their files out of "
+            f"{shield_path(store.real_root)}, and run this again."
         )
 
 
@@ -66,8 +69,8 @@ def _not_in_log(store: ManagedStore) -> list[SeenLink]:
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
     """Return whether a person goes on without a link's segment."""
     link = seen.link
+    of_lineage = replace(context.record, lineage=link.lineage)
     return any(
         loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
-        for loss in accepted_losses(context.journal, context.record)
-        if loss.lineage == link.lineage
+        for loss in accepted_losses(context.journal, of_lineage)
     )
