@@ -71,6 +71,14 @@ def changed_text(seen: SeenLink) -> str:
     )
 
 
+def written_text(seen: SeenLink) -> str:
+    """Say that a clone may have bytes that its segment in the log has no more."""
+    return (
+        f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
+        f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ShieldSummary:
     """

@@ -172,6 +172,20 @@ def place_of(link: Link) -> Place:
     return Place.IN_LOG if same else Place.REPLACED
 
 
+def log_was_written(root: str | os.PathLike[str], seen: SeenLink) -> bool:
+    """Return whether a clone's segment is in the log, but may not have the bytes any more that the clone has.
+
+    A hard link has what the log has.
+    """
+    if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
+        return False
+    try:
+        found = FileFacts.of(seen.link.segment.path)
+    except OSError:
+        return True
+    return found != seen.link.segment and not read_own_acts(root).same_file(found, seen.link.segment)
+
+
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
     """Return whether nobody wrote to a settled file: a write moves its mtime.
 

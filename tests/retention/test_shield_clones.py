@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.plan import PlanRequest
@@ -156,3 +157,34 @@ def test_while_a_segment_is_in_the_log_nothing_is_archived_from_its_clone(store:
     result = tend_shield(store)
     assert (result.archived, result.gone) == ((), ())
     assert result.links == len(segments(store))
+
+
+def test_a_clone_of_what_was_written_to_in_the_log_is_kept_until_a_person_takes_it(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    """A broker writes again into the same file where it recovers; so may anybody."""
+    first = segments(store)[0]
+    linked = file_sha256(first)
+    mtime_ns = first.stat().st_mtime_ns
+    with first.open("r+b") as file:
+        file.seek(-3, os.SEEK_END)  # where the log has blanks, so that it decodes as before
+        file.write(b"abc")
+    os.utime(first, ns=(mtime_ns, mtime_ns))
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    assert archived_sha256(store) == {0: file_sha256(first)}
+    for _ in range(2):
+        assert any("keeps the bytes that it had" in notice for notice in tend_shield(store).notices)
+    (seen,) = (seen for seen in look_at_shield(store.root).links if seen.link.base_offset == 0)
+    assert file_sha256(Path(seen.facts.path)) == linked
+    with pytest.raises(GateRefusedError, match=r"at offset 0\."):
+        remove_shield_of(store)
+    shutil.move(seen.facts.path, tmp_path / "taken")
+    assert remove_shield_of(store) == ()
+
+
+def test_a_clone_of_what_was_only_touched_in_the_log_goes_when_it_is_proven(store: ManagedStore) -> None:
+    first = segments(store)[0]
+    first.chmod(0o600)
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    tend_shield(store)
+    assert 0 not in {seen.link.base_offset for seen in look_at_shield(store.root).links}

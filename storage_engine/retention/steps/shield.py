@@ -39,7 +39,7 @@ from storage_engine.retention.shield_proofs import (
     judge_link,
     unproven_segments,
 )
-from storage_engine.retention.shielding import changed_text, shield_notices
+from storage_engine.retention.shielding import changed_text, shield_notices, written_text
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
@@ -50,7 +50,7 @@ from storage_engine.retention.steps.shield_records import record_dropped, record
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import drop_links, make_links, note_digest
-from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
+from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, log_was_written, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
 SHIELD_RUN = "shield"
@@ -147,7 +147,7 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     judged, proofs = _judge(tending, shield, log.sealed)
     unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
-    chosen = _link(tending, shield, log, proofs, unproven, tends) if log.is_known else Wanted()
+    chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [one for one in judged if one.seen.has_left_log])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
     left = look_at_shield(root)
@@ -174,12 +174,13 @@ def _link(
     tending: _Tending,
     shield: Shield,
     log: ShieldedLog,
-    proofs: Proofs,
+    known: tuple[Sequence[Judged], Proofs],
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
     """Link what shall have a link, and drop the links that have no use any more."""
     context, root = tending.context, tending.root
+    judged, proofs = known
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
     chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
@@ -194,7 +195,10 @@ def _link(
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineage)
-        drop_links(root, [seen.link.name for seen in unused], in_log=True)
+        in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
+        alone = [s for s in unused if s.link.name not in in_lake and log_was_written(root, s)]
+        tending.notices += map(written_text, alone)
+        drop_links(root, [seen.link.name for seen in unused if seen not in alone], in_log=True)
     return chosen
 
 

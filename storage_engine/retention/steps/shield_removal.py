@@ -14,7 +14,7 @@ from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import Place, SeenLink, look_at_shield
+from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
 from storage_engine.wording import count_text
 
 
@@ -35,9 +35,9 @@ def make_removable(context: Context) -> None:
     :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that.
     """
     store, said = context.store, ""
-    if look_at_shield(store.real_root).left_log and store.policy.archive is not ArchiveMode.OFF:
+    if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
         said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
-    left = [seen for seen in _not_in_log(store) if not _is_accepted(context, seen)]
+    left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
     if left:
         offsets = ", ".join(str(seen.link.base_offset) for seen in left[:5])
         raise GateRefusedError(
@@ -55,15 +55,21 @@ def remove_all(context: Context) -> tuple[str, ...]:
     :return: what a person should know of what is left.
     """
     root, record = context.store.real_root, context.record
-    drop_links(root, [seen.link.name for seen in _not_in_log(context.store) if _is_accepted(context, seen)])
-    drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
+    alone = _alone(context.store)
+    drop_links(root, [seen.link.name for seen in alone if _is_accepted(context, seen)])
+    names = {seen.link.name for seen in alone}
+    there = look_at_shield(root).links
+    drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineage, False)
     return shield_notices(root)
 
 
-def _not_in_log(store: ManagedStore) -> list[SeenLink]:
-    return [seen for seen in look_at_shield(store.real_root).links if seen.place is not Place.IN_LOG]
+def _alone(store: ManagedStore) -> list[SeenLink]:
+    """Return the links that may have what the log has no more."""
+    root = store.real_root
+    links = look_at_shield(root).links
+    return [seen for seen in links if seen.place is not Place.IN_LOG or log_was_written(root, seen)]
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
