@@ -13,7 +13,7 @@ from typing import Protocol
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -111,9 +111,11 @@ class BrokerStore(Protocol):
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         ...
 
-    def unread(self, snapshot: StoreSnapshot, new_min_offset: int) -> tuple[UnreadMessages, ...]:
-        """What consumers have not read of the messages below an offset; most messages first.
+    def unread(self, snapshot: StoreSnapshot, new_min_offset: int, *, deleted: bool = False) -> Unread:
+        """What consumers have not read of a log's messages below an offset; most messages first.
 
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
         :raises BadInputError: positions or queues that can't be read.
         :raises StoreBusyError: files change while they are read.
         :raises BrokerError: a running broker can't be asked, and its files don't tell either.

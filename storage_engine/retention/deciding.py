@@ -61,9 +61,11 @@ def decide(
     plan = cut_by_policy(plan, owed, policy, now_ms)
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
     dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
-    unread = Unread()
-    if plan.to_delete and policy.lag_policy is LagPolicy.WARN:
-        unread = find_unread(broker, snapshot, plan.new_min_offset, policy.lag_policy)
+    # What goes is kept for its consumers where the policy blocks.
+    going = plan.to_delete and policy.lag_policy is LagPolicy.WARN
+    min_offset = plan.new_min_offset if going else min(log.min_offset for log in snapshot.logs)
+    unread = find_unread(broker, snapshot, min_offset, policy.lag_policy)
+    plan = replace(plan, notices=plan.notices + unread.notices)
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 
 

@@ -168,6 +168,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
+    unread = released_unread(context, run) or Unread()
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
@@ -185,10 +186,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *unwitnessed,
                     *shielded,
                     *lag_notices(context, run),
+                    *unread.notices,
                 )
             )
         ),
-        unread=released_unread(context, run) or Unread(),
+        unread=unread,
     )
 
 
