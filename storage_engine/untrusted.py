@@ -28,9 +28,12 @@ MAX_FILE_BYTES: Final = 512 << 20
 """Longest file that is read as one piece: no broker writes a longer one, but for segments and queues."""
 
 
-def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True) -> bytes:
+def read_file(
+    path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True, dir_fd: int | None = None
+) -> bytes:
     """Read a whole file, which must be an ordinary one: a pipe or a device could have no end.
 
+    :param dir_fd: of the directory that the file is in, which counts instead of the path's; None: the path's.
     :raises FileNotFoundError: there is none.
     :raises CorruptFileError: it isn't an ordinary file, or is longer than ``max_bytes``.
     :raises OSError: it can't be read.
@@ -38,7 +41,7 @@ def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool
     # Without O_NONBLOCK opening a pipe waits for a writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path if dir_fd is None else path.name, flags, dir_fd=dir_fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise CorruptFileError(

@@ -13,7 +13,7 @@ from typing import Protocol
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -112,11 +112,13 @@ class BrokerStore(Protocol):
         ...
 
     def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> tuple[UnreadMessages, ...]:
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
         """What consumers have not read of the messages below these offsets; most messages first.
 
         :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
         :raises BadInputError: positions or queues that can't be read.
         :raises StoreBusyError: files change while they are read.
         :raises BrokerError: a running broker can't be asked, and its files don't tell either.

@@ -89,11 +89,18 @@ class Unread:
     :param rows: most messages first, then those whose number is not known.
     :param more: how many rows there are beyond those.
     :param error: why it is not known; "" where it is.
+    :param notices: what a person should know of the groups' positions.
+    :param shielded: what the broker has without that already, since somebody else deleted it, and only the
+        store's shield has.
+    :param shielded_error: why that is not known, or not wholly; "" where it is.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
     more: int = 0
     error: str = ""
+    notices: tuple[str, ...] = ()
+    shielded: tuple[UnreadMessages, ...] = ()
+    shielded_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

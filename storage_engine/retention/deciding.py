@@ -61,9 +61,10 @@ def decide(
     plan = cut_by_policy(plan, owed, policy, now_ms)
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
     dependents = broker.dependents(plan.new_min_offsets) if plan.to_delete else ()
-    unread = Unread()
-    if plan.to_delete and policy.lag_policy is LagPolicy.WARN:
-        unread = find_unread(broker, snapshot, plan.new_min_offsets, policy.lag_policy)
+    # What goes is kept for its consumers where the policy blocks.
+    going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
+    unread = find_unread(broker, snapshot, going, policy.lag_policy)
+    plan = replace(plan, notices=plan.notices + unread.notices)
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 
 

@@ -155,10 +155,11 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 
 
 def undisturbed(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
-    """Return whether a segment is as it was, or only we have touched its file since."""
-    if segment.original_mtime_ns is None and planned.original_mtime_ns is None:
-        return acts.same_file(segment.facts, planned.facts)
-    return same_content(segment, planned)
+    """Return whether a segment is as it was, or only we have touched its file since.
+
+    Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
+    """
+    return acts.same_file(segment.facts, planned.facts)
 
 
 def same_content(left: Segment, right: Segment) -> bool:

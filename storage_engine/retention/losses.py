@@ -30,7 +30,10 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 
 
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
-    """Those of the store's present lineage, oldest decision first."""
+    """Return those of a lineage of the store, oldest decision first.
+
+    :param record: with that lineage.
+    """
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
     return tuple(loss for loss in losses if loss.lineage == record.lineage)

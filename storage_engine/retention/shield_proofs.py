@@ -10,6 +10,7 @@ from storage_engine.model.receipt import PROOF_VERSION, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.proofs import Proofs
+from storage_engine.retention.shielding import WAY_OUT
 from storage_engine.shield.index import LinkKind
 from storage_engine.shield.links import note_digest
 from storage_engine.shield.seen import SeenLink, digest_of
@@ -80,7 +81,7 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
         return Judged(seen)
     if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
         return Judged(_noted(root, seen, link.sha256))
-    if not seen.is_gone:
+    if not seen.has_left_log:
         # Whatever was done to it, it is what the broker has there.
         return Judged(seen)
     return Judged(seen, problem="changed")
@@ -101,8 +102,8 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
     return (
         f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
-        "somebody changed the file. It is kept; find out which, and run storage-engine "
-        "adopt if the broker did"
+        "somebody changed the file. It is kept, and not archived. If the broker did, run storage-engine "
+        f"adopt for what is in the log. {WAY_OUT}"
     )
 
 

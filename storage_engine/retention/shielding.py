@@ -14,6 +14,8 @@ from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shie
 from storage_engine.wording import bytes_text, count_text
 
 COMMAND = "storage-engine shield"
+WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
+"""For what can be neither archived nor told to be in a lake."""
 
 
 def shielded_spans(root: str | os.PathLike[str], lineage: int) -> tuple[LocalSpan, ...]:
@@ -64,7 +66,16 @@ def changed_text(seen: SeenLink) -> str:
     """Say that a link was written to, or touched, since it was known to have the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
-        f"{seen.facts}: somebody wrote to it or touched it, so it is kept and not archived as that segment"
+        f"{seen.facts}: somebody wrote to it or touched it, so it is kept and not archived as that segment. "
+        f"{WAY_OUT}"
+    )
+
+
+def written_text(seen: SeenLink) -> str:
+    """Say that a clone may have bytes that its segment in the log has no more."""
+    return (
+        f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
+        f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
     )
 
 
@@ -97,7 +108,7 @@ def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
         return ShieldSummary(
             links=len(shield.links),
             kept_bytes=sum(seen.link.segment.size_bytes for seen in shield.links),
-            gone=tuple(seen.link.base_offset for seen in shield.gone),
+            gone=tuple(seen.link.base_offset for seen in shield.left_log),
             notices=tuple(_notices(shield, ())),
         )
     except ShieldError as error:
@@ -114,14 +125,14 @@ def shield_notices(root: str | os.PathLike[str], going: Sequence[Segment] = ()) 
 
 
 def _notices(shield: Shield, going: Sequence[Segment]) -> Iterator[str]:
-    kept = [seen for seen in shield.gone if seen.is_same]
+    kept = [seen for seen in shield.left_log if seen.is_same]
     if kept:
         yield (
             f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
             f"{'is' if len(kept) == 1 else 'are'} in the shield and not in the lake yet: their space comes "
             f"back once they are archived, which a watch does, and {COMMAND}"
         )
-    yield from (changed_text(seen) for seen in shield.gone if not seen.is_same)
+    yield from (changed_text(seen) for seen in shield.left_log if not seen.is_same)
     inodes = {(segment.facts.device, segment.facts.inode) for segment in going}
     linked = [seen for seen in shield.links if (seen.link.segment.device, seen.link.segment.inode) in inodes]
     if linked:

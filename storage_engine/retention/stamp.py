@@ -16,7 +16,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, locked
+from storage_engine.own_directory import DIRECTORY, locked, own_directory
 from storage_engine.retention.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
 
@@ -65,13 +65,21 @@ class Stamp:
 def read_stamp(root: str) -> Stamp | None:
     """Return the stamp in a store's root; None: it was never stamped.
 
-    :raises StoreIdentityError: there is one that can't be read or understood.
+    :raises StoreIdentityError: there is one that can't be read or understood, or its directory is a symbolic
+        link.
     """
     path = stamp_path(root)
     try:
-        data = read_file(path, _MAX_BYTES, follow_links=False)
+        with own_directory(root) as directory:
+            data = read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory)
         return from_jsonable(Stamp, json.loads(data), str(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.parent.is_symlink():
+            raise StoreIdentityError(
+                f"{path.parent}: expected a directory of the store itself, found a symbolic link, which is "
+                "never followed. Nothing was changed. Put the directory that it points to in its place, or "
+                "remove the link and run storage-engine stamp, which writes the stamp again."
+            ) from error
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(

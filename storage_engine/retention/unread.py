@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,12 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shielded_unread import (
+    error_text,
+    find_shielded_unread,
+    shielded_text,
+    unread_text,
+)
 from storage_engine.wording import count_text
 
 ROWS_KEPT = 100
@@ -26,19 +33,29 @@ def find_unread(
 ) -> Unread:
     """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
 
-    Nothing is read where nothing goes, or where the policy ignores consumers.
+    And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
+    goes and the shield keeps nothing alone, or where the policy ignores consumers.
 
     :param new_min_offsets: by the name of the log; the other logs stay as they are.
     """
-    begin = {log.name: log.min_offset for log in snapshot.logs}
-    goes = any(offset > begin[log] for log, offset in new_min_offsets.items())
-    if lag_policy is LagPolicy.IGNORE or not goes:
+    if lag_policy is LagPolicy.IGNORE:
         return Unread()
-    try:
-        rows = broker.unread(snapshot, new_min_offsets)
-    except (StorageEngineError, OSError) as error:
-        return Unread(error=str(error))
-    return Unread(rows[:ROWS_KEPT], max(len(rows) - ROWS_KEPT, 0))
+    shielded = find_shielded_unread(broker, snapshot)
+    found = Unread()
+    begin = {log.name: log.min_offset for log in snapshot.logs}
+    if any(offset > begin[log] for log, offset in new_min_offsets.items()):
+        try:
+            found = broker.unread(snapshot, new_min_offsets)
+        except (StorageEngineError, OSError) as error:
+            found = Unread(error=str(error))
+    return replace(
+        found,
+        rows=found.rows[:ROWS_KEPT],
+        more=max(len(found.rows) - ROWS_KEPT, 0),
+        notices=tuple(dict.fromkeys((*found.notices, *shielded.notices))),
+        shielded=shielded.rows[:ROWS_KEPT],
+        shielded_error=shielded.error,
+    )
 
 
 def unread_lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
@@ -55,25 +72,26 @@ def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> 
     if unread.error:
         yield f"what consumers have not read of what goes is not known: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
-        yield f"{_what(row)} {_where(row, done=done, archived=archived)}" + (
+        yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
             f"; to get them: {_command(store, row)}" if archived else ""
         )
     more = len(unread.rows[ROWS_SHOWN:]) + unread.more
     if more:
         yield f"so it is for {count_text(more, 'more group and topic')}; report.json names {_named(unread)}"
+    if unread.shielded_error:
+        yield error_text(unread.shielded_error)
+    for row in unread.shielded[:ROWS_SHOWN]:
+        yield shielded_text(row) + (
+            f" until a lake has them; to get them then: {_command(store, row)}"
+            if store.policy.archive is not ArchiveMode.OFF
+            else ""
+        )
+    if more := len(unread.shielded[ROWS_SHOWN:]):
+        yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"
 
 
 def _named(unread: Unread) -> str:
     return f"the first {len(unread.rows)}" if unread.more else "all"
-
-
-def _what(row: UnreadMessages) -> str:
-    if row.messages is None:
-        return (
-            f"group {row.group} has no known position in {count_text(row.queues, 'queue')} of {row.topic}: "
-            "what it may need of them"
-        )
-    return f"{count_text(row.messages, 'unread message')} of {row.group} in {row.topic}"
 
 
 def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:

@@ -16,7 +16,7 @@ from storage_engine.same_bytes.writers import mapped_for_writing
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
-    """Return why a write to a segment may not show, by path; without those where it does.
+    """Return why a write to a segment may not show, or nobody can tell, by path; without those where it does.
 
     :param root: the store's.
     :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
@@ -28,7 +28,11 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
             said = f"the times of the file system of {directory} don't tell of each write"
             reasons |= {file.path: said for file in files if str(Path(file.path).parent) == directory}
     writers = mapped_for_writing(files, () if broker_pid is None else (broker_pid,))
-    return reasons | {path: f"process {pid} has it mapped for writing" for path, pid in writers.items()}
+    if writers.unknown:
+        reasons = dict.fromkeys((file.path for file in files), writers.unknown) | reasons
+    return reasons | {
+        path: f"process {pid} has it mapped for writing" for path, pid in writers.by_path.items()
+    }
 
 
 def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str) -> None:
@@ -51,7 +55,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str) -
             "otherwise find out who changed the file."
         )
     found = FileFacts.of(path)
-    if not read_own_acts(root).same_file(found, facts):
+    if found != facts and not read_own_acts(root).same_file(found, facts):
         raise ChangedUnderUsError(
             f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
             f"writes to it. {otherwise} Stop who does."

@@ -13,7 +13,7 @@ from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.model.broker import BrokerStore, Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -76,15 +76,16 @@ class RocketMQBrokerStore:
         return owed(self.files.layout)
 
     def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> tuple[UnreadMessages, ...]:
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
         # Loading Arrow takes longer than most plans do.
         from storage_engine.rocketmq.subscriptions import group_positions
         from storage_engine.rocketmq.unread import unread_messages
 
         (log,) = snapshot.logs
         positions = group_positions(self.files.layout)
-        return unread_messages(self.files.layout, log.segments, positions, new_min_offsets[LOG], attempts=1)
+        layout, end_offset = self.files.layout, new_min_offsets[LOG]
+        return unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
 
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
@@ -227,7 +228,10 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
             found = FileFacts.of(path)
         except FileNotFoundError:
             found = None
-        if found is None or not read_own_acts(root).same_file(found, segment.facts):
+        # Our own acts are read only where there is something to explain.
+        if found is None or not (
+            found == segment.facts or read_own_acts(root).same_file(found, segment.facts)
+        ):
             raise ChangedUnderUsError(
                 f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
                 "somebody changes the store while we hold it. It was not deleted, older ones of the plan may "

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_queue
@@ -26,6 +26,7 @@ from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import queue_directories
+from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,16 @@ def unread_messages(
     positions: pa.Table,
     new_min_offset: int,
     attempts: int,
-) -> tuple[UnreadMessages, ...]:
+    *,
+    deleted: bool = False,
+) -> Unread:
     """Find what each group has not read below an offset of the log, by group and topic.
 
     :param segments: of the log, oldest first.
     :param positions: of :data:`~storage_engine.rocketmq.positions.POSITIONS_SCHEMA`, in queue order.
     :param new_min_offset: where the log begins after the deletion.
     :param attempts: how often files are read that don't fit together.
+    :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
     :raises StoreBusyError: a file went away: somebody else changes the store.
     """
@@ -64,12 +68,14 @@ def unread_messages(
     known = np.asarray(pc.is_valid(column), dtype=bool)
     committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
     found: dict[tuple[int, str], list[_InQueue]] = {}
+    untold: set[tuple[int, str]] = set()
     for topic, queue_id, span in queue_runs(positions):
         look = partial(
             _in_queue, layout, (log_min_offset, new_min_offset), topic, queue_id, committed[span], known[span]
         )
         try:
             lost, physical = reread(look, attempts)
+            gone = _gone_below(layout, log_min_offset, topic, queue_id) if deleted else 0
         except FileNotFoundError as error:
             raise StoreBusyError(
                 f"{error.filename}: went away while it was read: somebody else changes the store."
@@ -77,10 +83,40 @@ def unread_messages(
         for code, messages, at in zip(group[span].tolist(), lost.tolist(), physical.tolist(), strict=True):
             if messages:
                 found.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
+        missed = np.where(known[span], committed[span], 0) < gone
+        untold |= {(code, topic) for code in group[span][missed].tolist()}
     names = names_of(groups.dictionary)
     log = tuple(LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments)
-    rows = [_row(names[key[0]], items, log, may_go=attempts > 1) for key, items in found.items()]
-    return tuple(sorted(rows, key=_most_first))
+    rows = [_row(names[key[0]], items, log, may_go=deleted or attempts > 1) for key, items in found.items()]
+    named = [(names[code], topic) for code, topic in untold]
+    return Unread(tuple(sorted(rows, key=_most_first)), error=_untold_text(named) if named else "")
+
+
+def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:
+    (group, topic), *more = sorted(groups_and_topics)
+    others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
+    return f"queues of {topic} have lost their entries of what {group} had not read{others}"
+
+
+def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
+    """Return the queue offset below which a queue may have lost entries of messages from an offset on.
+
+    0: it has all of them, or is gone.
+    """
+    if not has_directory(topic):
+        return 0
+    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
+    kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
+    for path, kind in kinds:
+        files = kind.list_files(path)
+        if not files:
+            continue
+        first = kind.FORMAT.entry(files[0], 0)
+        if first is not None and (first["size"] == FILLER_SIZE or first["offset"] <= log_min_offset):
+            return 0
+        bounds: consume_queue.QueueBounds = kind.bounds(files, log_min_offset)
+        return bounds.min_offset
+    return 0
 
 
 def _in_queue(

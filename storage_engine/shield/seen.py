@@ -55,9 +55,14 @@ class SeenLink:
         return self.place is Place.GONE
 
     @property
+    def has_left_log(self) -> bool:
+        """Return whether the segment isn't in the log any more, whatever has its name there."""
+        return self.place in (Place.GONE, Place.REPLACED)
+
+    @property
     def is_last(self) -> bool:
         """Return whether the space comes back with it, and the bytes go."""
-        return self.place in (Place.GONE, Place.REPLACED) and self.other_names == 0
+        return self.has_left_log and self.other_names == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,13 @@ class Shield:
 
     @property
     def gone(self) -> tuple[SeenLink, ...]:
-        """Return those whose segment is gone from the log."""
+        """Return those whose segment is gone from the log, and no other file has its name there."""
         return tuple(seen for seen in self.links if seen.is_gone)
+
+    @property
+    def left_log(self) -> tuple[SeenLink, ...]:
+        """Return those whose segment isn't in the log any more: the shield alone may have its bytes."""
+        return tuple(seen for seen in self.links if seen.has_left_log)
 
 
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:
@@ -160,6 +170,20 @@ def place_of(link: Link) -> Place:
         return Place.UNKNOWN
     same = (found.st_dev, found.st_ino) == (link.segment.device, link.segment.inode)
     return Place.IN_LOG if same else Place.REPLACED
+
+
+def log_was_written(root: str | os.PathLike[str], seen: SeenLink) -> bool:
+    """Return whether a clone's segment is in the log, but may not have the bytes any more that the clone has.
+
+    A hard link has what the log has.
+    """
+    if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
+        return False
+    try:
+        found = FileFacts.of(seen.link.segment.path)
+    except OSError:
+        return True
+    return found != seen.link.segment and not read_own_acts(root).same_file(found, seen.link.segment)
 
 
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:

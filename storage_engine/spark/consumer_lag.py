@@ -15,8 +15,14 @@ from storage_engine.durable import create
 from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.lag import LagSource, LagSummary, QueueLag
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store import FileFacts, StoreSnapshot
 from storage_engine.retention.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
+from storage_engine.retention.shielded_unread import (
+    error_text,
+    shielded_runs,
+    shielded_text,
+    shielded_unread,
+)
 from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
 from storage_engine.rocketmq.beside.live_config import local_settings
 from storage_engine.rocketmq.beside.reach import reach
@@ -25,13 +31,18 @@ from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, que
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions
+from storage_engine.rocketmq.unread import unread_messages
 from storage_engine.rocketmq.window import time_zone
+from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHARE_ROWS = 250_000
 """Rows of a task; bounds its memory."""
+
+SHIELDED_SHOWN = 10
+"""Groups and topics that are named of those that have not read what only the shield has."""
 
 _POSITIONS = ".positions.arrow"
 
@@ -189,18 +200,41 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagContext, pa.Table]:
         store, consumers, source = _beside(request, request.live)
         attempts = ATTEMPTS
 
-    def context() -> LagContext:
-        return lag_context(
+    def look() -> tuple[StoreSnapshot, LagContext]:
+        snapshot = store.snapshot(now_ms)
+        return snapshot, lag_context(
             store.layout,
-            store.snapshot(now_ms),
+            snapshot,
             store.config,
             request.plan_base_offsets,
             now_ms,
             time_zone(request.time_zone),
         )
 
-    measured = replace(reread(context, attempts), source=source, attempts=attempts)
-    return measured, group_positions(store.layout, consumers)
+    snapshot, measured = reread(look, attempts)
+    positions = group_positions(store.layout, consumers)
+    notices = (*source.notices, *_shielded(store, snapshot, positions, attempts))
+    source = replace(source, notices=notices)
+    return replace(measured, source=source, attempts=attempts), positions
+
+
+def _shielded(
+    store: RocketMQStore, snapshot: StoreSnapshot, positions: pa.Table, attempts: int
+) -> Iterator[str]:
+    """Say what groups have not read of the segments that only the shield has."""
+    try:
+        found = shielded_unread(
+            unread_messages(store.layout, run, positions, run[-1].end_offset, attempts, deleted=True)
+            for run in shielded_runs(snapshot)
+        )
+    except (StorageEngineError, OSError) as error:
+        yield error_text(str(error))
+        return
+    yield from (shielded_text(row) for row in found.rows[:SHIELDED_SHOWN])
+    if found.error:
+        yield error_text(found.error)
+    if more := len(found.rows[SHIELDED_SHOWN:]):
+        yield f"so it is for {count_text(more, 'more group and topic')}"
 
 
 def _beside(request: ConsumerLagRequest, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.hooks.check import check_store
 from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import tend
@@ -183,6 +185,21 @@ def test_what_a_hold_makes_the_broker_do_is_said_before(log: LiveLog, tmp_path: 
     assert "hold without may_change_settings" in outcome.err
     assert run_command(*words).err == ""
     assert run_command("unmanage", *words[1:]).exit_code == 0
+
+
+def test_what_a_hold_makes_the_broker_do_is_said_wherever_one_begins(log: LiveLog, tmp_path: Path) -> None:
+    said = "updateBrokerConfig, which makes the broker rewrite"
+    store = log.managed(tmp_path / "managed")
+    assert said in check_store(store)
+    assert any(said in notice for notice in steps.sense(store).notices)
+    steps.make_plan(store, "r", PlanRequest(manual=True))
+    assert any(said in notice for notice in steps.recorded_plan(store, "r").notices)
+    assert said not in " ".join(steps.hold(store).status.notices)
+    steps.unmanage(store)
+    begun = tend(store, "tended").hold
+    assert begun is not None
+    assert said in " ".join(begun.notices)
+    steps.unmanage(store)
 
 
 @contextmanager

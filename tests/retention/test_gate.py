@@ -22,10 +22,12 @@ from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import Passage, judge, request_again, still_eligible
 from storage_engine.retention.journal import Waiver
+from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
 
 SIZE = 1000
 REQUIRED, OFF = Policy(), Policy(archive=ArchiveMode.OFF)
 WAIVER = Waiver("digest", "ann", "lake burnt down", 1)
+REFUSED = Passage.REFUSED
 CHANGES = ["device", "inode", "size_bytes", "mtime_ns", "ctime_ns"]
 
 
@@ -172,6 +174,22 @@ def test_policy_or_waiver_let_the_planned_file_go_and_no_other(
     for field in CHANGES:
         planned = replace(segment(1), facts=replace(segment(1).facts, **{field: 999}))
         assert judge(decision(1), planned, [], {}, policy, waiver).passage is Passage.REFUSED
+
+
+@pytest.mark.parametrize(("policy", "waiver"), [(OFF, None), (REQUIRED, WAIVER)])
+def test_of_a_held_store_too_only_our_own_acts_are_no_change(policy: Policy, waiver: Waiver | None) -> None:
+    facts = segment(1).facts
+    held = replace(segment(1), facts=replace(facts, mtime_ns=900, ctime_ns=9), original_mtime_ns=7)
+    acts = OwnActs(
+        (KnownFile(facts.device, facts.inode, facts.size_bytes, (facts.path,), ((7, 8), (900, 9))),)
+    )
+    assert judge(Decision(held, Reason.EXPIRED, ""), held, [], {}, policy, waiver).passage is not REFUSED
+    by_us = Decision(held, Reason.EXPIRED, "")
+    assert judge(by_us, segment(1), [], {}, policy, waiver, acts).passage is not REFUSED
+    # Somebody wrote to it and set back the mtime that the hold had given it: only the ctime tells.
+    written = Decision(replace(held, facts=replace(held.facts, ctime_ns=10)), Reason.EXPIRED, "")
+    for planned in (segment(1), held):
+        assert judge(written, planned, [], {}, policy, waiver, acts).passage is REFUSED
 
 
 def test_a_waiver_says_who_and_why() -> None:

@@ -23,7 +23,10 @@ from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
+from storage_engine.retention.adopting import adopt
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
+from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
@@ -123,7 +126,7 @@ def test_what_is_gone_is_archived_though_the_log_can_not_be_looked_at(store: Man
     second.symlink_to(Path(store.root) / "elsewhere")
     first.unlink()
     result = tend_shield(store)
-    assert result.archived == (0,)
+    assert result.archived == (0, int(second.name))
     assert any("the log can't be looked at" in notice for notice in result.notices)
 
 
@@ -225,6 +228,87 @@ def test_a_link_of_what_is_in_the_lake_is_read_before_it_goes(store: ManagedStor
         result = tend_shield(store)
         assert result.gone == (0,)
         assert any("expected SHA-256" in notice for notice in result.notices)
+
+
+def write_again(path: Path) -> str:
+    """Put another file in a segment's place, as a broker does that has recovered; return its SHA-256."""
+    content = bytearray(path.read_bytes())
+    content[-3:] = b"abc"  # where the log has blanks, so that it decodes as before
+    path.unlink()
+    path.write_bytes(content)
+    make_old(path)
+    return file_sha256(path)
+
+
+def make_old(path: Path) -> None:
+    old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
+    os.utime(path, ns=(old_ns, old_ns))
+
+
+def archived_lineages(store: ManagedStore) -> dict[tuple[int, int], str]:
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    rows = receipts(open_lake(store.lake), record.store_id)
+    return {(row.lineage, row.base_offset): row.sha256 for row in rows}
+
+
+@pytest.mark.parametrize("adopted_before", [True, False])
+def test_what_the_broker_wrote_again_is_archived_under_the_lineage_it_was_of(
+    store: ManagedStore, adopted_before: bool
+) -> None:
+    first = segments(store)[0]
+    linked = file_sha256(first)
+    written = write_again(first)
+    if adopted_before:
+        adopt(store, "ann", "the broker recovered", force=True)
+    result = tend_shield(store)
+    assert result.archived == (0,)
+    if not adopted_before:
+        # The log's file contradicts what is archived now, which is what a person is asked about.
+        adopt(store, "ann", "the broker recovered")
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    assert archived_lineages(store) == {(1, 0): linked, (2, 0): written}
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_what_contradicts_its_lineage_keeps_nobody_and_a_person_can_take_it_out(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    first, second, *_ = segments(store)
+    write_again(first)
+    steps.archive_sealed(store, "r", lambda jobs: steps.archive(store, "r", jobs), budget_bytes=1)
+    adopt(store, "ann", "the broker recovered", force=True)
+    (seen,) = look_at_shield(store.root).left_log
+    second.unlink()
+    result = tend_shield(store)
+    assert (result.archived, result.gone) == ((int(second.name),), (0,))
+    assert any(
+        seen.facts.path in said and "moved it out of the shield (mv)" in said for said in result.notices
+    )
+    assert any("in the shield and not in the lake yet" in said for said in shield_notices(store.root))
+    with pytest.raises(GateRefusedError, match=r"at offset 0\..*or move their files out of"):
+        remove_shield_of(store)
+    Path(seen.facts.path).rename(tmp_path / "taken")
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_what_was_accepted_as_lost_before_an_adoption_keeps_no_shield(
+    store: ManagedStore,
+) -> None:
+    first = segments(store)[0]
+    with first.open("r+b") as file:
+        file.write(b"other bytes")
+    first.unlink()
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    loss = AcceptedLoss("commitlog", record.lineage, 0, 1 << 20, "ann", "not worth it")
+    record_loss(journal, journal.begin_run(record.store_id, "losses", PlanRequest()), loss)
+    adopt(store, "ann", "the broker recovered", force=True)
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
 
 
 def test_a_file_of_another_inode_is_another_stores(store: ManagedStore) -> None:

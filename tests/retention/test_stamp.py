@@ -73,6 +73,23 @@ def test_the_stamp_says_which_store_it_is_and_what_the_lake_has(managed: Make) -
     assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_stamp_behind_a_symbolic_link_is_nobody_s(managed: Make, tmp_path: Path) -> None:
+    """Whoever may write the store could show us another one's stamp by it."""
+    store = managed()
+    clean(store, "r")
+    own = stamp_path(store.real_root).parent
+    own.rename(tmp_path / "elsewhere")
+    own.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreIdentityError, match="found a symbolic link, which is never followed"):
+        read_stamp(store.real_root)
+    with pytest.raises(StoreIdentityError, match="symbolic link"):
+        plan_and_archive(store, "r2")
+    own.unlink()
+    (tmp_path / "elsewhere").rename(own)
+    assert read_stamp(store.real_root) is not None
+    clean(store, "r3")
+
+
 def test_a_lake_and_a_journal_of_one_run_earlier_release_and_take_nothing(
     managed: Make, lake_dir: Path, fingerprint: FingerprintOf
 ) -> None:

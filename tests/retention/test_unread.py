@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,19 +22,11 @@ from storage_engine.retention.preview import preview
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import broker as rocketmq
+from tests.retention.consumers import move_group
 
 Make = Callable[..., ManagedStore]
 WILL_BE = "37 unread messages of cg_orders in orders will be only in the lake from now on"
 ARE = "37 unread messages of cg_orders in orders are only in the lake now"
-
-
-def move_group(store: ManagedStore, change: Callable[[int], int]) -> None:
-    """Move cg_orders in every queue of its topic, as the broker writes it down."""
-    path = Path(store.root) / "config" / "lmqConsumerOffset.json"
-    before, after = path.read_text().split('"orders@cg_orders":{')
-    table, end, rest = after.partition("}")
-    moved = re.sub(r":\s*(\d+)", lambda at: f":{change(int(at[1]))}", table)
-    path.write_text(f'{before}"orders@cg_orders":{{{moved}{end}{rest}')
 
 
 def test_a_plan_and_its_preview_say_what_consumers_would_lose(planned: Make, lake_dir: Path) -> None:
@@ -133,3 +124,21 @@ def test_reports_of_runs_before_this_have_no_such_line(archived: Make) -> None:
     report = report_json(replace(build_report(store, "r")))
     del report["unread"], report["unread_lines"]
     assert "unread messages went" not in render_page(report, None, links={})
+
+
+def test_what_is_to_be_known_of_the_positions_is_said_by_plan_release_and_report(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a running broker can't be asked, and its files are older."""
+    said = "groups' positions are those that it wrote down 3 min ago"
+    found = rocketmq.RocketMQBrokerStore.unread
+    monkeypatch.setattr(
+        rocketmq.RocketMQBrokerStore,
+        "unread",
+        lambda *args, **options: replace(found(*args, **options), notices=(said,)),
+    )
+    store = managed()
+    assert said in steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=1)).notices
+    steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    assert said in steps.release(store, "r").notices
+    assert said in report_text(build_report(store, "r"))

@@ -28,7 +28,8 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.broker import remove_unchanged
-from storage_engine.same_bytes.own_acts import own_acts
+from storage_engine.same_bytes import own_acts as own_acts_module
+from storage_engine.same_bytes.own_acts import OwnActs, own_acts
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
 from tests.rounds import ALL
@@ -145,12 +146,62 @@ def test_where_times_do_not_tell_bytes_are_compared_right_before_the_deletion(
         assert "hashed again right before, as the times of the file system of" in release.passage_detail
 
 
-def test_where_times_tell_a_proven_segment_is_not_read_again(planned: ManagedStore) -> None:
+def show_first_process(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in for /proc, whatever this user may look into; return what the only process has mapped."""
+    maps = proc / "1" / "maps"
+    maps.parent.mkdir(parents=True)
+    maps.touch()
+    monkeypatch.setattr("storage_engine.same_bytes.writers._PROC", proc)
+    return maps
+
+
+def test_where_times_tell_a_proven_segment_is_not_read_again(
+    planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not times_are_trusted(Path(planned.root), planned.root):
         pytest.skip("no write through a mapping shows on the file system of the temporary directory")
+    show_first_process(tmp_path / "proc", monkeypatch)
     archive(planned)
     (release,) = steps.release(planned, "r").deleted
     assert release.passage_detail == "as it was when its copy was proven"
+
+
+def test_where_a_process_may_not_be_looked_into_bytes_are_compared_right_before_the_deletion(
+    planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(planned)
+    maps = show_first_process(tmp_path / "proc", monkeypatch)
+    maps.unlink()
+    maps.mkdir()  # root may read every file, but no directory as one
+    (release,) = steps.release(planned, "r").deleted
+    said = "hashed again right before, as this process may not see what process 1 mapped"
+    assert said in release.passage_detail
+
+
+def counted(seen: list[int]) -> Callable[[int], OwnActs]:
+    read = own_acts_module._read
+
+    def read_and_count(directory: int) -> OwnActs:
+        seen.append(directory)
+        return read(directory)
+
+    return read_and_count
+
+
+def test_our_own_acts_are_read_once_a_step_and_not_for_each_segment(
+    store_on: StoreOn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = {}
+    for count in (1, 4):
+        store = store_on(tmp_path / str(count), policy=Policy(archive=ArchiveMode.OFF))
+        act_on(store, tmp_path / f"link-{count}")
+        steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=count))
+        seen: list[int] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(own_acts_module, "_read", counted(seen))
+            assert len(steps.release(store, "r").deleted) == count
+        reads[count] = len(seen)
+    assert reads[1] == reads[4]
 
 
 def test_a_file_system_is_not_asked_where_nothing_goes(planned: ManagedStore) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker import StoreSettings
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.rocketmq import unread
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.lag import lag_context, queue_lags
@@ -35,7 +35,9 @@ def lost_by_queue(store: RocketMQBrokerStore) -> dict[tuple[str, str, int], int]
 
 
 def found_in(store: RocketMQBrokerStore, new_min_offset: int) -> tuple[UnreadMessages, ...]:
-    return store.unread(store.snapshot(NOW_MS), {"commitlog": new_min_offset})
+    found = store.unread(store.snapshot(NOW_MS), {"commitlog": new_min_offset})
+    assert found.error == ""
+    return found.rows
 
 
 @pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "kill9"])
@@ -95,3 +97,26 @@ def test_queues_that_lose_nothing_are_looked_at_once(
     few = len(looked)
     found_in(store, 7 * MIB)
     assert few < len(looked) - few
+
+
+def test_what_the_queues_have_no_entries_of_any_more_is_said_to_be_unknown(store_copy: StoreCopy) -> None:
+    """A broker that has deleted segments deletes the queue files that only point to them."""
+    root = store_copy("clean-stop")
+    (root / "config" / "lmqConsumerOffset.json.bak").unlink()
+    positions = ",".join(f"{queue}:0" for queue in range(8))
+    offsets = root / "config" / "lmqConsumerOffset.json"
+    offsets.write_text(f'{{"offsetTable":{{"orders@cg_orders":{{{positions}}}}}}}')
+    store = opened(root)
+    before = store.snapshot(NOW_MS)
+    (log,) = before.logs
+    exact = store.unread(before, {"commitlog": 5 * MIB}, deleted=True)
+    assert exact == Unread(found_in(store, 5 * MIB))
+    store.delete_dependents(store.dependents(5 * MIB), lambda: None)
+    for number in range(5):
+        os.unlink(log.segments[number].facts.path)  # noqa: PTH108
+    left = store.unread(before, {"commitlog": 5 * MIB}, deleted=True)
+    counted = {(row.group, row.topic): row.messages for row in left.rows}
+    missed = [row for row in exact.rows if counted.get((row.group, row.topic)) != row.messages]
+    assert missed
+    assert {(row.group, row.topic) for row in missed} == {("cg_orders", "orders")}
+    assert left.error == "queues of orders have lost their entries of what cg_orders had not read"

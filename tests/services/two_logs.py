@@ -14,7 +14,7 @@ import pytest
 
 from storage_engine import durable
 from storage_engine.model.broker import Remove, StoreSettings
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
@@ -85,14 +85,15 @@ class TwoLogs:
         )
 
     def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> tuple[UnreadMessages, ...]:
-        return tuple(
-            row
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        found = [
+            self.parts[log.name].unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
             for log in snapshot.logs
-            if log.name in new_min_offsets
-            for row in self.parts[log.name].unread(_only(snapshot, log), {LOG: new_min_offsets[log.name]})
-        )
+            if (offset := new_min_offsets.get(log.name)) is not None
+        ]
+        rows = tuple(row for one in found for row in one.rows)
+        return Unread(rows, error="; ".join(one.error for one in found if one.error))
 
     @contextmanager
     def hold(self) -> Iterator[Any]:

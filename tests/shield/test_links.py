@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import LinkKind, locked_shield, read_index, shield_path, write_index
 from storage_engine.shield.links import NoLinkError, drop_links, make_links
 from storage_engine.shield.seen import Place, look_at_shield
-from tests.rounds import ALL
 
 CONTENT = b"x" * 65536
 
@@ -129,29 +126,3 @@ def test_a_link_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     with locked_shield(tmp_path) as directory:
         assert directory is not None
         assert read_index(directory, tmp_path) == ()
-
-
-@pytest.mark.skipif(not ALL, reason="file systems of their own belong to make test-all")
-@pytest.mark.parametrize("kind", ["xfs", "btrfs"])
-def test_where_blocks_can_be_shared_a_link_outlives_a_truncation(tmp_path: Path, kind: str) -> None:
-    image, mounted = tmp_path / "image", tmp_path / "mounted"
-    mounted.mkdir()
-    with image.open("wb") as file:
-        os.truncate(file.fileno(), 512 << 20)
-    make = shutil.which(f"mkfs.{kind}")
-    if make is None or subprocess.run([make, "-q", str(image)], check=False).returncode:
-        pytest.skip(f"mkfs.{kind} isn't here, so no {kind} can be made")
-    if subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=False).returncode:
-        pytest.skip(f"no mounts of {kind} are allowed here")
-    try:
-        segment = segment_in(mounted)
-        (made,) = make_links(mounted, [segment], 1)
-        assert made.kind is LinkKind.CLONE
-        os.truncate(segment.facts.path, 0)
-        Path(segment.facts.path).write_bytes(b"written again")
-        Path(segment.facts.path).unlink()
-        (seen,) = look_at_shield(mounted).links
-        assert seen.is_same
-        assert Path(seen.facts.path).read_bytes() == CONTENT
-    finally:
-        subprocess.run(["umount", "--lazy", str(mounted)], check=True)

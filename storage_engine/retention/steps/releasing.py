@@ -182,6 +182,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
     offsets = {log.log: _min_offset(left, log.log) for log in plan.logs}
+    unread = released_unread(context, run) or Unread()
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
@@ -202,10 +203,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *unwitnessed,
                     *shielded,
                     *lag_notices(context, run),
+                    *unread.notices,
                 )
             )
         ),
-        unread=released_unread(context, run) or Unread(),
+        unread=unread,
         new_min_offsets=offsets,
         refused={log: str(error) for log, error in refused.items()},
     )

@@ -39,7 +39,7 @@ from storage_engine.retention.shield_proofs import (
     judge_link,
     unproven_segments,
 )
-from storage_engine.retention.shielding import changed_text, shield_notices
+from storage_engine.retention.shielding import changed_text, shield_notices, written_text
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
@@ -50,7 +50,7 @@ from storage_engine.retention.steps.shield_records import record_dropped, record
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import drop_links, make_links, note_digest
-from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, look_at_shield
+from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, log_was_written, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
 SHIELD_RUN = "shield"
@@ -64,7 +64,8 @@ _TOGETHER = 2
 class ShieldResult:
     """
     :param links: that there are now.
-    :param gone: base offsets of segments that only the shield has, and no lake provably.
+    :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
+        have its name in the log.
     :param archived: base offsets that were archived from their links now.
     :param given_up: base offsets that were given up for space now.
     :param linked_paths: of the segments in the log that have a link.
@@ -135,7 +136,7 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
     need = context.broker.shield_need()
     shield = look_at_shield(store.real_root)
     if (need.is_tended and not tends) or (store.policy.archive is ArchiveMode.OFF and not shield.links):
-        gone = tuple(seen.link.base_offset for seen in shield.gone)
+        gone = tuple(seen.link.base_offset for seen in shield.left_log)
         return ShieldResult(len(shield.links), gone, notices=shield_notices(store.real_root))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
 
@@ -146,8 +147,8 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     judged, proofs = _judge(tending, shield, log.sealed)
     unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
-    chosen = _link(tending, shield, log, proofs, unproven, tends) if log.is_known else Wanted()
-    _save_gone(tending, [one for one in judged if one.seen.place in (Place.GONE, Place.REPLACED)])
+    chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
+    _save_gone(tending, [one for one in judged if one.seen.has_left_log])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
     left = look_at_shield(root)
     if not left.links and remove_shield(root):
@@ -158,7 +159,7 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     following = tuple(one for one in unproven if one.facts.inode not in linked)
     return ShieldResult(
         links=len(left.links),
-        gone=tuple(seen.link.base_offset for seen in left.gone),
+        gone=tuple(seen.link.base_offset for seen in left.left_log),
         archived=tuple(tending.archived),
         given_up=tuple(tending.given_up),
         linked_paths=tuple(seen.link.segment.path for seen in left.links if seen.place is Place.IN_LOG),
@@ -173,12 +174,13 @@ def _link(
     tending: _Tending,
     shield: Shield,
     log: ShieldedLog,
-    proofs: Proofs,
+    known: tuple[Sequence[Judged], Proofs],
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
     """Link what shall have a link, and drop the links that have no use any more."""
     context, root = tending.context, tending.root
+    judged, proofs = known
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
     chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
@@ -193,7 +195,10 @@ def _link(
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineage)
-        drop_links(root, [seen.link.name for seen in unused], in_log=True)
+        in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
+        alone = [s for s in unused if s.link.name not in in_lake and log_was_written(root, s)]
+        tending.notices += map(written_text, alone)
+        drop_links(root, [seen.link.name for seen in unused if seen not in alone], in_log=True)
     return chosen
 
 
@@ -230,24 +235,20 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
 
 
 def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
-    """Bring what is gone from the log into a lake, and drop the links of what is there."""
+    """Bring what is gone from the log into a lake, and drop the links of what is there.
+
+    A link is archived under the lineage that its segment was of, whatever file has its name by now.
+    """
     released = [one for one in gone if one.receipt is None and _was_let_go(tending.context, one.seen)]
     drop_links(tending.root, [one.seen.link.name for one in released])
     left = [one for one in gone if one not in released]
     for one in left:
         if one.problem:
             said = one.problem if one.problem != "changed" else changed_text(one.seen)
-        elif one.seen.place is Place.REPLACED and one.receipt is None:
-            said = (
-                f"{one.seen.link.segment.path}: expected the file that was linked or none, found another of "
-                f"its name: {one.seen.facts.path} keeps the first one, until one of the two is archived"
-            )
-        else:
-            continue
-        tending.notices.append(said)
-        tending.fail(one.seen, said)
+            tending.notices.append(said)
+            tending.fail(one.seen, said)
     _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
-    todo = [one for one in left if one.receipt is None and not one.problem and one.seen.place is Place.GONE]
+    todo = [one for one in left if one.receipt is None and not one.problem]
     for start in range(0, len(todo), _TOGETHER):
         batch = todo[start : start + _TOGETHER]
         try:
@@ -318,7 +319,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
             tending.notices += witness_release(context, tending.run, proofs, known)
         except GateRefusedError as error:
             tending.notices.append(f"links of archived segments stay: {error}")
-            return
+            continue
         for seen in of_lineage:
             now = next(
                 (one for one in look_at_shield(tending.root).links if one.link.name == seen.link.name), None
@@ -338,18 +339,21 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
 
     :return: what a person should know.
     """
-    notices = []
-    for seen in look_at_shield(context.store.real_root).gone:
-        if seen.link.lineage != context.record.lineage or counting(proofs, seen.link.slot) is None:
-            continue
-        judged = judge_link(context.store.real_root, seen, proofs)
-        if judged.receipt is not None:
-            record_meant(context, run, seen.link, judged.receipt)
-            drop_links(context.store.real_root, [seen.link.name])
-            record_dropped(context, run, seen.link, judged.receipt)
-        elif judged.problem:
-            notices.append(judged.problem)
-    return tuple(notices)
+    root = context.store.real_root
+    judged = [
+        judge_link(root, seen, proofs)
+        for seen in look_at_shield(root).gone
+        if seen.link.lineage == context.record.lineage and counting(proofs, seen.link.slot) is not None
+    ]
+    proven = [(one.seen.link, one.receipt) for one in judged if one.receipt is not None]
+    for link, receipt in proven:
+        record_meant(context, run, link, receipt)
+    if proven:
+        # Together: the shield's records are read and written once.
+        drop_links(root, [link.name for link, _ in proven])
+    for link, receipt in proven:
+        record_dropped(context, run, link, receipt)
+    return tuple(one.problem for one in judged if one.receipt is None and one.problem)
 
 
 def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.losses import accepted_losses
@@ -10,9 +12,9 @@ from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.shield.index import remove_shield
+from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import Place, SeenLink, look_at_shield
+from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
 from storage_engine.wording import count_text
 
 
@@ -33,16 +35,17 @@ def make_removable(context: Context) -> None:
     :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that.
     """
     store, said = context.store, ""
-    if look_at_shield(store.real_root).gone and store.policy.archive is not ArchiveMode.OFF:
+    if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
         said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
-    left = [seen for seen in _not_in_log(store) if not _is_accepted(context, seen)]
+    left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
     if left:
         offsets = ", ".join(str(seen.link.base_offset) for seen in left[:5])
         raise GateRefusedError(
             f"{store.real_root}: expected a shield whose segments are all in the log or proven in a lake, "
             f"found {count_text(len(left), 'segment')} that only the shield has, at offset {offsets}"
             f"{', …' if len(left) > 5 else ''}. Nothing was deleted. {said} Have the lake take them, or "
-            "accept what is lost of them (storage-engine accept-loss), and run this again."
+            "accept what is lost of them (storage-engine accept-loss), or move their files out of "
+            f"{shield_path(store.real_root)}, and run this again."
         )
 
 
@@ -52,22 +55,28 @@ def remove_all(context: Context) -> tuple[str, ...]:
     :return: what a person should know of what is left.
     """
     root, record = context.store.real_root, context.record
-    drop_links(root, [seen.link.name for seen in _not_in_log(context.store) if _is_accepted(context, seen)])
-    drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
+    alone = _alone(context.store)
+    drop_links(root, [seen.link.name for seen in alone if _is_accepted(context, seen)])
+    names = {seen.link.name for seen in alone}
+    there = look_at_shield(root).links
+    drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineage, False)
     return shield_notices(root)
 
 
-def _not_in_log(store: ManagedStore) -> list[SeenLink]:
-    return [seen for seen in look_at_shield(store.real_root).links if seen.place is not Place.IN_LOG]
+def _alone(store: ManagedStore) -> list[SeenLink]:
+    """Return the links that may have what the log has no more."""
+    root = store.real_root
+    links = look_at_shield(root).links
+    return [seen for seen in links if seen.place is not Place.IN_LOG or log_was_written(root, seen)]
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
     """Return whether a person goes on without a link's segment."""
     link = seen.link
+    of_lineage = replace(context.record, lineage=link.lineage)
     return any(
         loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
-        for loss in accepted_losses(context.journal, context.record)
-        if loss.lineage == link.lineage
+        for loss in accepted_losses(context.journal, of_lineage)
     )

@@ -22,7 +22,7 @@ from storage_engine.model.store import Segment
 from storage_engine.rocketmq.beside import fence, marker
 from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, name_of
 from storage_engine.rocketmq.beside.finding import below_the_first_file, find
-from storage_engine.rocketmq.beside.forcing import deletes_by_force, reserved_hours
+from storage_engine.rocketmq.beside.forcing import announce_rewrite, deletes_by_force, reserved_hours
 from storage_engine.rocketmq.beside.hold_look import all_disturbances, notices, root_of, weaknesses
 from storage_engine.rocketmq.beside.hold_state import (
     FORCIBLY,
@@ -182,6 +182,8 @@ def _guard_as_found(store: BesideStore, memory: HoldMemory, now_ms: int) -> Hold
             details = "; ".join(disturbance.detail for disturbance in new)
             raise GateRefusedError(f"{error} What disturbed it: {details}") from error
         raise
+    if deletes_by_force(found) and store.live.may_change_settings:
+        said.append(announce_rewrite(found))
     state = _forbid_force(store, memory, state, found)
     state = know_newest_frame(store.admin, _as_found(state, found), found)
     state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))

@@ -11,7 +11,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker import Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.lag import UnreadMessages
+from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -109,8 +109,8 @@ class BesideStore:
         return owed(self.files.files.layout, attempts=ATTEMPTS)
 
     def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
-    ) -> tuple[UnreadMessages, ...]:
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
         from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
         from storage_engine.rocketmq.subscriptions import group_positions
         from storage_engine.rocketmq.unread import unread_messages
@@ -118,11 +118,13 @@ class BesideStore:
         (log,) = snapshot.logs
         layout = self.files.files.layout
         try:
-            consumers, _ = live_consumers(self.admin, layout)
+            consumers, source = live_consumers(self.admin, layout)
         except BrokerError as error:
-            consumers, _ = consumers_written_down(layout, error)
+            consumers, source = consumers_written_down(layout, error)
         positions = group_positions(layout, consumers)
-        return unread_messages(layout, log.segments, positions, new_min_offsets[LOG], ATTEMPTS)
+        end_offset = new_min_offsets[LOG]
+        found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(found, notices=source.notices)
 
     def guard(self, now_ms: int) -> HoldStatus:
         return hold.guard(self, now_ms)

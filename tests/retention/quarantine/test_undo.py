@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,9 @@ from storage_engine.exceptions import (
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.quality.page import render_page
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
+from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
@@ -129,10 +131,19 @@ def test_report_says_what_frees_nothing_and_what_was_undone(
     assert ": frees nothing until " in text
     assert "storage-engine undo r brings all of it back" in text
     assert "0 bytes freed" in text
+    page = unescape(render_page(report_json(build_report(store, "r")), None, links={}))
+    (said,) = (line.strip() for line in text.splitlines() if "frees nothing until" in line)
+    assert said.split(",")[0] in page
+    assert "frees nothing until " in page
+    assert f'<li class="mono">{quarantine_of_root(store) / "r"}</li>' in page
+    assert "<code>storage-engine undo r</code> brings all of it back" in page
     undo(store, "r", "ann")
     done = finish(store, "r")
     assert (done.outcome, done.ok) == (Outcome.UNDONE, True)
     assert "undone at " in Path(done.report_text).read_text()
+    page = render_page(report_json(build_report(store, "r")), None, links={})
+    assert "<h2>Quarantine</h2>" in page
+    assert "frees nothing until" not in page
     journal = journal_of(store)
     (record,) = journal.all_stores()
     assert journal.run(record.store_id, "r").state is RunState.FINISHED
