@@ -120,6 +120,7 @@ class HostWatch:
         self._say = say
         self._recorder = Recorder(say)
         self._watches: dict[str, tuple[StoreWatch, int]] = {}
+        self._leaving: list[StoreWatch] = []
         self._changing = threading.Lock()
 
     def add(self, store: ManagedStore) -> None:
@@ -143,6 +144,7 @@ class HostWatch:
             else:
                 del self._watches[store.root]
                 watch.end()
+                self._leaving = [one for one in (*self._leaving, watch) if one.is_alive()]
 
     def end(self, seconds: float = 5.0) -> None:
         """End all its threads; one that a disk or a database keeps for longer is left behind."""
@@ -158,7 +160,7 @@ class HostWatch:
 
     def _now(self) -> list[StoreWatch]:
         with self._changing:
-            return [watch for watch, _ in self._watches.values()]
+            return [*(watch for watch, _ in self._watches.values()), *self._leaving]
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -33,8 +33,10 @@ the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile
 EXTEND_SECONDS: Final = 5.0
 """A fence that has too few segments is looked at that often; one that lost some, at once."""
 
-RETRY_SECONDS: Final = 30.0
-"""An mtime that can't be set is tried again that often: it may move the file's ctime each time."""
+RETRY_SECONDS: Final = 0.5
+"""An mtime that can't be set is tried again that often: somebody may only have set it at the same moment. Not
+more often, since each try may itself be a change that wakes the watch."""
+_SAID_AT: Final = 2
 
 
 class FenceKeeper:
@@ -47,7 +49,7 @@ class FenceKeeper:
         self._root = root
         self._directories: dict[Path, tuple[int, int]] = {}
         self._said_gone: set[tuple[int, int]] = set()
-        self._unset: dict[tuple[int, int], str] = {}
+        self._unset: dict[tuple[int, int], int] = {}
         self._extends_at = self._tries_again_at = 0.0
         self._found: list[Disturbance] = []
 
@@ -78,19 +80,19 @@ class FenceKeeper:
             self._replace(gone)
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime is to be set now: one that couldn't be set is tried now and then."""
+        """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
         return _key(touched) not in self._unset or time.monotonic() >= self._tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
-        """Set one file's mtime; None: it is gone, or can't be set, which is said once."""
+        """Set one file's mtime; None: it is gone, or can't be set, which is said once it has failed twice."""
         try:
             done = set_mtime(acts, touched)
         except SegmentGoneError:
             return None
         except (GateRefusedError, ChangedUnderUsError) as error:
             self._tries_again_at = time.monotonic() + RETRY_SECONDS
-            if self._unset.get(_key(touched)) != str(error):
-                self._unset[_key(touched)] = str(error)
+            self._unset[_key(touched)] = self._unset.get(_key(touched), 0) + 1
+            if self._unset[_key(touched)] == _SAID_AT:
                 detail = f"{error} The watch has fenced the others, and tries again."
                 self._found.append(Disturbance(DisturbanceKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
