@@ -71,7 +71,9 @@ def end_force(store: BesideStore) -> Disturbance | None:
         if state is None:
             return None
         found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
-        if other := _another_broker(store, state, found):
+        # Asked last: setting it is another connection than what was looked at.
+        answers_ms = store.admin.runtime_info().boot_timestamp_ms
+        if other := another_broker(state, found, answers_ms):
             return other
         if why:
             return _set(store, value, why)
@@ -82,20 +84,19 @@ def end_force(store: BesideStore) -> Disturbance | None:
     return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
 
 
-def _another_broker(store: BesideStore, state: HoldState, found: Found) -> Disturbance | None:
+def another_broker(state: HoldState, found: Found, answers_ms: int) -> Disturbance | None:
     """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
+
+    :param answers_ms: boot timestamp of the process that answers after all that was found.
     """
     seen = disturbances(replace(state, reported=()), found)
     ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
     if ended is not None:
         return replace(ended, detail=f"{ended.detail} Its settings were left as they are.")
-    # Setting it is another connection than what was asked before.
-    answers_ms = store.admin.runtime_info().boot_timestamp_ms
-    if answers_ms == found.boot_timestamp_ms and (
-        answers_ms == state.boot_timestamp_ms or not found.unproven
-    ):
+    is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
+    if is_proven and answers_ms == found.boot_timestamp_ms:
         return None
     why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
     return Disturbance(
