@@ -181,6 +181,28 @@ def test_without_a_shield_it_is_lost(log: LiveLog, disk: Disk, store: ManagedSto
         time.sleep(A_PASS_SECONDS)
 
 
+def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_back(
+    log: LiveLog, store: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, said = log.names(), tmp_path / "said"
+
+    def somebody_interferes(beside: BesideStore) -> HoldState:
+        log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
+        until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
+        return trigger(beside)
+
+    trigger = release._trigger
+    monkeypatch.setattr(release, "_trigger", somebody_interferes)
+    with watch_of(store, said):
+        until(lambda: is_shielded(store, log), said)
+        steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=2))
+        steps.archive(store, "r", steps.archive_jobs(store, "r"))
+        released = steps.release(store, "r")
+        assert [one.base_offset for one in released.deleted] == names[:2]
+        assert "It was set back to false" in said.read_text()
+    assert log.names()[0] == names[2]
+
+
 def test_what_people_remove_and_touch_is_archived_from_the_shield(
     log: LiveLog, store: ManagedStore, tmp_path: Path
 ) -> None:
@@ -208,31 +230,9 @@ def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
         with open_context(store).broker.hold():
             log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
             until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
-            log.path(names[1]).unlink()
+            log.path(names[0]).unlink()
             until(lambda: log.path(names[FENCED]).stat().st_mtime > time.time(), said)
         until(lambda: is_all_kept(store, log), said)
-
-
-def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_back(
-    log: LiveLog, store: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, said = log.names(), tmp_path / "said"
-
-    def somebody_interferes(beside: BesideStore) -> HoldState:
-        log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
-        until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
-        return trigger(beside)
-
-    trigger = release._trigger
-    monkeypatch.setattr(release, "_trigger", somebody_interferes)
-    with watch_of(store, said):
-        until(lambda: is_shielded(store, log), said)
-        steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=2))
-        steps.archive(store, "r", steps.archive_jobs(store, "r"))
-        released = steps.release(store, "r")
-        assert [one.base_offset for one in released.deleted] == names[:2]
-        assert "It was set back to false" in said.read_text()
-    assert log.names()[0] == names[2]
 
 
 def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
