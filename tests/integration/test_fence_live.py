@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")
 
 FENCED = 11
 A_PASS = 10
-SECONDS = 30
+SECONDS = 120
 WATCH = "from storage_engine.cli import main; main()"
 
 

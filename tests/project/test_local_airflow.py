@@ -44,7 +44,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
 
 def end(process: subprocess.Popen[str], signal_number: int) -> tuple[int, str]:
     process.send_signal(signal_number)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     return process.returncode, output
 
 
