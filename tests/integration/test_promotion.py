@@ -24,7 +24,7 @@ from tests.lakes import make_lakes
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 NAME = "broker-pair"
-SECONDS = 60
+SECONDS = 120
 
 
 @dataclass

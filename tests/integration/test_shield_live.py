@@ -45,7 +45,7 @@ FENCED = 11
 A_PASS_SECONDS = 1.5
 """Ten segments, each 100 ms after the one before."""
 ABOVE_FORCE = 88
-SECONDS = 60
+SECONDS = 180
 MESSAGES_A_SECOND = 300
 WATCH = "from storage_engine.cli import main; main()"
 
