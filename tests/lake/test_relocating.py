@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,27 @@ def test_a_copy_of_hard_links_is_relocated_alone(
     assert (copy / "catalog.db").stat().st_mode & 0o777 == 0o640
     archive(make_jobs, open_lake(at(tmp_path / "lake")), segments[1])
     check(copy, segments[:1], tmp_path)
+
+
+def test_the_same_directory_under_another_name_is_no_copy(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    """As in a container that has the lake at another path, beside the path of its host."""
+    archive(make_jobs, lake, segments[0])
+    before = identity(tmp_path / "lake")
+    (other := tmp_path / "other").mkdir()
+    if subprocess.run(["mount", "--bind", str(tmp_path / "lake"), str(other)], check=False).returncode:
+        pytest.skip("no bind mounts are allowed here")
+    try:
+        assert "storage-engine lake relocate" in refused(other)
+        assert relocate(at(other), silent).copy_of is None
+        assert identity(other) == before
+        archive(make_jobs, open_lake(at(other)), segments[1])
+        assert relocate(at(tmp_path / "lake"), silent).copy_of is None
+    finally:
+        subprocess.run(["umount", "--lazy", str(other)], check=True)
+    assert identity(tmp_path / "lake") == before
+    check(tmp_path / "lake", segments[:2], tmp_path)
 
 
 def test_it_is_moved_back_and_forth(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
