@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
+from storage_engine.cli.next_commands import with_arguments
 from storage_engine.cli.options import json_option, lake_option, part_journal, person
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.witnesses import witness_options, witnessed_lake
@@ -56,6 +58,9 @@ def info(lake_dir: Path, as_json: bool) -> int:
     then why. Nothing is changed.
     """
     found = describe(LakeConfig.local(lake_dir))
+    found = replace(
+        found, refused=with_arguments(found.refused or "", {"lake_dir": lake_dir}) or found.refused
+    )
     if as_json:
         print_json(found)
     else:
