@@ -58,9 +58,7 @@ def info(lake_dir: Path, as_json: bool) -> int:
     then why. Nothing is changed.
     """
     found = describe(LakeConfig.local(lake_dir))
-    found = replace(
-        found, refused=with_arguments(found.refused or "", {"lake_dir": lake_dir}) or found.refused
-    )
+    found = replace(found, refused=with_arguments(found.refused, {"lake_dir": lake_dir}))
     if as_json:
         print_json(found)
     else:

@@ -55,9 +55,10 @@ def parameters_of(group: click.Group, arguments: Sequence[str]) -> Mapping[str, 
     try:
         while isinstance(command, click.Group):
             context = command.make_context(name, rest, parent=context, resilient_parsing=True)
-            found, subcommand, rest = command.resolve_command(
-                context, [*context._protected_args, *context.args]
-            )
+            words = [*context._protected_args, *context.args]
+            if not words:
+                return {}
+            found, subcommand, rest = command.resolve_command(context, words)
             if subcommand is None:
                 return {}
             name, command = found or name, subcommand
