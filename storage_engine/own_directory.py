@@ -1,19 +1,29 @@
 """Our directory in a store's root: opened without following a symbolic link, whoever may write the store.
 
-Its locks are short ones, that only who may write the store can take.
+Its locks are short ones, that only who may write the store can take. Nobody waits for one without end: a
+process that was stopped while it had one must not stop all others.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from storage_engine import durable
 
 DIRECTORY = ".storage-engine"
+
+WAIT_SECONDS: Final = 60.0
+"""Whoever has one of our locks flushes some files at most."""
+WATCH_WAIT_SECONDS: Final = 1.0
+"""A watch waits no longer, since it has to show that it is alive; its next look tries again."""
+_PAUSE_SECONDS: Final = 0.002
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -40,15 +50,34 @@ def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
 
 
 @contextmanager
-def locked(root: str | os.PathLike[str], name: str) -> Iterator[int]:
+def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
     """Keep other processes from what a lock file in our directory stands for, until the block ends.
 
     :return: the descriptor of our directory.
+    :raises TimeoutError: another process, or another part of this one, has the lock for longer.
     :raises OSError: the directory can't be written.
     """
     with _opened(root, name) as (directory, descriptor):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, Path(root) / DIRECTORY / name, wait_seconds)
         yield directory
+
+
+def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
+    """Lock an open file until its descriptor is closed.
+
+    :param path: of the file, for the error.
+    :raises TimeoutError: another one has the lock for longer.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while not _try_lock(descriptor):
+        if time.monotonic() >= deadline:
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"another process has the lock for more than {wait_seconds:g} s: find it with fuser, and "
+                "end it",
+                str(path),
+            )
+        time.sleep(_PAUSE_SECONDS)
 
 
 @contextmanager
@@ -59,12 +88,15 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
     :raises OSError: the directory can't be written.
     """
     with _opened(root, name) as (directory, descriptor):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield directory
+        yield directory if _try_lock(descriptor) else None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

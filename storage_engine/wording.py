@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from datetime import UTC, datetime
 
 from rich.filesize import pick_unit_and_suffix
@@ -88,3 +89,10 @@ def duration_text(duration_ms: int | None) -> str:
 def count_text(count: int, thing: str) -> str:
     """A number of things, in the singular where there is one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def unexpected(error: Exception) -> str:
+    """An error that nobody has foreseen: its kind, its words, and the line that it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

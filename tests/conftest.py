@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,16 @@ LONGEST_FIRST = (
     "retention/test_sealed",
     "lake/test_garbage",
     "integration/test_lake_secrets",
+    "integration/test_fence_live",
+    "integration/test_shield_live",
+    "histories/test_histories",
+    "retention/quarantine/test_quarantine_kill",
+    "retention/test_shield_kill",
+    "lake/test_command_kills",
+    "lake/test_random_kills",
+    "lake/test_making",
+    "compatibility/test_takeover",
+    "compatibility/test_released",
 )
 """Files that take most of the time, begun first: what is begun last is what everybody waits for."""
 
@@ -51,6 +63,19 @@ GroundTruth = Callable[[str, str], Any]
 
 def pytest_report_header() -> str:
     return "rounds: all" if ALL else "rounds: a few; make test-all does all"
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Let a run that was interrupted leave nothing behind."""
+    process.kill()
+    process.wait()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels while the workers collect: each of them would need 20 seconds for it."""
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        compiling = subprocess.Popen([sys.executable, "-m", "tests.compile_kernels"], cwd=config.rootpath)
+        config.add_cleanup(lambda: ended(compiling))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

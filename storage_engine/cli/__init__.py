@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from storage_engine import __version__
+from storage_engine.cli.next_commands import parameters_of
 from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
@@ -82,7 +83,8 @@ def main(arguments: list[str] | None = None) -> Any:
 
     :param arguments: the words after the program's name; None takes them from ``sys.argv``.
     """
-    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):
         # A directory's name need not be text in any encoding.
         if isinstance(stream, io.TextIOWrapper):
@@ -91,7 +93,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
     except click.ClickException as error:
         if as_json:
-            print_error(error, as_json=True)
+            print_error(error, {}, as_json=True)
         else:
             shown = io.StringIO()
             error.show(shown)
@@ -101,14 +103,14 @@ def main(arguments: list[str] | None = None) -> Any:
         say("Aborted.", err=True)
         code = 1
     except StorageEngineError as error:
-        print_error(error, as_json=as_json)
+        print_error(error, parameters_of(cli, words), as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 1
     except MemoryError:
         said = "Out of memory: expected less to be read at once. Run it where more memory is free."
-        print_error(StorageEngineError(said), as_json=as_json)
+        print_error(StorageEngineError(said), {}, as_json=as_json)
         code = 1
     except OSError as error:
-        print_error(_file_error(error), as_json=as_json)
+        print_error(_file_error(error), {}, as_json=as_json)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 

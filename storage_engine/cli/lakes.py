@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
-from storage_engine.cli.options import json_option, lake_option, person
+from storage_engine.cli.next_commands import with_arguments
+from storage_engine.cli.options import json_option, lake_option, part_journal, person
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.witnesses import witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
@@ -56,6 +58,7 @@ def info(lake_dir: Path, as_json: bool) -> int:
     then why. Nothing is changed.
     """
     found = describe(LakeConfig.local(lake_dir))
+    found = replace(found, refused=with_arguments(found.refused, {"lake_dir": lake_dir}))
     if as_json:
         print_json(found)
     else:
@@ -76,6 +79,8 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
     """
     with progress("Checking", None) as advance:
         done = relocate_lake(LakeConfig.local(lake_dir), advance, take_over=take_over)
+    if done.changed:
+        part_journal(lake_dir)
     if as_json:
         print_json(done)
         return 0
@@ -183,6 +188,8 @@ def rebuild(
     done = rebuild_lake(
         target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
     )
+    if lake_dir is not None and not dry_run:
+        part_journal(lake_dir)
     if as_json:
         print_json(done)
     else:

@@ -29,6 +29,7 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.sqlite_file import break_hard_links
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -228,6 +229,13 @@ def managed_store(
 def journal_of(lake_dir: Path) -> str:
     """The journal that lies in a lake's directory."""
     return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
+
+
+def part_journal(lake_dir: Path) -> None:
+    """Give the journal in a lake's directory a file of its own, where a copy of hard links shares it."""
+    journal = lake_dir / _JOURNAL
+    if journal.is_file():
+        break_hard_links(journal)
 
 
 def check_store(managed: ManagedStore) -> None:

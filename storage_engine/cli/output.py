@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from storage_engine.cli.next_commands import with_arguments
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.wording import printable, printable_json, shortened
 
@@ -32,16 +33,23 @@ def print_json(value: Any) -> None:
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Print lines for a person, with what a terminal would act upon written out.
+    """Print lines for a person, with what a terminal would act upon written out, and commands that they name
+    with this call's arguments.
 
     :param err: to stderr.
     """
-    click.echo(printable(str(text), keep="\n"), err=err)
+    context = click.get_current_context(silent=True)
+    told = str(text) if context is None else with_arguments(str(text), context.params)
+    click.echo(printable(told, keep="\n"), err=err)
 
 
-def print_error(error: Exception, *, as_json: bool) -> None:
-    """Print an error: to stderr for a person, as a JSON document on stdout for a program."""
+def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an error: to stderr for a person, as a JSON document on stdout for a program.
+
+    :param said: what this call was given, by the names of its parameters.
+    """
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = with_arguments(message, said)
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": message}})
     else:

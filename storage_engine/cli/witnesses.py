@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
+from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.config import LakeConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -58,6 +60,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
     :raises click.UsageError: they contradict each other, or name no lake.
     :raises click.BadParameter: the journal that they name isn't there.
+    :raises JournalUnavailableError: what lies in the journal's place is no file.
     """
     if conn_id is not None:
         if journal_url is not None:
@@ -73,8 +76,14 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
         _check_there(journal_url, "--journal")
         return WitnessedLake(config, journal_url, _words(lake_dir, "--journal", shown_url(journal_url)))
     beside = journal_of(lake_dir)
-    there = Path(make_url(beside).database or "").is_file()
-    return WitnessedLake(config, beside if there else None, _words(lake_dir, "", ""))
+    file = Path(make_url(beside).database or "")
+    if not file.is_file() and os.path.lexists(file):
+        # A link whose disk isn't mounted is no journal that was never made.
+        raise JournalUnavailableError(
+            f"{file}: expected the lake's journal, found no file that can be read. Nothing was "
+            "changed. Mount its disk; or remove what is there if there is no journal any more."
+        )
+    return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""))
 
 
 def _check_there(journal_url: str, option: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -138,13 +138,23 @@ def _load_catalog(config: LakeConfig) -> Catalog:
         properties.setdefault("py-catalog-impl", REST_CATALOG)
     try:
         catalog = load_catalog(config.name, **properties)
-    except (ValueError, ArgumentError) as error:
+    except (
+        ValueError,
+        TypeError,
+        ArgumentError,
+        NotInstalledError,
+        NoSuchPropertyException,
+    ) as error:
         told = config.without_secrets(str(error))
         refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {told}")
         if told == str(error):
             raise refusal from error
         raise refusal from None
     if isinstance(catalog, SqlCatalog):
+        if "uri" not in config.properties:
+            raise BadInputError(
+                f"lake {config.location}: expected the property uri of its catalog, found none"
+            )
         catalog.engine.dispose()
         catalog.engine = sql_engine(sql_url(config.properties["uri"]))
     return catalog

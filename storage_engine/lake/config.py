@@ -48,7 +48,8 @@ class LakeConfig:
 
     def __post_init__(self) -> None:
         """
-        :raises BadInputError: the catalog's URL has a password that is read as a part of its host.
+        :raises BadInputError: the catalog's URL has a password that is read as a part of its host; or a
+            place is relative.
         """
         uri = self.properties.get("uri", "")
         if "@" in uri and not uri.startswith("http"):
@@ -59,6 +60,7 @@ class LakeConfig:
                     f"lake property uri: expected a SQLAlchemy URL, found {error}. Nothing was changed. "
                     "Write characters such as @ and / in a password as %40 and %2F."
                 ) from None
+        _check_places(self.properties)
 
     @classmethod
     def local(cls, directory: str | os.PathLike[str]) -> LakeConfig:
@@ -69,7 +71,8 @@ class LakeConfig:
             the path has a character that can't stand in a file URI.
         """
         root = Path(directory).resolve()
-        if (described := root / DESCRIPTION).is_file():
+        # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
+        if os.path.lexists(described := root / DESCRIPTION):
             return _described(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
             raise BadInputError(
@@ -135,6 +138,11 @@ class LakeConfig:
 
 def _described(path: Path) -> LakeConfig:
     """A lake by the JSON object of its catalog's properties."""
+    if not path.is_file():
+        raise BadInputError(
+            f"{path}: expected a file with a JSON object of catalog properties, found none. Nothing was "
+            "changed. Mount its disk, or remove what is there if the lake is in this directory."
+        )
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -143,6 +151,8 @@ def _described(path: Path) -> LakeConfig:
         raise BadInputError(
             f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}"
         )
+    if odd := sorted(key for key, value in found.items() if value is None or isinstance(value, list | dict)):
+        raise BadInputError(f"{path}: expected a text for {odd[0]}, found {type(found[odd[0]]).__name__}")
     config = LakeConfig("storage_engine", {str(key): str(value) for key, value in found.items()})
     if config.secrets and path.stat().st_mode & 0o077:
         raise BadInputError(
@@ -150,3 +160,28 @@ def _described(path: Path) -> LakeConfig:
             f"{path.stat().st_mode & 0o777:o}. Run chmod 600 on it."
         )
     return config
+
+
+def _check_places(properties: Mapping[str, str]) -> None:
+    """Refuse places that depend on the directory that a command is started in.
+
+    :raises BadInputError: the catalog's file, or the warehouse of a SQL catalog, has no absolute path.
+    """
+    uri, warehouse = properties.get("uri", ""), properties.get("warehouse", "")
+    if "://" not in uri or uri.startswith("http"):
+        # A REST catalog's warehouse is a name.
+        return
+    file = uri.partition("?")[0].partition(":///")[2] if uri.startswith("sqlite") else ""
+    if file not in ("", ":memory:") and not file.startswith("/"):
+        raise BadInputError(
+            f"lake property uri: expected an absolute path, such as sqlite:////lake/catalog.db, found {uri}. "
+            "Nothing was changed."
+        )
+    scheme, separator, rest = warehouse.partition(":")
+    if warehouse and (not separator or "/" in scheme or scheme == "file"):
+        path = rest if separator and scheme == "file" else warehouse
+        if not path.startswith("/") or (path.startswith("//") and not path.startswith("///")):
+            raise BadInputError(
+                "lake property warehouse: expected an absolute path, or a URI such as "
+                f"file:///lake/warehouse, found {warehouse!r}. Nothing was changed."
+            )

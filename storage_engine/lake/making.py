@@ -24,7 +24,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.durable import fsync_path, make_dirs
-from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.catalog_connections import new_sqlite_file
 from storage_engine.lake.codecs import codec_for
@@ -110,8 +110,19 @@ def _make(config: LakeConfig) -> None:
     # A catalog's file comes last: where it is, commands take a lake to be there.
     catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
     locations = _locations(config) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
+    if lake is None and not locations:
+        raise BadInputError(
+            f"lake {config.location}: expected the property warehouse beside the uri of a new catalog, found "
+            "none. Nothing was created."
+        )
     for location in locations.values():
-        check_empty(config, location, catalog_id)
+        try:
+            check_empty(config, location, catalog_id)
+        except ValueError as error:
+            raise BadInputError(
+                f"lake {config.location}: expected a warehouse that can be written: {error}. Nothing was "
+                "created."
+            ) from error
     with _claimed(config, catalog_id, locations.values()):
         if file is not None:
             make_sqlite_file(file)

@@ -16,6 +16,7 @@ from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeU
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.identity import (
     COPIED_HEADS_PROPERTY,
@@ -204,12 +205,23 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
     :param lake_id: the lake's UUID; None: a lake of version 1.
     :raises LakeUnavailableError: that place can't be looked at.
     """
+    if _is_same_place(table):
+        return False
     mark = mark_at(table, table.named_location)
     if mark is not None:
         # Another lake that lies there by now isn't the one that these files come from.
         return mark.lake_id == lake_id or mark.table_uuid == str(table.metadata.table_uuid)
     with lake_errors(table.named_location, "look whether the lake is still there"):
         return bool(list_files(table.io, f"{table.named_location}/metadata"))
+
+
+def _is_same_place(table: PlacedTable) -> bool:
+    """Whether the place that a table's metadata names is its own under another name, as by a bind mount."""
+    here, there = local_path(table.location), local_path(table.named_location)
+    if here is None or there is None:
+        return False
+    with lake_errors(table.named_location, "look whether the lake is still there"):
+        return there.exists() and here.samefile(there)
 
 
 def check_same_lake(tables: Tables) -> None:

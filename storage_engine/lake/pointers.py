@@ -16,6 +16,8 @@ from storage_engine.lake.catalog import Lake, tables_are_missing
 from storage_engine.lake.catalog_rows import TABLES, metadata_locations
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.identity import LAKE_ID_PROPERTY
+from storage_engine.lake.place import sqlite_file_of
+from storage_engine.sqlite_file import break_hard_links
 
 __all__ = ["TABLES", "make_catalog_tables", "read_pointers", "repoint", "sql_catalog"]
 
@@ -73,6 +75,9 @@ def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
     :raises CommitStateUnknownError: the catalog didn't answer; run again to find out.
     """
     catalog, namespace = sql_catalog(lake), lake.config.namespace
+    if (file := sqlite_file_of(lake.config)) is not None:
+        with lake_errors(lake.location, "part the catalog from its other names"):
+            break_hard_links(file)
     try:
         with Session(catalog.engine) as session:
             for name, (expected, new) in changes.items():

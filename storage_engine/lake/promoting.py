@@ -41,9 +41,14 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
 
     Killed at any instant and run again, it goes on; a promoted one is left as it is.
 
-    :raises BadInputError: it is no copy, and never was one.
+    :raises BadInputError: it is no copy, and never was one; or nobody, or no reason, is named.
     :raises LakeUnavailableError: it can't be written.
     """
+    if not person.strip() or not reason.strip():
+        raise BadInputError(
+            "lake promote: expected a person and a reason, found an empty one. Nothing was changed: the lake "
+            "keeps who decided that, and why."
+        )
     with CHANGE_LOCK, nobody_commits(lake):
         messages, segments = lake.tables()
         text = segments.properties.get(PROMOTED_PROPERTY) or messages.properties.get(PROMOTED_PROPERTY)

@@ -291,7 +291,9 @@ class _Rebuild:
                 raise LakeIdentityError(
                     f"lake {self._config.location}: expected a catalog of the lake at {table.location}, "
                     f"found one that names {pointer} for {name}: catalog and warehouse are of two lakes. "
-                    "Nothing was changed. Bring together the catalog and the warehouse of one lake."
+                    "Nothing was changed. Bring together the catalog and the warehouse of one lake; if this "
+                    "warehouse's is lost, move a SQLite catalog's file away, or name an empty database, and "
+                    "run storage-engine lake rebuild."
                 )
         if self._landed or any(table.is_elsewhere for table in self.tables.values()):
             # Files of another place came with that place's marks: they say nothing of a second catalog here.

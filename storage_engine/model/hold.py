@@ -38,6 +38,8 @@ class DisturbanceKind(StrEnum):
     ROLE_CHANGED = "role-changed"
     FENCE_MENDED = "fence-mended"
     """Somebody touched or removed what a hold rests on; a watch has mended it already."""
+    FENCE_NOT_MENDED = "fence-not-mended"
+    """A watch can't set the time of a segment that a hold rests on; the others of the fence stand."""
     HOLD_LAPSED = "hold-lapsed"
     """Nobody renewed it in time; the broker was free to delete."""
 

@@ -49,7 +49,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     say(f"  {len(sample.old)} of its segments are dated back, past their reserved time")
     before = segment_hashes(sample.root)
     project = init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
-    with LocalAirflow(project, free_port(), say) as airflow:
+    with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
         run = DagRun(airflow, DAG_ID, say)
         run.start()
         state = run.finish()

@@ -138,7 +138,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         project = init_project(
             directory, store_root=mq.root, broker_conf=mq.broker_conf, fields=_connection(mq)
         )
-        with LocalAirflow(project, free_port(), say) as airflow:
+        with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
             outcome = _cycle(mq, load, store, DagRun(airflow, DAG_ID, say), say)
         checks = check_live(store, outcome)
     _sum_up(project, mq, outcome, checks, tell)

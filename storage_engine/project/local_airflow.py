@@ -67,9 +67,12 @@ class LocalAirflow:
     :param project: what to run.
     :param port: a free port of the loopback address; wins over the one in the project's settings.
     :param say: receives a line about each step.
+    :param is_edited: False: nobody changes its DAGs while it runs, so they are not parsed again and again.
     """
 
-    def __init__(self, project: Project, port: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, project: Project, port: int, say: Callable[[str], None], *, is_edited: bool = True
+    ) -> None:
         self.project = project
         self.address = f"http://127.0.0.1:{port}"
         self.user = "admin"
@@ -81,6 +84,8 @@ class LocalAirflow:
             "AIRFLOW__API__BASE_URL": self.address,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
         }
+        if not is_edited:
+            self._environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "3600"
 
     def __enter__(self) -> LocalAirflow:
         try:

@@ -24,8 +24,8 @@ from storage_engine.retention.shielding import changed_spans, shielded_spans
 GONE = frozenset({DisturbanceKind.SEGMENT_GONE, DisturbanceKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
 
-DONE = frozenset({DisturbanceKind.FENCE_MENDED, DisturbanceKind.GIVEN_UP})
-"""What we did ourselves, between two runs, about what others did."""
+DONE = frozenset({DisturbanceKind.FENCE_MENDED, DisturbanceKind.FENCE_NOT_MENDED, DisturbanceKind.GIVEN_UP})
+"""What we did ourselves, or tried to, between two runs, about what others did."""
 
 
 def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Disturbance]) -> None:
@@ -44,7 +44,7 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
 
 
 def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Disturbance, ...]:
-    """Return what was mended or given up since a run recorded the hold last: no look at the hold finds it."""
+    """Return what was mended or given up since a run recorded the hold last: no look finds all of it."""
     found = (
         from_jsonable(Disturbance, event.payload["disturbance"]) for event in _since_renewal(journal, record)
     )

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import Disturbance
 from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links, make_links
 from storage_engine.shield.seen import look_at_shield
+from storage_engine.wording import unexpected
 
 if TYPE_CHECKING:
     from storage_engine.retention.steps.shield import ShieldResult
@@ -38,11 +40,11 @@ _END_SECONDS: Final = 2.0
 class _Duty:
     """Work that takes a while, in a thread of its own, one at a time; the process may end meanwhile.
 
-    :param failed: called with the error, if it fails.
+    :param failed: called with the reason, if it fails.
     """
 
     def __init__(
-        self, name: str, work: Callable[[], None], every_seconds: float, failed: Callable[[Exception], None]
+        self, name: str, work: Callable[[], None], every_seconds: float, failed: Callable[[str], None]
     ) -> None:
         self._name = name
         self._work = work
@@ -74,8 +76,14 @@ class _Duty:
         try:
             self._work()
         except (StorageEngineError, OSError) as error:
-            self._due_at = time.monotonic() + _AFTER_ERROR_SECONDS
-            self._failed(error)
+            self._fail(str(error))
+        except Exception as error:
+            # Whatever it is, it is said, and tried again.
+            self._fail(unexpected(error))
+
+    def _fail(self, why: str) -> None:
+        self._due_at = time.monotonic() + _AFTER_ERROR_SECONDS
+        self._failed(why)
 
 
 class ShieldWatch:
@@ -89,9 +97,10 @@ class ShieldWatch:
         self._say = say
         self._said: set[str] = set()
         name = f"storage-engine-shield {store.name}"
-        self._tending = _Duty(name, self._tend, TEND_SECONDS, self._failed)
-        self._asking = _Duty(f"{name} force", self._end_force, FORCE_SECONDS, self._failed)
+        self._tending = _Duty(name, self._tend, TEND_SECONDS, self._cannot_tend)
+        self._asking = _Duty(f"{name} force", self._end_force, FORCE_SECONDS, self._cannot_ask)
         self._urgent = threading.Event()
+        self._asks_now = False
         self._ends = threading.Event()
         self._found: deque[Disturbance] = deque()
         self._result: ShieldResult | None = None
@@ -118,11 +127,11 @@ class ShieldWatch:
         if not self.is_wanted or self._ends.is_set():
             return ()
         self._notice_gone()
-        urgent = self._urgent.is_set()
-        if self._is_on:
-            self._asking.start_if_due(urgent=urgent)
-        if self._tending.start_if_due(urgent=urgent):
+        if self._tending.start_if_due(urgent=self._urgent.is_set()):
             self._urgent.clear()
+        # Once for what is gone, and not at each look until it is tended: that would only slow the tending.
+        if self._is_on and self._asking.start_if_due(urgent=self._asks_now):
+            self._asks_now = False
         return tuple(self._found.popleft() for _ in range(len(self._found)))
 
     def end(self) -> None:
@@ -146,8 +155,11 @@ class ShieldWatch:
             return
         self._gone |= gone
         self._urgent.set()
+        self._asks_now = True
+        following = result.following(len(self._gone))
+        # Who has the shield's lock for longer is the tending, which links them itself.
         with suppress(StorageEngineError, OSError):
-            make_links(self._store.real_root, result.following(len(self._gone)), result.lineage)
+            make_links(self._store.real_root, following, result.lineage, wait_seconds=WATCH_WAIT_SECONDS)
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.
@@ -170,8 +182,11 @@ class ShieldWatch:
             self._said.add(found.detail)
             self._found.append(found)
 
-    def _failed(self, error: Exception) -> None:
-        self._say_once(f"the shield can't be tended: {error}")
+    def _cannot_tend(self, why: str) -> None:
+        self._say_once(f"the shield can't be tended: {why}")
+
+    def _cannot_ask(self, why: str) -> None:
+        self._say_once(f"whether the broker deletes by force can't be asked, or ended: {why}")
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

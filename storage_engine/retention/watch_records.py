@@ -13,6 +13,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.wording import unexpected
 
 WATCH_RUN: Final = "watch"
 """Run of a store under which looks that belong to no run record what they find."""
@@ -64,8 +65,11 @@ class Recorder(threading.Thread):
                 found = [one for of, one in self._waiting if of is store]
             try:
                 record_mends(store, found)
-            except (StorageEngineError, OSError) as error:
-                self._say_once(f"{store.name}: what was mended can't be recorded yet: {error}")
+            except Exception as error:
+                # Whatever it is: nobody else would record what the watches mend from now on.
+                known = isinstance(error, StorageEngineError | OSError)
+                why = str(error) if known else unexpected(error)
+                self._say_once(f"{store.name}: what was mended can't be recorded yet: {why}")
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))

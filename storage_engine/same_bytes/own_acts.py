@@ -16,10 +16,8 @@ somebody touched, and is hashed again before it is deleted. So no act has to fai
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -30,13 +28,12 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts
-from storage_engine.own_directory import own_directory
+from storage_engine.own_directory import DIRECTORY, lock, locked, own_directory
 
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"
 _WAIT_SECONDS: Final = 1.0
 """A process that was stopped while it had the lock must not keep another one from mending a fence."""
-_PAUSE_SECONDS: Final = 0.002
 _MOST_TIMES: Final = 200
 """Kept of a file, the last ones: a hold that is renewed each minute for hours must not grow its record."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
@@ -151,7 +148,7 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
     with ExitStack() as held:
         directory = None
         with suppress(OSError):
-            directory = held.enter_context(_locked(root))
+            directory = held.enter_context(locked(root, _LOCK, wait_seconds=_WAIT_SECONDS))
         acting = Acting(() if directory is None else _read(directory).files)
         try:
             yield acting
@@ -173,7 +170,7 @@ def read_own_acts(root: str | os.PathLike[str]) -> OwnActs:
             with suppress(FileNotFoundError, PermissionError, TimeoutError):
                 fd = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
                 held.callback(os.close, fd)
-                _lock(fd)
+                lock(fd, Path(root) / DIRECTORY / _LOCK, _WAIT_SECONDS)
             return _read(directory)
         except OSError:
             return OwnActs()
@@ -208,33 +205,3 @@ def _read(directory: int) -> OwnActs:
             return from_jsonable(OwnActs, json.loads(file.read()), NAME)
     except (OSError, ValueError, BadInputError):
         return OwnActs()
-
-
-@contextmanager
-def _locked(root: str | os.PathLike[str]) -> Iterator[int]:
-    """Keep other processes from acting; gives the descriptor of our directory.
-
-    :raises OSError: the lock can't be had.
-    """
-    with own_directory(root, makes=True) as directory:
-        fd = durable.open_lock(_LOCK, dir_fd=directory)
-        try:
-            _lock(fd)
-            yield directory
-        finally:
-            os.close(fd)
-
-
-def _lock(fd: int) -> None:
-    """
-    :raises TimeoutError: another process has it for too long.
-    """
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise TimeoutError from None
-        time.sleep(_PAUSE_SECONDS)

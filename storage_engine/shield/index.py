@@ -6,11 +6,10 @@ meant counts where the segment's own inode has its name.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +19,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, ShieldError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts
-from storage_engine.own_directory import DIRECTORY, own_directory
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"
@@ -123,25 +122,22 @@ def opened_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
 
 
 @contextmanager
-def locked_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int | None]:
+def locked_shield(
+    root: str | os.PathLike[str], *, makes: bool = False, wait_seconds: float = WAIT_SECONDS
+) -> Iterator[int | None]:
     """Open the shield to change it; other processes wait until the block ends.
 
     :param makes: as for :func:`opened_shield`.
-    :raises ShieldError: it can't be opened, made or locked.
+    :raises ShieldError: it can't be opened, made, or locked within ``wait_seconds``.
     """
-    lock = None
     try:
-        with opened_shield(root, makes=makes) as directory:
+        with ExitStack() as held:
+            directory = held.enter_context(opened_shield(root, makes=makes))
             if directory is not None:
-                with own_directory(root) as own:
-                    lock = durable.open_lock(_LOCK, dir_fd=own)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                held.enter_context(locked(root, _LOCK, wait_seconds=wait_seconds))
             yield directory
     except OSError as error:
         raise _unusable(root, error) from error
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]:

@@ -14,6 +14,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.store import FileFacts, Segment
+from storage_engine.own_directory import WAIT_SECONDS
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 from storage_engine.shield.index import (
     Link,
@@ -41,10 +42,17 @@ class NoLinkError(ShieldError):
     """A segment can't be linked: there can be no shield here."""
 
 
-def make_links(root: str | os.PathLike[str], segments: Sequence[Segment], lineage: int) -> tuple[Link, ...]:
+def make_links(
+    root: str | os.PathLike[str],
+    segments: Sequence[Segment],
+    lineage: int,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+) -> tuple[Link, ...]:
     """Link segments that have no link yet, in this order; one that is gone by now is left out.
 
     :param lineage: the store's.
+    :param wait_seconds: for others who change the shield.
     :return: the links that were made.
     :raises NoLinkError: one can't be made; those before it are.
     :raises ShieldError: the shield can't be written.
@@ -52,7 +60,7 @@ def make_links(root: str | os.PathLike[str], segments: Sequence[Segment], lineag
     if not segments:
         return ()
     made: list[Link] = []
-    with locked_shield(root, makes=True) as directory:
+    with locked_shield(root, makes=True, wait_seconds=wait_seconds) as directory:
         assert directory is not None
         durable.remove_abandoned(_CLONES, _SUFFIX, dir_fd=directory)
         links = read_index(directory, root)

@@ -69,11 +69,11 @@ def test_without_a_cause_the_wait_moves_to_the_triggerer(
     store_connection(deleteWhen=NEVER)
     levels(20)
     with pytest.raises(TaskDeferred) as deferred:
-        execute(sensor(kind, timeout=60))
+        execute(sensor(kind, timeout=3600))
     assert type(deferred.value.trigger) is trigger
     assert deferred.value.trigger.serialize()[1]["storage_engine_conn_id"] == "a_store"
     assert deferred.value.method_name == "execute_complete"
-    assert timedelta(seconds=50) < deferred.value.timeout <= timedelta(seconds=60)
+    assert timedelta(seconds=3000) < deferred.value.timeout <= timedelta(seconds=3600)
 
 
 @pytest.mark.parametrize("kind", [StorageEngineDiskLevelSensor, StorageEngineCleanupSensor])

@@ -98,7 +98,7 @@ async def _events(
             events.append(event)
 
     collecting = asyncio.create_task(collect())
-    gives_up = time.monotonic() + 30
+    gives_up = time.monotonic() + 120
     try:
         while not collecting.done() and time.monotonic() < gives_up:
             if len(events) >= expected and seen_enough():
@@ -218,11 +218,12 @@ def test_either_wakes_for_the_window_before_its_poll_is_due(looks: Any) -> None:
 
 
 def test_a_disk_that_hangs_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, connection: None) -> None:
-    hanging, release = threading.Event(), threading.Event()
+    hanging, release, is_over = (threading.Event() for _ in range(3))
 
     def look(_store: object) -> Watch:
         hanging.set()
-        release.wait(10)
+        release.wait(60)
+        is_over.set()
         return seen(10)
 
     monkeypatch.setattr(cleanup, "watch", look)
@@ -234,14 +235,12 @@ def test_a_disk_that_hangs_does_not_block_the_loop(monkeypatch: pytest.MonkeyPat
         ticks = 0
         for _ in range(20):
             await asyncio.sleep(0.01)
-            ticks += 1
+            ticks += not is_over.is_set()
         release.set()
         waiting.cancel()
         return ticks
 
-    started = time.monotonic()
     assert asyncio.run(ticks_while_hanging()) == 20
-    assert time.monotonic() - started < 5
 
 
 def test_a_store_that_is_not_there_fails_the_trigger(connection: None) -> None:
@@ -319,17 +318,30 @@ def test_a_broker_that_is_silent_does_not_block_the_loop(
 ) -> None:
     beside(silent_port)
     monkeypatch.setattr(reach, "Access", partial(Access, request_timeout_seconds=0.5))
+    begun: list[object] = []
+    ended: list[Watch] = []
 
-    async def ticks() -> int:
-        waiting = [asyncio.create_task(_events(disk_trigger(), 1.5)) for _ in range(8)]
-        count = 0
+    def look(store: ManagedStore) -> Watch:
+        begun.append(store)
+        ended.append(watch(store))
+        return ended[-1]
+
+    monkeypatch.setattr(cleanup, "watch", look)
+    triggers, ticks = 8, 0
+
+    def are_through() -> bool:
+        return len(ended) >= triggers and ticks > 20
+
+    async def tick() -> None:
+        nonlocal ticks
+        waiting = [asyncio.create_task(_events(disk_trigger(), 0, 0, are_through)) for _ in range(triggers)]
         while not all(task.done() for task in waiting):
             await asyncio.sleep(0.01)
-            count += 1
-        assert [task.result() for task in waiting] == [[]] * 8
-        return count
+            ticks += len(begun) > len(ended)
+        assert [task.result() for task in waiting] == [[]] * triggers
 
-    assert asyncio.run(ticks()) > 20
+    asyncio.run(tick())
+    assert are_through()
 
 
 def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
@@ -342,7 +354,7 @@ def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
     monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
 
     async def mended() -> bool:
-        waiting = [asyncio.create_task(_events(disk_trigger(), 10)) for _ in range(2)]
+        waiting = [asyncio.create_task(_events(disk_trigger(), 300)) for _ in range(2)]
         while no_watch(tmp_path):
             await asyncio.sleep(0.01)
         os.utime(path_of(tmp_path, 0), ns=(0, 0))
@@ -355,7 +367,7 @@ def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
             await asyncio.sleep(0.01)
         return True
 
-    assert asyncio.run(asyncio.wait_for(mended(), 20))
+    assert asyncio.run(asyncio.wait_for(mended(), 120))
 
 
 def test_what_is_unknown_ends_no_window(looks: Any, monkeypatch: pytest.MonkeyPatch) -> None:

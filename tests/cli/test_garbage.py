@@ -113,3 +113,18 @@ def test_what_cannot_be_done_is_refused(cli, archived, tmp_path) -> None:
     assert both.exit_code == 2
     none = cli("gc", "--lake", archived.lake, "--undo", "20260101T000000Z-00000000")
     assert (none.exit_code, "expected a pass 20260101T000000Z-00000000" in none.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("gc",), ("gc", "--delete"), ("maintain",), ("lake", "rebuild")], ids=" ".join
+)
+def test_a_journal_on_a_disk_that_is_not_mounted_is_no_missing_one(
+    cli, lake, files, tmp_path, words: tuple[str, ...]
+) -> None:
+    (lake / "journal.db").unlink(missing_ok=True)
+    (lake / "journal.db").symlink_to(tmp_path / "unmounted/journal.db")
+    before = files(lake / "warehouse")
+    refused = cli(*words, "--lake", lake)
+    assert refused.exit_code == 1
+    assert "journal.db: expected the lake's journal, found no file that can be read" in refused.err
+    assert files(lake / "warehouse") == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_a_lake_is_moved_and_cleaning_goes_on(cli: Any, cleaned: tuple[Path, Pat
     assert cli("lake", "relocate", "--lake", moved, "--json").json["changed"] is False
     clean(cli, store, moved)
     assert verified(cli, moved) == (0, 4)
+
+
+@pytest.mark.parametrize("command", ["relocate", "rebuild"])
+def test_a_copy_of_hard_links_gets_a_journal_of_its_own(
+    cli: Any, cleaned: tuple[Path, Path], tmp_path: Path, command: str
+) -> None:
+    store, lake = cleaned
+    copy = shutil.copytree(lake, tmp_path / "copy", copy_function=os.link)
+    assert cli("lake", command, "--lake", copy).exit_code == 0
+    assert not (copy / "journal.db").samefile(lake / "journal.db")
+    assert (copy / "journal.db").read_bytes() == (lake / "journal.db").read_bytes()
+    clean(cli, store, lake)
+    assert verified(cli, lake) == (0, 4)
 
 
 def test_a_copy_is_a_backup_and_no_second_lake(cli: Any, cleaned: tuple[Path, Path], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_nothing_that_others_named_reaches_the_terminal_as_a_command(
     written_out = r"a\x1b]0;pwned\x07\x9b31m\u202eb\udc80"
     output.print_table("Title", ("name",), [(HOSTILE,)])
     output.say(HOSTILE)
-    output.print_error(ValueError(HOSTILE), as_json=False)
+    output.print_error(ValueError(HOSTILE), {}, as_json=False)
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
         assert not set("\x1b\x07\x9b\u202e") & set(text)

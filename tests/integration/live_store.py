@@ -130,7 +130,7 @@ class LiveLog:
         last = self.sent[-1].offset // SEGMENT_BYTES + segments
         while self.sent[-1].offset // SEGMENT_BYTES < last:
             self.sent.append(send(self.broker.client))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while any(base not in self.sha256 for base in self.names() if base < last * SEGMENT_BYTES):
             assert time.monotonic() < deadline, f"segments that the broker still writes to: {self.names()}"
             time.sleep(0.1)
@@ -153,7 +153,7 @@ class LiveLog:
                 self.sha256[base] = hashlib.sha256(path.read_bytes()).hexdigest()
                 self.mtime_ns[base] = mtime_ns
 
-    def wait_for_min_offset(self, offset: int, seconds: float = 30) -> None:
+    def wait_for_min_offset(self, offset: int, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while (found := self.broker.client.runtime_info().commitlog_min_offset) != offset:
             if time.monotonic() > deadline:
@@ -171,10 +171,10 @@ class LiveLog:
         return lambda: self._until_it_is_through(before)
 
     def _until_it_is_through(self, passes_before: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not any((passes := self._passes())[passes_before:]) or passes[-1]:
             if time.monotonic() > deadline:
-                raise BrokerError(f"the broker is not through with its passes after 60 s: {passes}")
+                raise BrokerError(f"the broker is not through with its passes after two minutes: {passes}")
             time.sleep(0.05)
 
     def _passes(self) -> list[int]:

@@ -15,8 +15,8 @@ from typing import Any
 from tests.integration.broker import JVM_OPTIONS, Broker
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 
-START_SECONDS = 60
-STOP_SECONDS = 60
+START_SECONDS = 180
+STOP_SECONDS = 180
 
 
 @dataclass(frozen=True)

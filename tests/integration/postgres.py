@@ -79,7 +79,7 @@ class Postgres:
 
     def _answers(self) -> bool:
         try:
-            with psycopg.connect(self.uri.replace("+psycopg", ""), connect_timeout=2):
+            with psycopg.connect(self.uri.replace("+psycopg", ""), connect_timeout=30):
                 return True
         except psycopg.OperationalError:
             return False

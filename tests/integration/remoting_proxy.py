@@ -29,6 +29,10 @@ class Fault(Enum):
     REFUSED = "answered with code 1"
 
 
+def _no_fault(code: int, number: int) -> Fault | None:
+    return None
+
+
 class RemotingProxy:
     """Passes everything on to ``upstream_port``, a request and its answer at a time.
 
@@ -38,7 +42,7 @@ class RemotingProxy:
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.codes: list[int] = []
-        self.fault: Callable[[int, int], Fault | None] = lambda code, number: None
+        self.fault: Callable[[int, int], Fault | None] = _no_fault
         self.rewrite: Rewrite = lambda request, answer: answer
         self.faults = 0
         self._closed = threading.Event()
@@ -58,8 +62,12 @@ class RemotingProxy:
         """From now on nothing fails, and requests are counted anew."""
         self.codes.clear()
         self.faults = 0
-        self.fault = lambda code, number: None
+        self.fault = _no_fault
         self.rewrite = lambda request, answer: answer
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.fault is _no_fault
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -97,7 +105,7 @@ class RemotingProxy:
         if fault is Fault.CUT_REQUEST:
             return False
         if fault is Fault.SILENCE:
-            self._closed.wait(60)
+            self._closed.wait(600)
             return False
         if fault is Fault.SLOW:
             for byte in encode(answer):

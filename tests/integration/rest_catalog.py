@@ -52,7 +52,7 @@ class RestCatalog:
             self.server = None
 
     def _answers(self) -> bool:
-        with urlopen(f"{self.uri}/v1/config", timeout=2) as answer:
+        with urlopen(f"{self.uri}/v1/config", timeout=30) as answer:
             return bool(answer.status == 200)
 
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-START_SECONDS = 60
-STOP_SECONDS = 30
+START_SECONDS = 180
+STOP_SECONDS = 120
 FIRST_PORT, LAST_PORT = 11_000, 32_000
 
 
@@ -104,5 +104,5 @@ def _is_free(port: int) -> bool:
 
 def listens(port: int) -> bool:
     """Whether something accepts connections there."""
-    with socket.create_connection(("127.0.0.1", port), timeout=1):
+    with socket.create_connection(("127.0.0.1", port), timeout=30):
         return True

@@ -15,7 +15,7 @@ import psutil
 
 from storage_engine.spark.session import spark_environment
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

@@ -23,7 +23,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import tend
 from storage_engine.rocketmq.beside.heartbeat import SILENT_SECONDS
 from storage_engine.rocketmq.beside.marker import NAME
-from storage_engine.rocketmq.remoting.codes import UPDATE_BROKER_CONFIG
+from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
 from tests.services.command_line import run_command
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")
 
 FENCED = 11
 A_PASS = 10
-SECONDS = 30
+SECONDS = 120
 WATCH = "from storage_engine.cli import main; main()"
 
 
@@ -91,6 +91,11 @@ def unwatched(store: ManagedStore) -> str:
     return " ".join(notice for notice in steps.hold(store).status.notices if "storage-engine watch" in notice)
 
 
+def pause_after_each_file(log: LiveLog, interval_ms: int) -> None:
+    body = f"deleteCommitLogFilesInterval={interval_ms}\n".encode()
+    assert log.broker.client.call(UPDATE_BROKER_CONFIG, body=body).code == SUCCESS
+
+
 def test_no_reserved_time_voids_a_hold(log: LiveLog, store: ManagedStore) -> None:
     names = log.names()
     for hours in (23, 0, -1):
@@ -116,12 +121,14 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
     said = tmp_path / "said"
     with watch_of(store, said) as watch:
         assert unwatched(store) == ""
+        pause_after_each_file(log, 1000)  # a pass is long enough for a watch on a busy machine
         is_through = log.others_begin_to_clean()
         for base in names[:FENCED]:
             # It may be gone by now, and others behind it be touched in its place.
             if log.path(base).exists():
                 os.utime(log.path(base), ns=(0, 0))
         is_through()
+        pause_after_each_file(log, 100)
         log.others_clean()
         left = log.names()
         assert left == names[len(names) - len(left) :]

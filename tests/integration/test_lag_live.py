@@ -172,7 +172,7 @@ def test_what_the_broker_wrote_down_counts_when_it_cannot_be_asked_and_says_how_
     secured.broker.java.kill()
     began = time.monotonic()
     done = lag_without_spark(asked, 10**6)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert done is not None
     source = done.summary.source
     written = secured.broker.store / "config" / "lmqConsumerOffset.json"

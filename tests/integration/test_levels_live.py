@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")
 DISK_BYTES = 96 * 1024 * 1024
 SERVICE_NOT_AVAILABLE = 14
 PASSES = 5
+SECONDS = 120
 ROUND_THE_CLOCK = ";".join(f"{hour:02d}" for hour in range(24))
 NEVER = "99"
 RUN = "run"
@@ -72,7 +73,7 @@ def wait_for_passes(tmp_path: Path, begun_by: str) -> None:
     def passes() -> int:
         return sum(len(re.findall(rf"begin to delete .*{begun_by}", path.read_text())) for path in logs)
 
-    before, deadline = passes(), time.monotonic() + 20
+    before, deadline = passes(), time.monotonic() + SECONDS
     while passes() < before + PASSES:
         assert time.monotonic() < deadline, f"no pass for {begun_by}"
         time.sleep(0.1)
@@ -90,7 +91,7 @@ def is_taken(log: LiveLog) -> bool:
 
 
 def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SECONDS
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -14,6 +14,7 @@ from storage_engine.model.hold import DisturbanceKind
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
+from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
@@ -23,7 +24,7 @@ from tests.lakes import make_lakes
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
 NAME = "broker-pair"
-SECONDS = 60
+SECONDS = 120
 
 
 @dataclass
@@ -87,6 +88,11 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
     change(pair.work / "second" / "broker.conf", "1", "0", "SLAVE", "ASYNC_MASTER")
     start_again(pair.slave, pair.work / "second", pair.name_server_port, main_class=CLEANS_AT_ONCE)
     before = {path: path.stat().st_mtime_ns for path in map(pair.log.path, pair.log.sha256)}
+    # By name it is the slave that is asked now, which deletes by force as it always did.
+    found = open_to_look(store).end_force()
+    assert found is not None
+    assert found.kind is DisturbanceKind.ROLE_CHANGED
+    assert pair.slave.client.config()["cleanFileForciblyEnable"] == "true"
     with pytest.raises(BadInputError, match="a slave was promoted"):
         steps.sense(store)
     assert DisturbanceKind.ROLE_CHANGED in recorded(store)

@@ -81,7 +81,7 @@ class Live:
 
         :param most: let no more than these be so old; None: all that the broker doesn't write to.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             active = self.broker.client.runtime_info().commitlog_max_offset // SEGMENT_BYTES * SEGMENT_BYTES
             old = []
@@ -98,7 +98,7 @@ class Live:
                     break
             if len(old) >= segments:
                 return
-            assert time.monotonic() < deadline, f"{len(old)} of {segments} segments after a minute"
+            assert time.monotonic() < deadline, f"{len(old)} of {segments} segments after three minutes"
             time.sleep(0.1)
 
 

@@ -17,13 +17,18 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend
 from storage_engine.retention.verification import verify_store
+from storage_engine.rocketmq.beside import release
 from storage_engine.rocketmq.beside.heartbeat import no_watch
+from storage_engine.rocketmq.beside.hold_state import HoldState
+from storage_engine.rocketmq.beside.store import BesideStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
@@ -40,7 +45,7 @@ FENCED = 11
 A_PASS_SECONDS = 1.5
 """Ten segments, each 100 ms after the one before."""
 ABOVE_FORCE = 88
-SECONDS = 60
+SECONDS = 180
 MESSAGES_A_SECOND = 300
 WATCH = "from storage_engine.cli import main; main()"
 
@@ -176,6 +181,28 @@ def test_without_a_shield_it_is_lost(log: LiveLog, disk: Disk, store: ManagedSto
         time.sleep(A_PASS_SECONDS)
 
 
+def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_back(
+    log: LiveLog, store: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, said = log.names(), tmp_path / "said"
+
+    def somebody_interferes(beside: BesideStore) -> HoldState:
+        log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
+        until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
+        return trigger(beside)
+
+    trigger = release._trigger
+    monkeypatch.setattr(release, "_trigger", somebody_interferes)
+    with watch_of(store, said):
+        until(lambda: is_shielded(store, log), said)
+        steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=2))
+        steps.archive(store, "r", steps.archive_jobs(store, "r"))
+        released = steps.release(store, "r")
+        assert [one.base_offset for one in released.deleted] == names[:2]
+        assert "It was set back to false" in said.read_text()
+    assert log.names()[0] == names[2]
+
+
 def test_what_people_remove_and_touch_is_archived_from_the_shield(
     log: LiveLog, store: ManagedStore, tmp_path: Path
 ) -> None:
@@ -191,6 +218,21 @@ def test_what_people_remove_and_touch_is_archived_from_the_shield(
         is_through()
         until(lambda: is_all_kept(store, log), said)
         assert log.names()[0] > names[1]
+
+
+def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    """What a release does for minutes: read the lake, hash, wait for the broker."""
+    names, said = log.names(), tmp_path / "said"
+    with watch_of(store, said):
+        until(lambda: is_shielded(store, log), said)
+        with open_context(store).broker.hold():
+            log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
+            until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
+            log.path(names[0]).unlink()
+            until(lambda: log.path(names[FENCED]).stat().st_mtime > time.time(), said)
+        until(lambda: is_all_kept(store, log), said)
 
 
 def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(

@@ -38,7 +38,7 @@ from storage_engine.spark.session import spark_session
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, processes, standalone, wait_until
 from tests.rounds import rounds, some
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 SEGMENT_BYTES = 8 << 20

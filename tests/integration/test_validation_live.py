@@ -125,7 +125,7 @@ def test_lag_of_a_busy_store_can_always_be_told(busy: Broker, tmp_path: Path) ->
     asked = ConsumerLagRequest(
         str(busy.store), str(tmp_path / "table"), live=LiveBroker(address=busy.client.address)
     )
-    rounds, deadline = 0, time.monotonic() + 60
+    rounds, deadline = 0, time.monotonic() + 300
     while rounds < ROUNDS:
         ends = {topic: busy.client.topic_stats(topic) for topic in ("orders", "payments")}
         table = queue_lags(*prepare(asked)).to_pylist()

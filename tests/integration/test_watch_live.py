@@ -29,6 +29,7 @@ from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
+BOUND_SECONDS = 60
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 
 
@@ -278,6 +279,6 @@ def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watch
     watched.log.broker.java.kill()
     began = time.monotonic()
     dead = watch(elsewhere)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < BOUND_SECONDS
     assert (dead.known, dead.triggers, dead.deciding_percent) == (False, (), None)
     assert "can't be asked" in dead.notices[0]

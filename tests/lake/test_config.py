@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 
 
 def test_a_configuration_survives_json(tmp_path: Path) -> None:
@@ -139,3 +141,59 @@ def test_a_description_that_is_none_is_refused(tmp_path: Path, content: str) -> 
     (tmp_path / "lake.json").write_text(content)
     with pytest.raises(BadInputError, match="expected a JSON object"):
         LakeConfig.local(tmp_path)
+
+
+def make(directory: Path) -> str:
+    """Why ``init-lake`` refuses what a ``lake.json`` says; nothing but that file is there after it."""
+    directory.mkdir(exist_ok=True)
+    with pytest.raises(BadInputError) as caught:
+        make_lake(LakeConfig.local(directory))
+    assert [path.name for path in directory.iterdir()] == ["lake.json"]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("warehouse", ["warehouse", "~/lake", "file:lake", "file://host/lake", 5])
+def test_a_warehouse_that_depends_on_the_working_directory_is_refused(
+    tmp_path: Path, warehouse: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere := tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(elsewhere)
+    (described := tmp_path / "lake").mkdir()
+    uri = f"sqlite:///{described}/catalog.db"
+    (described / "lake.json").write_text(json.dumps({"uri": uri, "warehouse": warehouse}))
+    assert "expected an absolute path" in make(described)
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"uri": "sqlite:///here.db", "warehouse": "/w"}, "expected an absolute path"),
+        ({"uri": "sqlite:////DIRECTORY/catalog.db"}, "expected the property warehouse"),
+        ({"uri": "sqlite:////DIRECTORY/catalog.db", "warehouse": None}, "expected a text for warehouse"),
+        ({"uri": "sqlite:////DIRECTORY/catalog.db", "warehouse": "ftp://x/y"}, "that can be written"),
+        ({"type": "in-memory"}, "expected the property uri"),
+        ({"type": "sql", "warehouse": "/w"}, "SQL connection URI is required"),
+        ({"type": "dynamodb", "py-catalog-impl": "os.system"}, "don't work"),
+    ],
+)
+def test_properties_that_make_no_lake_are_bad_input(
+    tmp_path: Path, properties: dict[str, object], why: str
+) -> None:
+    text = json.dumps(properties).replace("/DIRECTORY", str(tmp_path / "lake"))
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake/lake.json").write_text(text)
+    assert why in make(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "fifo"])
+def test_a_description_that_cannot_be_read_is_no_missing_one(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "lake").mkdir()
+    described = tmp_path / "lake/lake.json"
+    if kind == "link":
+        described.symlink_to(tmp_path / "unmounted/lake.json")
+    elif kind == "directory":
+        described.mkdir()
+    else:
+        os.mkfifo(described)
+    assert "expected a file with a JSON object" in make(tmp_path / "lake")

@@ -148,9 +148,9 @@ def test_at_a_limit_a_segment_that_nobody_uses_leaves_the_page_cache(
         archive_segment(make_jobs(lake, plain)[0])
         for path in (gentle, served):
             archive_segment(replace(make_jobs(lake, path)[0], bytes_per_second=1 << 30))
-        assert cached_share(plain) == 1
+        assert cached_share(plain) > 0.9
         assert cached_share(gentle) < 0.1
-        assert cached_share(served) == 1
+        assert cached_share(served) > 0.9
 
 
 def can_leave_the_cache(path: Path) -> bool:

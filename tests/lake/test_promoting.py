@@ -37,6 +37,14 @@ def test_a_promoted_copy_is_written_and_says_who_decided_that(
     assert tree(tmp_path / "lake") == original
 
 
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_a_decision_needs_a_reason(copy: Path, reason: str) -> None:
+    before = tree(copy)
+    with pytest.raises(BadInputError, match="expected a person and a reason"):
+        promote(open_lake(at(copy)), "ann", reason)
+    assert tree(copy) == before
+
+
 def test_only_a_copy_is_promoted(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
     archive(make_jobs, lake, segments[0])
     before = tree(tmp_path / "lake")

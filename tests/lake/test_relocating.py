@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.identity import MARK_NAME, copy_of, lake_id_of
 from storage_engine.lake.intents import INTENT_NAME
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
-from tests.lake.lake_acts import archive, at, check, copy_tree, tree
+from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
 from tests.lake.test_delete_files import _delete_position
 
 
@@ -51,6 +54,48 @@ def test_a_lake_that_was_moved_is_itself_at_its_new_place(
     archive(make_jobs, open_lake(at(moved)), segments[2])
     check(moved, segments, tmp_path)
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("command", ["relocate", "rebuild"])
+def test_a_copy_of_hard_links_is_relocated_alone(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, command: str
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "lake", copy, copy_function=os.link)
+    (tmp_path / "lake/catalog.db").chmod(0o640)
+    before, original = tree(tmp_path / "lake"), identity(tmp_path / "lake")
+    if command == "relocate":
+        relocate(at(copy), silent)
+    else:
+        rebuild(at(copy), unseen, {})
+    assert tree(tmp_path / "lake") == before
+    assert identity(tmp_path / "lake") == original
+    assert identity(copy)[1] == original[0]
+    assert (copy / "catalog.db").stat().st_mode & 0o777 == 0o640
+    archive(make_jobs, open_lake(at(tmp_path / "lake")), segments[1])
+    check(copy, segments[:1], tmp_path)
+
+
+def test_the_same_directory_under_another_name_is_no_copy(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    """As in a container that has the lake at another path, beside the path of its host."""
+    archive(make_jobs, lake, segments[0])
+    before = identity(tmp_path / "lake")
+    (other := tmp_path / "other").mkdir()
+    if subprocess.run(["mount", "--bind", str(tmp_path / "lake"), str(other)], check=False).returncode:
+        pytest.skip("no bind mounts are allowed here")
+    try:
+        assert "storage-engine lake relocate" in refused(other)
+        assert relocate(at(other), silent).copy_of is None
+        assert identity(other) == before
+        archive(make_jobs, open_lake(at(other)), segments[1])
+        assert relocate(at(tmp_path / "lake"), silent).copy_of is None
+    finally:
+        subprocess.run(["umount", "--lazy", str(other)], check=True)
+    assert identity(tmp_path / "lake") == before
+    check(tmp_path / "lake", segments[:2], tmp_path)
 
 
 def test_it_is_moved_back_and_forth(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:

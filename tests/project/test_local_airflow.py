@@ -15,7 +15,7 @@ import pytest
 
 from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import Project
-from storage_engine.project.local_airflow import component_environment
+from storage_engine.project.local_airflow import LocalAirflow, component_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -44,7 +44,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
 
 def end(process: subprocess.Popen[str], signal_number: int) -> tuple[int, str]:
     process.send_signal(signal_number)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     return process.returncode, output
 
 
@@ -119,6 +119,13 @@ def test_another_airflows_variables_do_not_reach_ours(
     assert [name for name in environment if name.startswith("AIRFLOW")] == ["AIRFLOW_HOME"]
     assert environment["AIRFLOW_HOME"] == str(tmp_path)
     assert "/elsewhere" not in environment.values()
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_dags_that_nobody_edits_are_not_parsed_again(tmp_path: Path, is_edited: bool) -> None:
+    airflow = LocalAirflow(Project(tmp_path), 1, lambda line: None, is_edited=is_edited)
+    interval = airflow._environment.get("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL")
+    assert interval == (None if is_edited else "3600")
 
 
 def _command_lines() -> list[str]:

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from storage_engine.project.process_tree import ProcessTree
 
-_SLEEP = "import time; time.sleep(60)"
+_SLEEP = "import time; time.sleep(600)"
 _DAEMON = f"""
 import os, subprocess, sys, time
 # A child in a session of its own, whose parent dies at once: found by no parent id, by no group.
@@ -21,14 +23,23 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 90
-    while not condition() and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert condition()
+
+
+def _has_orphan(tree: ProcessTree) -> bool:
+    """Whether what was started last is there, and who started it is gone."""
+    living = tree.living()
+    known = {process.pid for process in living}
+    with suppress(psutil.NoSuchProcess):
+        return any(one.cmdline()[-1:] == [_SLEEP] and one.ppid() not in known for one in living)
+    return False
 
 
 @pytest.fixture
@@ -41,7 +52,7 @@ def tree() -> Iterator[ProcessTree]:
 def test_an_orphan_in_its_own_session_is_found_and_ended(tree: ProcessTree, tmp_path: Path) -> None:
     tree.start("parent", [sys.executable, "-c", _DAEMON + _SLEEP], os.environ, tmp_path / "log")
     try:
-        _wait_until(lambda: len(tree.living()) == 2)
+        _wait_until(lambda: _has_orphan(tree) and len(tree.living()) == 2)
     except AssertionError:
         living = [(process.pid, process.ppid(), process.cmdline()) for process in tree.living()]
         pytest.fail(f"living {living}, ended {tree.ended()}, said {(tmp_path / 'log').read_text()!r}")
@@ -51,7 +62,7 @@ def test_an_orphan_in_its_own_session_is_found_and_ended(tree: ProcessTree, tmp_
 
 def test_an_orphan_is_ended_even_when_the_started_process_is_gone(tree: ProcessTree, tmp_path: Path) -> None:
     tree.start("parent", [sys.executable, "-c", _DAEMON], os.environ, tmp_path / "log")
-    _wait_until(lambda: tree.ended() == ("parent",) and len(tree.living()) == 1)
+    _wait_until(lambda: tree.ended() == ("parent",) and _has_orphan(tree) and len(tree.living()) == 1)
     tree.stop()
     assert tree.living() == []
 

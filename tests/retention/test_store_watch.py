@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
+from asyncinotify import Inotify, Mask, Watch
 
+from storage_engine.model.hold import Disturbance
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
-from storage_engine.retention import store_watch, watch_records
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.retention import file_changes, store_watch, watch_records
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
-from storage_engine.rocketmq.beside.heartbeat import is_shield_tended, no_watch
+from storage_engine.rocketmq.beside import heartbeat
+from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
+from storage_engine.rocketmq.beside.heartbeat import NAME, is_shield_tended, no_watch
+from storage_engine.rocketmq.beside.local_hold import settled
 from storage_engine.shield.index import shield_path
 from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
-SECONDS = 20
+SECONDS = 120
 NO_BROKER = LiveBroker(address="127.0.0.1:1")
 
 
@@ -40,6 +49,11 @@ class Said(list[str]):
         return any(text in line for line in self)
 
 
+@pytest.fixture(autouse=True)
+def is_alive_though_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 2.0 * SECONDS)
+
+
 @pytest.fixture
 def said() -> Said:
     return Said()
@@ -47,10 +61,12 @@ def said() -> Said:
 
 @pytest.fixture
 def host(said: Said) -> Iterator[HostWatch]:
+    before = threading.enumerate()  # a worker's earlier tests of triggers leave their host's watch
     host = HostWatch(said.append)
     yield host
-    host.end()
-    assert not [thread.name for thread in threading.enumerate() if "storage-engine" in thread.name]
+    host.end(SECONDS)
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    assert not [thread.name for thread in started if "storage-engine" in thread.name]
 
 
 @pytest.fixture
@@ -105,11 +121,11 @@ def test_all_stores_of_a_host_are_mended_and_it_is_recorded(
 def test_changes_are_seen_before_the_next_look(
     store: ManagedStore, host: HostWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By inotify: without it nothing would be seen for a minute."""
+    """By inotify: without it nothing would be seen for an hour."""
     host.add(store)
     until(lambda: no_watch(root_of(store)) == "")
     time.sleep(2 * store_watch.LOOK_SECONDS)
-    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 3600.0)
     time.sleep(1)
     touch(store)
     until(lambda: is_mended(store))
@@ -117,15 +133,121 @@ def test_changes_are_seen_before_the_next_look(
     until(lambda: is_mended(store, 4))
 
 
-def test_without_inotify_it_looks_twice_a_second(
-    store: ManagedStore, host: HostWatch, monkeypatch: pytest.MonkeyPatch
+def test_a_store_without_inotify_is_looked_at_twice_a_second_and_the_others_keep_theirs(
+    tmp_path: Path, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HostWatch, "_listen", lambda self: None)
+    one, other = held(tmp_path, "one"), held(tmp_path, "other")
+    add_watch = Inotify.add_watch
+
+    def refused(self: Inotify, path: Path, mask: Mask) -> Watch:
+        if path.is_relative_to(one.root):
+            raise OSError(errno.ENOSPC, "inotify watch limit reached")
+        return add_watch(self, path, mask)
+
+    monkeypatch.setattr(Inotify, "add_watch", refused)
+    monkeypatch.setattr(file_changes, "RETRY_SECONDS", 0.0)
+    host.add(one)
+    until(lambda: said.has("one: changes aren't seen at once (inotify: "))
+    for _ in range(2):
+        touch(one)
+        until(lambda: is_mended(one))
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 60.0)
+    host.add(other)
+    until(lambda: said.has("other: watching"))
+    until(lambda: is_seen_at_once(other))
+    assert len([line for line in said if "aren't seen at once" in line]) == 1
+
+
+def is_seen_at_once(store: ManagedStore) -> bool:
+    """Touch a file, and return whether that is mended long before the next look."""
+    touch(store)
+    time.sleep(0.2)
+    return is_mended(store)
+
+
+def test_a_watch_whose_inotify_broke_has_it_again_later(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Event()
+
+    def get(self: Inotify) -> None:
+        broken.set()
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(file_changes, "RETRY_SECONDS", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Inotify, "sync_get", get)
+        host.add(store)
+        until(broken.is_set)
+    until(lambda: said.has("one: changes aren't seen at once"))
+    until(lambda: is_seen_at_once(store))
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 60.0)
+    touch(store)
+    until(lambda: is_mended(store))
+    until(lambda: is_seen_at_once(store))
+
+
+def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([ZeroDivisionError("nobody thought of it")])
+
+    def look(self: FenceKeeper, now_ms: int) -> tuple[Disturbance, ...]:
+        for failure in failures:
+            raise failure
+        return real(self, now_ms)
+
+    real = FenceKeeper.look
+    monkeypatch.setattr(FenceKeeper, "look", look)
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    host.add(store)
+    until(
+        lambda: said.has("the watch has failed and begins again: ZeroDivisionError: nobody thought of it (")
+    )
+    touch(store)
+    until(lambda: is_mended(store))
+
+
+def test_recording_that_failed_for_whatever_reason_is_said_and_goes_on(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([ZeroDivisionError("nobody thought of it")])
+
+    def record(store: ManagedStore, found: Sequence[Disturbance]) -> None:
+        for failure in failures:
+            raise failure
+        real(store, found)
+
+    real = watch_records.record_mends
+    monkeypatch.setattr(watch_records, "record_mends", record)
+    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.1)
+    identify(store, Journal(store.journal_url))
     host.add(store)
     until(lambda: no_watch(root_of(store)) == "")
-    for _ in range(2):
+    touch(store)
+    until(lambda: said.has("can't be recorded yet: ZeroDivisionError: nobody thought of it"))
+    until(lambda: len(recorded(store)) == 1)
+
+
+def test_a_lock_that_a_stopped_process_has_is_said_and_the_watch_stays_alive(
+    store: ManagedStore, host: HostWatch, said: Said
+) -> None:
+    host.add(store)
+    until(lambda: said.has("watching"))
+    with settled(root_of(store)):
         touch(store)
-        until(lambda: is_mended(store))
+        until(lambda: said.has("hold-record.lock"))
+        began_at_ms = time.time_ns() // 1_000_000
+        until(lambda: sign_of_life_ms(store) > began_at_ms)
+        assert no_watch(root_of(store)) == ""
+        assert not is_mended(store)
+    until(lambda: is_mended(store))
+    assert len([line for line in said if "hold-record.lock" in line]) == 1
+
+
+def sign_of_life_ms(store: ManagedStore) -> int:
+    found: int = json.loads((root_of(store) / DIRECTORY / NAME).read_text())["at_ms"]
+    return found
 
 
 def test_what_can_not_be_recorded_yet_is_mended_and_recorded_later(

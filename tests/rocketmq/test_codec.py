@@ -409,10 +409,10 @@ def hostile_segments(size: int, message: Any, build_frame: Any) -> dict[str, byt
 
 def test_hostile_segments_take_time_in_proportion_to_their_size(message: Any, build_frame: Any) -> None:
     for name, data in hostile_segments(6 << 20, message, build_frame).items():
-        began = time.monotonic()
+        began = time.process_time()
         rows, _ = decode(data)
         assert encode(rows, len(data)) == data, name
-        assert time.monotonic() - began < 20, name
+        assert time.process_time() - began < 20, name
 
 
 def well_formed_all_the_way(size: int) -> bytes:
@@ -427,9 +427,9 @@ def well_formed_all_the_way(size: int) -> bytes:
 
 def test_nested_frames_with_bad_crcs_are_passed_over_once() -> None:
     data = well_formed_all_the_way(8 << 20)
-    began = time.monotonic()
+    began = time.process_time()
     rows, (damage, *_) = decode(data)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
     assert encode(rows, len(data)) == data
     assert damage.offset == 0
 

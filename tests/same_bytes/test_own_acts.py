@@ -132,7 +132,10 @@ def test_an_act_that_was_killed_before_its_record_makes_another_file(tmp_path: P
     assert not same(tmp_path, segment, before)
 
 
-def test_whoever_asks_waits_for_an_act_that_is_on_its_way(tmp_path: Path, segment: Path) -> None:
+def test_whoever_asks_waits_for_an_act_that_is_on_its_way(
+    tmp_path: Path, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 60)
     before = FileFacts.of(segment)
     script = (
         "import os, sys, time\n"

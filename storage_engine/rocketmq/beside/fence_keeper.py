@@ -7,14 +7,15 @@ it takes for true a moment too long. It doesn't renew a hold: a dead pipeline's 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine.exceptions import StoreBusyError
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, StoreBusyError
 from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.rocketmq.beside import marker
 from storage_engine.rocketmq.beside.fence import SegmentGoneError, same_ms, set_mtime
 from storage_engine.rocketmq.beside.finding import list_files
@@ -22,7 +23,7 @@ from storage_engine.rocketmq.beside.heartbeat import Watching, watching
 from storage_engine.rocketmq.beside.hold_state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.beside.local_hold import read_local, settled, write_settled
 from storage_engine.rocketmq.store import LOG
-from storage_engine.same_bytes.own_acts import own_acts
+from storage_engine.same_bytes.own_acts import Acting, own_acts
 from storage_engine.wording import time_text
 
 LAST_FILES: Final = 3
@@ -31,6 +32,11 @@ the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile
 
 EXTEND_SECONDS: Final = 5.0
 """A fence that has too few segments is looked at that often; one that lost some, at once."""
+
+RETRY_SECONDS: Final = 0.5
+"""An mtime that can't be set is tried again that often: somebody may only have set it at the same moment. Not
+more often, since each try may itself be a change that wakes the watch."""
+_SAID_AT: Final = 2
 
 
 class FenceKeeper:
@@ -43,7 +49,9 @@ class FenceKeeper:
         self._root = root
         self._directories: dict[Path, tuple[int, int]] = {}
         self._said_gone: set[tuple[int, int]] = set()
-        self._extends_at = 0.0
+        self._unset: dict[tuple[int, int], int] = {}
+        self._extends_at = self._tries_again_at = 0.0
+        self._found: list[Disturbance] = []
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -55,17 +63,41 @@ class FenceKeeper:
     def look(self, now_ms: int) -> tuple[Disturbance, ...]:
         """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone."""
         state = read_local(self._root)
-        if state is None or now_ms >= state.ends_at_ms or not self._are_mounted(state):
-            return ()
-        found: list[Disturbance] = []
-        if any(_is_touched(one) for one in _fenced(state)):
-            found += self._mend()
-        gone = [one for one in _fenced(state) if not _is_there(one)]
-        self._said_gone &= {(one.base_offset, one.inode) for one in gone}
+        if state is not None and now_ms < state.ends_at_ms and self._are_mounted(state):
+            self._look(state)
+        # What was mended by a look that raised is told by the next one.
+        found, self._found = tuple(self._found), []
+        return found
+
+    def _look(self, state: HoldState) -> None:
+        fenced = _fenced(state)
+        if any(_is_touched(one) and self._is_to_be_set(one) for one in fenced):
+            self._mend()
+        gone = [one for one in fenced if not _is_there(one)]
+        self._said_gone &= set(map(_key, gone))
         short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
         if (gone or short) and self._are_mounted(state):
-            found += self._replace(gone)
-        return tuple(found)
+            self._replace(gone)
+
+    def _is_to_be_set(self, touched: Touched) -> bool:
+        """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
+        return _key(touched) not in self._unset or time.monotonic() >= self._tries_again_at
+
+    def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
+        """Set one file's mtime; None: it is gone, or can't be set, which is said once it has failed twice."""
+        try:
+            done = set_mtime(acts, touched)
+        except SegmentGoneError:
+            return None
+        except (GateRefusedError, ChangedUnderUsError) as error:
+            self._tries_again_at = time.monotonic() + RETRY_SECONDS
+            self._unset[_key(touched)] = self._unset.get(_key(touched), 0) + 1
+            if self._unset[_key(touched)] == _SAID_AT:
+                detail = f"{error} The watch has fenced the others, and tries again."
+                self._found.append(Disturbance(DisturbanceKind.FENCE_NOT_MENDED, detail, log=LOG))
+            return None
+        self._unset.pop(_key(touched), None)
+        return done
 
     def _are_mounted(self, state: HoldState) -> bool:
         """Return whether the log's directories are those that they were, or have a file of the fence."""
@@ -82,37 +114,36 @@ class FenceKeeper:
         self._directories = there
         return True
 
-    def _mend(self) -> Iterator[Disturbance]:
+    def _mend(self) -> None:
         """Set the mtimes again that somebody has made older, unless the hold has changed meanwhile."""
-        with settled(self._root), own_acts(self._root) as acts:
+        with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             for touched in () if state is None else _fenced(state):
-                if not _is_touched(touched):
+                if not (_is_touched(touched) and self._is_to_be_set(touched)):
                     continue
                 found_ns = _mtime_ns(touched)
-                with suppress(SegmentGoneError):
-                    set_mtime(acts, touched)
-                    yield _mended(
+                if self._set_mtime(acts, touched) is not None:
+                    self._say_mended(
                         f"{touched.path}: expected the modification time "
                         f"{time_text(touched.mtime_ns // 1_000_000)} that the hold set, found "
                         f"{_time(found_ns)}: somebody touched it. The watch has set it again."
                     )
 
-    def _replace(self, gone: list[Touched]) -> Iterator[Disturbance]:
-        """Fence as many segments again as there were; a run that is at the hold now does so by itself."""
+    def _replace(self, gone: list[Touched]) -> None:
+        """Fence as many segments again as there were, unless a run is changing the hold just now."""
         for one in gone:
-            if (one.base_offset, one.inode) not in self._said_gone:
-                self._said_gone.add((one.base_offset, one.inode))
-                yield _mended(
+            if _key(one) not in self._said_gone:
+                self._said_gone.add(_key(one))
+                self._say_mended(
                     f"{one.path}: expected a segment of the hold's fence, found it removed or replaced. "
                     "The watch fences others behind it. What was in it is told by the next run."
                 )
         self._extends_at = time.monotonic() + EXTEND_SECONDS
-        with suppress(StoreBusyError), marker.alone(self._root, wait_seconds=0):
+        with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
             self._extend()
 
     def _extend(self) -> None:
-        with settled(self._root) as directory:
+        with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
             if state is None or not state.fence:
                 return
@@ -121,22 +152,23 @@ class FenceKeeper:
             lease_ns = max(touched.mtime_ns for touched in _fenced(state))
             known = {touched.base_offset: touched for touched in state.touched}
             new = [_lease(file, lease_ns) for file in wanted if not _is_known(known, file)]
-            if not new and len(wanted) == len(state.fence):
+            new = [touched for touched in new if self._is_to_be_set(touched)]
+            meant = _with_fence(state, known | {touched.base_offset: touched for touched in new}, wanted)
+            if meant == state:
                 return
-            known |= {touched.base_offset: touched for touched in new}
-            state = replace(
-                state,
-                touched=tuple(touched for _, touched in sorted(known.items())),
-                fence=tuple(file.base_offset for file in wanted) or state.fence,
-                fence_offset=wanted[0].base_offset if wanted else state.fence_offset,
-            )
-            write_settled(directory, state)
+            write_settled(directory, meant)
             with own_acts(self._root) as acts:
                 for touched in reversed(new):
-                    with suppress(SegmentGoneError):
-                        known[touched.base_offset] = set_mtime(acts, touched)
-            done = tuple(touched for _, touched in sorted(known.items()))
-            write_settled(directory, replace(state, touched=done))
+                    done = self._set_mtime(acts, touched)
+                    if done is not None:
+                        known[done.base_offset] = done
+            done_so_far = _with_fence(state, known, wanted)
+            if done_so_far != meant:
+                write_settled(directory, done_so_far)
+
+    def _say_mended(self, detail: str) -> None:
+        detail = f"{detail} Find out who does that, and stop it."
+        self._found.append(Disturbance(DisturbanceKind.FENCE_MENDED, detail, log=LOG))
 
 
 def wanted_fence(state: HoldState, files: tuple[SeenFile, ...]) -> tuple[SeenFile, ...]:
@@ -150,6 +182,26 @@ def wanted_fence(state: HoldState, files: tuple[SeenFile, ...]) -> tuple[SeenFil
     return tuple(file for file in sealed if file.base_offset >= start)[: max(state.fence_count, 1)]
 
 
+def _with_fence(state: HoldState, known: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
+    """Return a hold with a fence on these segments, as far as they were touched.
+
+    With none of them it stays what it was: that tells where the log is.
+
+    :param known: what was touched, by base offset.
+    """
+    fence = tuple(file.base_offset for file in files if _is_known(known, file))
+    return replace(
+        state,
+        touched=tuple(touched for _, touched in sorted(known.items())),
+        fence=fence or state.fence,
+        fence_offset=fence[0] if fence else state.fence_offset,
+    )
+
+
+def _key(touched: Touched) -> tuple[int, int]:
+    return touched.base_offset, touched.inode
+
+
 def _fenced(state: HoldState) -> list[Touched]:
     return [touched for touched in state.touched if touched.base_offset in state.fence]
 
@@ -161,7 +213,7 @@ def _lease(file: SeenFile, lease_ns: int) -> Touched:
     )
 
 
-def _is_known(known: dict[int, Touched], file: SeenFile) -> bool:
+def _is_known(known: Mapping[int, Touched], file: SeenFile) -> bool:
     touched = known.get(file.base_offset)
     return touched is not None and touched.inode == file.inode
 
@@ -188,12 +240,6 @@ def _is_touched(touched: Touched) -> bool:
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
     return not any(same_ms(found_ns, ours) for ours in touched.possible_mtimes_ns)
-
-
-def _mended(detail: str) -> Disturbance:
-    return Disturbance(
-        DisturbanceKind.FENCE_MENDED, f"{detail} Find out who does that, and stop it.", log=LOG
-    )
 
 
 def _time(mtime_ns: int | None) -> str:

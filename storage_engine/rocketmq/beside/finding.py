@@ -19,7 +19,7 @@ from storage_engine.rocketmq.beside.hold_state import (
 )
 from storage_engine.rocketmq.beside.live_config import ROLE, SLAVE
 from storage_engine.rocketmq.beside.rights import as_who_may_read
-from storage_engine.rocketmq.beside.same_store import check_same_store, why_unproven
+from storage_engine.rocketmq.beside.same_store import check_same_store, left_open, why_unproven
 from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
@@ -56,9 +56,11 @@ def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Fou
     )
     if state is not None and has_moved(state, found):
         return replace(found, unproven=why_unproven(store.admin, info, layout, listed))
-    if state is None or found.role != SLAVE:
-        check_same_store(store.admin, info, layout, listed)
-    return found
+    if state is not None and found.role == SLAVE:
+        return found
+    if check_same_store(store.admin, info, layout, listed):
+        return found
+    return replace(found, unproven=left_open(store.admin, layout))
 
 
 def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ...]:

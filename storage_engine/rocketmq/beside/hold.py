@@ -64,18 +64,19 @@ def guard(store: BesideStore, now_ms: int) -> HoldStatus:
     :raises BrokerError: the broker can't be asked, or doesn't take a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
-    with marker.alone(root_of(store)):
+    with marker.alone(root_of(store)), marker.changing(root_of(store)):
         return _guard(store, now_ms)
 
 
 @contextmanager
 def held(store: BesideStore) -> Iterator[HeldBeside]:
-    """Hold the store, and keep other processes from working on its hold until the block ends.
+    """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
 
     :raises GateRefusedError: it can't be held.
     """
     with marker.alone(root_of(store)):
-        status = _guard(store, time.time_ns() // 1_000_000)
+        with marker.changing(root_of(store)):
+            status = _guard(store, time.time_ns() // 1_000_000)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
         yield HeldBeside(status.notices)
@@ -85,6 +86,8 @@ def expose(
     store: BesideStore, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
 ) -> HoldState:
     """Let segments be the only ones that the broker may delete. To be called while the store is held.
+
+    As whatever changes the hold, this is for who keeps others from that (:func:`marker.changing`).
 
     The fence stands behind them before the first one is made old.
 

@@ -157,8 +157,8 @@ class Found:
     :param files: of the log, by base offset; not necessarily back to back.
     :param frame_sha256: of the frame that the broker has at the ``frame_offset`` that is remembered; "": no
         message begins there. None: nobody asked.
-    :param unproven: of a broker that answers at another address than the one that was held: why it isn't
-        provably the same, on these files; "" where it is, and where nobody had to ask.
+    :param unproven: why the broker isn't provably the one that runs on these files; "" where it is, and of a
+        slave, which nobody asks.
     """
 
     at_ms: int

@@ -21,7 +21,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, locked, own_directory
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.rocketmq.beside.fence import is_ours
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
 
@@ -31,13 +31,14 @@ _SLOT_BYTES: Final = 16 * 1024
 
 
 @contextmanager
-def settled(root: Path) -> Iterator[int]:
+def settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
     """Keep the local hold from being written until the block ends: what it says of the fence stays true.
 
     :return: the descriptor of our directory.
+    :raises TimeoutError: another process does so for longer.
     :raises OSError: that can't be written.
     """
-    with locked(root, _LOCK) as directory:
+    with locked(root, _LOCK, wait_seconds=wait_seconds) as directory:
         yield directory
 
 

@@ -1,4 +1,8 @@
-"""One manager a store: a lock for a moment among processes of this machine, a marker file for longer.
+"""One manager a store: locks for a moment among processes of this machine, a marker file for longer.
+
+A run has the store's hold alone for as long as it takes (:func:`alone`). A watch mends meanwhile: whoever
+changes what is remembered of the hold, or sets the broker's settings, keeps others from that only from
+reading it to writing it (:func:`changing`).
 
 The marker lies in the store's root and says until when a hold stands. Another manager, with another journal,
 leaves the store alone for so long. It is renewed in place, which works on a full disk too.
@@ -21,7 +25,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, own_directory
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked
 from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
@@ -30,7 +34,9 @@ _BYTES: Final = 512
 """A sector: written as one, whatever is cut short."""
 _MAX_BYTES: Final = 64 << 10
 _WAIT_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.05
 _LOCK: Final = "hold.lock"
+_CHANGES_LOCK: Final = "hold-changes.lock"
 _LOCKS: Final = Path("/proc/locks")
 
 
@@ -60,27 +66,49 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
         try:
             root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root_fd)
-            fd = _open_lock(root)
-            if fd is not None:
-                opened.callback(os.close, fd)
-                while not _lock(fd):
-                    _wait(root, deadline)
+            # On a full disk the directory's own lock has to do.
+            opened.enter_context(_locked(root, _LOCK, wait_seconds))
             while not _lock(root_fd) and _locked_by_a_manager(root_fd):
-                _wait(root, deadline)
+                if time.monotonic() >= deadline:
+                    raise _busy(root)
+                time.sleep(_PAUSE_SECONDS)
+        except TimeoutError as error:
+            raise _busy(root) from error
         except OSError as error:
-            raise _no_lock(root, error) from error
+            raise _no_lock(root, _LOCK, error) from error
         yield
 
 
-def _open_lock(root: Path) -> int | None:
-    """Open the lock's file; None: the disk is full, and the directory's own lock has to do."""
-    try:
-        with own_directory(root, makes=True) as directory:
-            return durable.open_lock(_LOCK, dir_fd=directory)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        return None
+@contextmanager
+def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Keep other processes from changing the hold, from where it is read to where the change is written.
+
+    Whoever has the store :func:`alone` takes this too, each time anew: in between a watch mends. It lasts as
+    long as a broker takes to answer.
+
+    :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
+    :raises GateRefusedError: the lock can't be had.
+    """
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(_locked(root, _CHANGES_LOCK, wait_seconds))
+        except TimeoutError as error:
+            raise _busy(root) from error
+        except OSError as error:
+            raise _no_lock(root, _CHANGES_LOCK, error) from error
+        yield
+
+
+@contextmanager
+def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
+    """Lock a file of ours; on a full disk that has none of that name, do without."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(root, name, wait_seconds=wait_seconds))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        yield
 
 
 def _lock(fd: int) -> bool:
@@ -91,13 +119,11 @@ def _lock(fd: int) -> bool:
     return True
 
 
-def _wait(root: Path, deadline: float) -> None:
-    if time.monotonic() >= deadline:
-        raise StoreBusyError(
-            f"{root}: expected nobody else to work on the store's hold, found that another process "
-            "of this machine does. Nothing was changed. Wait until it is done."
-        )
-    time.sleep(0.05)
+def _busy(root: Path) -> StoreBusyError:
+    return StoreBusyError(
+        f"{root}: expected nobody else to work on the store's hold, found that another process "
+        "of this machine does. Nothing was changed. Wait until it is done."
+    )
 
 
 def _locked_by_a_manager(fd: int) -> bool:
@@ -117,9 +143,9 @@ def _locked_by_a_manager(fd: int) -> bool:
     return False
 
 
-def _no_lock(root: Path, error: OSError) -> GateRefusedError:
+def _no_lock(root: Path, name: str, error: OSError) -> GateRefusedError:
     return GateRefusedError(
-        f"{root / DIRECTORY / _LOCK}: expected a file that can be locked (flock), found {error.strerror}: "
+        f"{root / DIRECTORY / name}: expected a file that can be locked (flock), found {error.strerror}: "
         "two processes could work on one hold. Nothing was changed. Run as the broker's user, on a machine "
         "where the store's file system is a local one."
     )

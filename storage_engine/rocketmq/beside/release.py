@@ -4,12 +4,15 @@ A broker has no call for that. It deletes what has expired by its mtime, from th
 each has; so what stays is fenced, the prefix is made as old as can be, and the broker is told to delete. What
 went is known from both: its min offset, and the files. Killed at any instant and called again with what is
 left of the prefix, it goes on: the fence behind the prefix stands before anything of it can go.
+
+It takes minutes. A watch mends the hold meanwhile, so that each change begins with what is remembered then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,8 +29,9 @@ from storage_engine.exceptions import (
 )
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.rocketmq.beside import hold
+from storage_engine.rocketmq.beside import hold, marker
 from storage_engine.rocketmq.beside.fence import is_due, same_ms
+from storage_engine.rocketmq.beside.hold_look import root_of
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state, save_state
 from storage_engine.rocketmq.beside.passes import (
     MANUAL_PASSES,
@@ -79,7 +83,7 @@ def let_go(
     """
     if not segments:
         return
-    memory, state = _standing_hold(store)
+    _, state = _standing_hold(store)
     prefix = _prefix(store, segments)
     _check_unchanged(store, prefix, state)
     info = store.admin.runtime_info()
@@ -90,23 +94,42 @@ def let_go(
             "deleted. Run the same again, which looks at the new one."
         )
     _check_not_too_much(store, info, prefix)
-    state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
+    state = _expose(store, prefix)
     patience = Patience(
         segment_patience_seconds(store.files.config),
         until_first_pass_seconds(info.boot_timestamp_ms),
         meanwhile,
     )
-    state = _have_it_go(store, memory, state, prefix, patience)
+    _have_it_go(store, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
-    hold.forget_released(memory, state, prefix.end_offset)
+    with _changing(store) as (memory, state):
+        hold.forget_released(memory, state, prefix.end_offset)
+
+
+@contextmanager
+def _changing(store: BesideStore) -> Iterator[tuple[HoldMemory, HoldState]]:
+    """Give the hold as it is remembered now, to change it.
+
+    :raises GateRefusedError: the store isn't held.
+    """
+    with marker.changing(root_of(store)):
+        yield _standing_hold(store)
+
+
+def _expose(store: BesideStore, prefix: Prefix) -> HoldState:
+    """
+    :raises GateRefusedError: as :func:`hold.expose`.
+    """
+    with _changing(store) as (memory, state):
+        return hold.expose(store, memory, state, prefix.segments, prefix.stays)
 
 
 def _standing_hold(store: BesideStore) -> tuple[HoldMemory, HoldState]:
     state = load_state(store.memory)
     if store.memory is None or state is None:
         raise GateRefusedError(
-            f"{store.files.files.layout.root}: expected the store to be held, found no hold of it. Nothing "
+            f"{root_of(store)}: expected the store to be held, found no hold of it. Nothing "
             "was deleted. Hold it first."
         )
     return store.memory, state
@@ -138,7 +161,7 @@ def _check_unchanged(store: BesideStore, prefix: Prefix, state: HoldState) -> No
     :raises ChangedUnderUsError: somebody but us touched one, and no release of ours is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
-    acts = read_own_acts(store.files.files.layout.root)
+    acts = read_own_acts(root_of(store))
     for segment in prefix.segments:
         try:
             found = FileFacts.of(segment.facts.path)
@@ -157,9 +180,7 @@ def _check_unchanged(store: BesideStore, prefix: Prefix, state: HoldState) -> No
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
-def _have_it_go(
-    store: BesideStore, memory: HoldMemory, state: HoldState, prefix: Prefix, patience: Patience
-) -> HoldState:
+def _have_it_go(store: BesideStore, state: HoldState, prefix: Prefix, patience: Patience) -> None:
     """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
     triggered: float | None = None
@@ -169,13 +190,14 @@ def _have_it_go(
         left = _left(prefix)
         _check_not_too_much(store, info, prefix)
         if not left and info.commitlog_min_offset == prefix.end_offset:
-            return state
+            return
         left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
         if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
-            # The broker flushed what was just sealed, or somebody touched it, or the hold would end soon.
-            state = hold.expose(store, memory, state, prefix.segments, prefix.stays)
+            # The broker flushed what was just sealed, or somebody touched or removed some of it, or the hold
+            # would end soon.
+            state = _expose(store, prefix)
         if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
-            state = _trigger(store, memory, state)
+            state = _trigger(store)
             triggered = time.monotonic()
         now = (info.commitlog_min_offset, len(left))
         if before is not None and now != before:
@@ -194,23 +216,25 @@ def _have_it_go(
 
 
 def _is_exposed(state: HoldState) -> bool:
-    """Whether all files that we touched still have the mtimes that we gave them."""
+    """Whether all files that we touched still have the mtimes that we gave them, and the fence is whole."""
     for touched in state.touched:
         try:
             if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):
                 return False
         except FileNotFoundError:
-            continue
+            if touched.base_offset in state.fence:
+                return False
     return True
 
 
-def _trigger(store: BesideStore, memory: HoldMemory, state: HoldState) -> HoldState:
+def _trigger(store: BesideStore) -> HoldState:
     """A lost answer may be that of a broker which is at it: the files will tell.
 
     :raises BrokerError: it was not told.
     """
-    state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
-    save_state(memory, state)
+    with _changing(store) as (memory, state):
+        state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
+        save_state(memory, state)
     try:
         store.admin.delete_expired_commitlog()
     except BrokerError as error:
@@ -270,7 +294,7 @@ def _check_not_too_much(store: BesideStore, info: RuntimeInfo, prefix: Prefix) -
     else:
         found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{store.files.files.layout.root}: expected the log to begin at {prefix.end_offset} with what was "
+        f"{root_of(store)}: expected the log to begin at {prefix.end_offset} with what was "
         f"let go, found that {found}: from offset {prefix.end_offset}{behind} more went than was to. Find "
         "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
         "what is lost."

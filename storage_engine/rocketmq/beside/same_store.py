@@ -33,8 +33,11 @@ def why_unproven(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, fil
         proven = check_same_store(admin, info, layout, files)
     except BadInputError as error:
         return str(error)
-    if proven:
-        return ""
+    return "" if proven else left_open(admin, layout)
+
+
+def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
+    """Say what nobody could tell where nothing spoke against it."""
     return (
         f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
         f"answers at {admin.address}, or that address to be one of this host, found that neither can be "

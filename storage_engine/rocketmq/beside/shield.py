@@ -10,15 +10,19 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.beside import marker
+from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances
 from storage_engine.rocketmq.beside.fence import fence_count
+from storage_engine.rocketmq.beside.finding import find
 from storage_engine.rocketmq.beside.heartbeat import is_shield_tended
 from storage_engine.rocketmq.beside.hold_state import (
     FORCIBLY,
     ChangedSetting,
+    Found,
     HoldState,
     load_state,
     save_state,
 )
+from storage_engine.rocketmq.beside.known_frame import ask_known_frame
 from storage_engine.rocketmq.beside.passes import interval_ms
 from storage_engine.rocketmq.disk import log_disks
 
@@ -50,35 +54,72 @@ def shield_need(store: BesideStore) -> ShieldNeed:
 def end_force(store: BesideStore) -> Disturbance | None:
     """See :meth:`storage_engine.model.broker.BrokerStore.end_force`.
 
-    Above the broker's warning level nothing is set: whoever let it delete by force had a full disk.
+    Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
+    done while a run has the store, too.
     """
-    memory, config = store.memory, store.files.config
-    state = load_state(memory)
+    memory, state = store.memory, load_state(store.memory)
     if memory is None or state is None:
         return None
-    found = store.admin.config().get(FORCIBLY)
-    if found == "false":
+    value = store.admin.config().get(FORCIBLY)
+    if value == "false":
         return None
-    _, used_percent = log_disks(store.files.files.layout)
-    level = "unknown" if used_percent is None else f"{used_percent} %"
-    said = (
-        f"{store.admin.address}: expected {FORCIBLY}=false, found {found}: somebody changed it while the "
-        f"store was held; its disk is at {level}."
-    )
-    if not store.live.may_change_settings:
-        return _set(f"{said} We may not set it (may_change_settings): set it to false yourself.")
-    if used_percent is None or used_percent > config.disk_space_warning_level_percent:
-        return _set(
-            f"{said} The broker's warning level is {config.disk_space_warning_level_percent} %, so it was "
-            "left as it is: free some space, and set it to false."
-        )
-    with marker.alone(store.files.files.layout.root):
+    why = _why_not_set(store)
+    if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
+        return _set(store, value, why)
+    with marker.changing(store.files.files.layout.root):
         state = load_state(memory)
         if state is None:
             return None
-        save_state(memory, with_force_ended(state, found or ""))
+        found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
+        # Asked last: setting it is another connection than what was looked at.
+        answers_ms = store.admin.runtime_info().boot_timestamp_ms
+        if other := another_broker(state, found, answers_ms):
+            return other
+        if why:
+            return _set(store, value, why)
+        ended = with_force_ended(state, value or "")
+        if ended != state:
+            save_state(memory, ended)
         store.admin.update_config({FORCIBLY: "false"})
-    return _set(f"{said} It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
+    return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
+
+
+def another_broker(state: HoldState, found: Found, answers_ms: int) -> Disturbance | None:
+    """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
+
+    The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
+
+    :param answers_ms: boot timestamp of the process that answers after all that was found.
+    """
+    seen = disturbances(replace(state, reported=()), found)
+    ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
+    if ended is not None:
+        return replace(ended, detail=f"{ended.detail} Its settings were left as they are.")
+    is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
+    if is_proven and answers_ms == found.boot_timestamp_ms:
+        return None
+    why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
+    return Disturbance(
+        DisturbanceKind.BROKER_RESTARTED,
+        f"{found.address}: expected the broker that is held, found another process with {FORCIBLY}="
+        f"{found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its settings were "
+        "left as they are. Run storage-engine hold, which looks at it anew.",
+    )
+
+
+def _why_not_set(store: BesideStore) -> str:
+    """Return why a broker's deletion by force isn't ended, as the end of a sentence; "": it is."""
+    _, used_percent = log_disks(store.files.files.layout)
+    limit = store.files.config.disk_space_warning_level_percent
+    level = "unknown" if used_percent is None else f"{used_percent} %"
+    if not store.live.may_change_settings:
+        return f"; its disk is at {level}. We may not set it (may_change_settings): set it to false yourself."
+    if used_percent is None or used_percent > limit:
+        return (
+            f"; its disk is at {level}. The broker's warning level is {limit} %, so it was left as it is: "
+            "free some space, and set it to false."
+        )
+    return ""
 
 
 def with_force_ended(state: HoldState, found: str) -> HoldState:
@@ -93,5 +134,9 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
     return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
-def _set(detail: str) -> Disturbance:
-    return Disturbance(DisturbanceKind.SETTING_CHANGED, detail)
+def _set(store: BesideStore, value: str | None, what_was_done: str) -> Disturbance:
+    return Disturbance(
+        DisturbanceKind.SETTING_CHANGED,
+        f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
+        f"store was held{what_was_done}",
+    )

@@ -34,15 +34,18 @@ def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
         state = load_state(store.memory)
         if store.memory is None or state is None:
             return HoldStatus(held=False, notices=("the store wasn't held",))
-        found = ask_known_frame(store.admin, state, find(store, now_ms, state))
-        seen = with_topics(disturbances(state, found), store.files.files.layout)
-        _wait_for_last_pass(store, state, found)
-        ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
-        settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
-        notices = [*settings, *_touched_by_others(state, found)]
-        fence.put_all_back(root, store.memory, state)
-        marker.remove_marker(root, state.manager)
-        save_state(store.memory, None)
+        _wait_for_last_pass(store, state, store.admin.runtime_info().boot_timestamp_ms)
+        with marker.changing(root):
+            # Only now, as a watch has mended the hold and set force back until here.
+            state = load_state(store.memory) or state
+            found = ask_known_frame(store.admin, state, find(store, now_ms, state))
+            seen = with_topics(disturbances(state, found), store.files.files.layout)
+            ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
+            settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
+            notices = [*settings, *_touched_by_others(state, found)]
+            fence.put_all_back(root, store.memory, state)
+            marker.remove_marker(root, state.manager)
+            save_state(store.memory, None)
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
 
 
@@ -74,12 +77,12 @@ def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
             yield f"{touched.path}: somebody touched or replaced it, so its mtime wasn't put back"
 
 
-def _wait_for_last_pass(store: BesideStore, state: HoldState, found: Found) -> None:
+def _wait_for_last_pass(store: BesideStore, state: HoldState, boot_timestamp_ms: int) -> None:
     """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
-    if state.last_trigger_ms is None or found.boot_timestamp_ms != state.boot_timestamp_ms:
+    if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
         return
     # One more, as the first pass may begin up to an interval later, and the last one takes a while.
-    begins_ms = max(state.last_trigger_ms, found.boot_timestamp_ms + FIRST_PASS_MS)
+    begins_ms = max(state.last_trigger_ms, boot_timestamp_ms + FIRST_PASS_MS)
     passes_ms = (MANUAL_PASSES + 1) * interval_ms(store.files.config)
     left_ms = begins_ms + passes_ms - time.time_ns() // 1_000_000
     if left_ms > 0:

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage_engine.model.hold import Disturbance, DisturbanceKind
-from storage_engine.rocketmq.beside import marker
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.rocketmq.beside import fence_keeper, marker
 from storage_engine.rocketmq.beside.fence_keeper import LAST_FILES, FenceKeeper
-from storage_engine.rocketmq.beside.local_hold import read_local, write_local
+from storage_engine.rocketmq.beside.local_hold import read_local, settled, write_local
 from storage_engine.same_bytes.own_acts import read_own_acts
 from tests.rocketmq.beside.held_files import (
     FIRST_NS,
@@ -159,14 +163,119 @@ def test_a_disk_that_is_not_mounted_has_lost_nothing(tmp_path: Path) -> None:
     assert len(look(keeper)) == 1
 
 
-def test_a_run_that_is_at_the_hold_extends_it_itself_and_touches_are_mended_meanwhile(tmp_path: Path) -> None:
+def test_a_fence_is_extended_while_a_run_has_the_store(tmp_path: Path) -> None:
+    """A release can take many minutes."""
+    held_store(tmp_path)
+    path_of(tmp_path, 0).unlink()
+    with marker.alone(tmp_path):
+        look(FenceKeeper(tmp_path))
+        assert fenced(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_run_that_is_changing_the_hold_is_waited_for_and_touches_are_mended_meanwhile(
+    tmp_path: Path,
+) -> None:
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()
     os.utime(path_of(tmp_path, 1), ns=(0, 0))
     keeper = FenceKeeper(tmp_path)
-    with marker.alone(tmp_path):
+    with marker.changing(tmp_path):
         assert len(look(keeper)) == 2
         assert fenced(tmp_path) == [1, 2, 3]
         assert look(keeper) == ()
     look(keeper)
+    assert fenced(tmp_path) == [1, 2, 3, 4]
+
+
+@contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    """Let nobody set the file's times, root neither."""
+    done = subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip("files can't be made immutable here")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file immutable")
+def test_a_file_whose_time_can_not_be_set_is_named_once_and_the_others_are_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_store(tmp_path)
+    for number in range(4):
+        os.utime(path_of(tmp_path, number), ns=(0, 0))
+    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 0.0)
+    keeper = FenceKeeper(tmp_path)
+    with immutable(path_of(tmp_path, 1)):
+        assert len(look(keeper)) == 3
+        assert fenced(tmp_path) == [0, 2, 3]
+        (unset,) = look(keeper)
+        assert unset.kind is DisturbanceKind.FENCE_NOT_MENDED
+        assert str(path_of(tmp_path, 1)) in unset.detail
+        assert look(keeper) == ()
+        os.utime(path_of(tmp_path, 3), ns=(0, 0))
+        assert len(look(keeper)) == 1
+        assert fenced(tmp_path) == [0, 2, 3]
+    assert len(look(keeper)) == 1
+    assert fenced(tmp_path) == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file immutable")
+def test_a_file_that_can_not_be_fenced_is_named_and_keeps_the_next_ones_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_keeper, "EXTEND_SECONDS", 0.0)
+    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 3600.0)
+    held_store(tmp_path)
+    keeper = FenceKeeper(tmp_path)
+    with immutable(path_of(tmp_path, 4)):
+        for number in (0, 1):
+            path_of(tmp_path, number).unlink()
+        assert len(look(keeper)) == 2
+        assert fenced(tmp_path) == [2, 3, 5]
+        monkeypatch.setattr(keeper, "_tries_again_at", 0.0)
+        (unset,) = look(keeper)
+        assert str(path_of(tmp_path, 4)) in unset.detail
+        state = read_local(tmp_path)
+        assert state is not None
+        assert state.fence == (2 * SIZE, 3 * SIZE, 5 * SIZE)
+        before = hold_bytes(tmp_path)
+        assert look(keeper) == ()
+        assert hold_bytes(tmp_path) == before
+    monkeypatch.setattr(keeper, "_tries_again_at", 0.0)
+    assert look(keeper) == ()
+    assert fenced(tmp_path) == [2, 3, 4, 5]
+
+
+def hold_bytes(root: Path) -> bytes:
+    return (root / DIRECTORY / "hold").read_bytes()
+
+
+def test_a_hold_without_a_sealed_segment_is_written_once_not_at_each_look(tmp_path: Path) -> None:
+    held_store(tmp_path, files=6, fenced=3)
+    keeper = FenceKeeper(tmp_path)
+    look(keeper)
+    for number in range(3):
+        path_of(tmp_path, number).unlink()
+    look(keeper)
+    before = hold_bytes(tmp_path)
+    for _ in range(5):
+        assert look(keeper) == ()
+    assert hold_bytes(tmp_path) == before
+
+
+def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped while it had a lock of ours."""
+    monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
+    held_store(tmp_path)
+    path_of(tmp_path, 0).unlink()
+    keeper = FenceKeeper(tmp_path)
+    with settled(tmp_path), pytest.raises(TimeoutError, match=r"hold-record\.lock"):
+        look(keeper)
+    (gone,) = look(keeper)
+    assert str(path_of(tmp_path, 0)) in gone.detail
     assert fenced(tmp_path) == [1, 2, 3, 4]

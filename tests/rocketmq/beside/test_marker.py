@@ -138,7 +138,7 @@ with alone(Path({str(tmp_path)!r})):
             pytest.fail("two at a time")
         other.kill()
     # A process that is killed leaves nothing behind.
-    with alone(tmp_path, wait_seconds=5):
+    with alone(tmp_path, wait_seconds=60):
         pass
 
 

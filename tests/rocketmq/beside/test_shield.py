@@ -1,11 +1,18 @@
-"""What unmanage sets back after a watch has ended a broker's deletion by force."""
+"""Whose deletion by force a watch ends, and what unmanage sets back after it has."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from storage_engine.rocketmq.beside.hold_state import FORCIBLY, ChangedSetting, HoldState
-from storage_engine.rocketmq.beside.shield import with_force_ended
+from storage_engine.model.hold import DisturbanceKind
+from storage_engine.rocketmq.beside.hold_state import FORCIBLY, ChangedSetting, Found, HoldState
+from storage_engine.rocketmq.beside.shield import another_broker, with_force_ended
+
+ADDRESS = "10.0.0.1:10911"
+HELD = HoldState("me", 1, address=ADDRESS, broker_name="b", cluster_name="c")
+FOUND = Found(2, ADDRESS, 1, 0, 0, {FORCIBLY: "true", "brokerName": "b", "brokerClusterName": "c"}, "", ())
 
 
 @pytest.mark.parametrize("before", ["false", "true"])
@@ -22,3 +29,47 @@ def test_where_the_hold_knows_of_no_value_the_one_that_was_found_is_set_back() -
 def test_what_the_hold_has_changed_already_is_set_back_as_it_was() -> None:
     held = HoldState("me", 1, changed_settings=(ChangedSetting(FORCIBLY, "true", "false"),))
     assert with_force_ended(held, "yes") == held
+
+
+@pytest.mark.parametrize(
+    ("found", "answers_ms"),
+    [
+        (FOUND, 1),
+        # It can't be told who has the files' lock, but it is the process that was held.
+        (replace(FOUND, unproven="nobody can tell"), 1),
+        (replace(FOUND, boot_timestamp_ms=2), 2),
+        (replace(FOUND, boot_timestamp_ms=2, address="10.0.0.2:10911"), 2),
+    ],
+    ids=["the same process", "unproven", "restarted", "moved"],
+)
+def test_the_broker_that_is_held_is_known_by_its_process_or_by_its_files(
+    found: Found, answers_ms: int
+) -> None:
+    assert another_broker(HELD, found, answers_ms) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "answers_ms", "kind"),
+    [
+        (replace(FOUND, role="SLAVE"), 1, DisturbanceKind.ROLE_CHANGED),
+        (
+            replace(FOUND, boot_timestamp_ms=2, unproven="of another host"),
+            2,
+            DisturbanceKind.BROKER_RESTARTED,
+        ),
+        (
+            replace(FOUND, boot_timestamp_ms=2, address="10.0.0.2:10911", unproven="of another host"),
+            2,
+            DisturbanceKind.ROLE_CHANGED,
+        ),
+        (FOUND, 2, DisturbanceKind.BROKER_RESTARTED),
+    ],
+    ids=["slave", "another process at the address", "failover", "failover a moment ago"],
+)
+def test_a_broker_that_is_not_provably_the_one_that_is_held_is_told_and_left_alone(
+    found: Found, answers_ms: int, kind: DisturbanceKind
+) -> None:
+    other = another_broker(HELD, found, answers_ms)
+    assert other is not None
+    assert other.kind is kind
+    assert "ettings were left as they are" in other.detail

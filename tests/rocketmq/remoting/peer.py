@@ -58,7 +58,7 @@ class Peer:
                     continue
                 if not prefix:
                     return
-                connection.settimeout(5)
+                connection.settimeout(60)
                 frame = connection.recv(int.from_bytes(connection.recv(4)), socket.MSG_WAITALL)
                 request = decode(frame)
                 number = min(len(self.requests), len(self._behaviours) - 1)

@@ -25,7 +25,7 @@ from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import REMARK_CHARACTERS
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
-ACCESS = Access(request_timeout_seconds=0.4)
+HASTY, PATIENT = Access(60, 1), Access(60, 60)
 OLD, NEW = b"deleteWhen=04\nfileReservedTime=72\n", b"deleteWhen=04\nfileReservedTime=48\n"
 CHANGE = {"fileReservedTime": "48"}
 
@@ -56,7 +56,8 @@ def test_yes_without_the_change_is_a_refusal() -> None:
 def test_lost_answer_to_a_change_is_settled_by_reading_back(lost: Behaviour) -> None:
     for after, succeeds in ((NEW, True), (OLD, False)):
         behaviours = (answer(body=OLD), lost, answer(body=after))
-        with Peer(*behaviours) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+        access = HASTY if lost is keep_silent else PATIENT
+        with Peer(*behaviours) as peer, BrokerAdmin(peer.address, access) as admin:
             if succeeds:
                 admin.update_config(CHANGE)
             else:
@@ -66,7 +67,7 @@ def test_lost_answer_to_a_change_is_settled_by_reading_back(lost: Behaviour) -> 
 
 
 def test_change_that_cannot_be_read_back_may_have_been_made() -> None:
-    with Peer(answer(body=OLD), answer(), keep_silent) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+    with Peer(answer(body=OLD), answer(), keep_silent) as peer, BrokerAdmin(peer.address, HASTY) as admin:
         with pytest.raises(BrokerUnavailableError, match="request 26") as raised:
             admin.update_config(CHANGE)
         assert raised.value.may_have_acted
@@ -141,7 +142,7 @@ def test_broken_table_of_offsets_is_no_table() -> None:
 
 def test_lost_answer_to_a_deletion_is_not_asked_for_again() -> None:
     for act in (BrokerAdmin.delete_expired_commitlog, BrokerAdmin.clean_expired_consume_queues):
-        with Peer(close) as peer, BrokerAdmin(peer.address, ACCESS) as admin:
+        with Peer(close) as peer, BrokerAdmin(peer.address, PATIENT) as admin:
             with pytest.raises(BrokerUnavailableError) as raised:
                 act(admin)
             assert raised.value.may_have_acted

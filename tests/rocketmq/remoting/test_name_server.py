@@ -15,7 +15,7 @@ from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_silent, send
 
-ACCESS = Access(0.4, 0.4)
+HASTY, PATIENT = Access(60, 1), Access(60, 60)
 CLUSTER = (
     b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"b","cluster":"c"}},'
     b'"clusterAddrTable":{"c":["b"]}}'
@@ -32,7 +32,8 @@ FAULTS: dict[str, Behaviour] = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_next_name_server_is_asked_when_one_fails(fault: Behaviour) -> None:
     with Peer(fault) as broken, Peer(answer(body=CLUSTER)) as working:
-        found = NameServers(f"{broken.address}; {working.address}", ACCESS).cluster_info()
+        access = HASTY if fault is keep_silent else PATIENT
+        found = NameServers(f"{broken.address}; {working.address}", access).cluster_info()
         assert found.clusters == {"c": ("b",)}
         assert (len(broken.requests), len(working.requests)) == (1, 1)
 
@@ -41,12 +42,12 @@ def test_unreachable_name_servers_are_all_named() -> None:
     with Peer(close) as first, Peer(keep_silent) as second:
         pass
     with pytest.raises(BrokerUnavailableError, match=f"{first.address}.*{second.address}"):
-        NameServers(f"{first.address};{second.address}", ACCESS).cluster_info()
+        NameServers(f"{first.address};{second.address}", PATIENT).cluster_info()
 
 
 def test_answer_that_is_none_is_named() -> None:
     with Peer(answer(body=b"[]")) as peer, pytest.raises(BrokerProtocolError, match=peer.address):
-        NameServers(peer.address, ACCESS).cluster_info()
+        NameServers(peer.address, PATIENT).cluster_info()
 
 
 def test_unknown_broker_and_topic_are_told_from_a_failure() -> None:

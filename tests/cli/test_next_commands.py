@@ -1,0 +1,81 @@
+"""An error names the command that helps with this call's own arguments, to be pasted."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.cli import cli as group
+from storage_engine.cli.next_commands import parameters_of, with_arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Run storage-engine lake relocate on it.", "storage-engine lake relocate --lake 'the lake' on it."),
+        ("run storage-engine lake rebuild, which", "storage-engine lake rebuild --lake 'the lake', which"),
+        ("storage-engine stamp.", "storage-engine stamp store --lake 'the lake' --reason TEXT."),
+        ("storage-engine stamp --new on", "stamp --new store --lake 'the lake' --reason TEXT on"),
+        ("storage-engine archive again", "storage-engine archive store --lake 'the lake' again"),
+        ("by storage-engine init-lake.", "by storage-engine init-lake --lake 'the lake'."),
+    ],
+)
+def test_a_command_without_arguments_gets_those_of_the_call(text: str, told: str) -> None:
+    assert told in with_arguments(text, {"lake_dir": Path("the lake"), "store": Path("store")})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "storage-engine lake rebuild --lake /other",
+        "storage-engine lake copy makes copies",
+        "storage-engine init-lake --lake DIRECTORY",
+        "storage-engine archive STORE --lake /lake",
+    ],
+)
+def test_what_has_arguments_or_needs_others_stays(text: str) -> None:
+    assert with_arguments(text, {"lake_dir": Path("/lake"), "store": Path("/store")}) == text
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    text = "run storage-engine adopt, or storage-engine lake rebuild"
+    assert with_arguments(text, {}) == text
+    assert with_arguments(text, {"lake_dir": "l"}) == f"{text} --lake l"
+    assert with_arguments(text, {"conn_id": "c"}) == (
+        "run storage-engine adopt --conn-id c --reason TEXT, or storage-engine lake rebuild --conn-id c"
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["lake"], ["lake", "nothing"], ["verify", "--nothing"]])
+def test_a_call_that_names_no_command_has_no_parameters(words: list[str]) -> None:
+    assert not parameters_of(group, words).get("lake_dir")
+
+
+def test_the_command_that_is_named_can_be_run(cli: Any, archived: Any, tmp_path: Path) -> None:
+    copy = shutil.copytree(archived.lake, tmp_path / "a copy")
+    advice = f"storage-engine lake relocate --lake {shlex.quote(str(copy))}"
+    assert advice in cli("verify", "--lake", copy).err
+    assert advice in cli("verify", "--lake", copy, "--json").json["error"]["message"]
+    assert advice in cli("lake", "info", "--lake", copy).out
+    assert advice in cli("lake", "info", "--lake", copy, "--json").json["refused"]
+    asked = cli("verify", archived.store, "--lake", archived.lake, "--second-lake", copy)
+    assert advice in asked.out + asked.err
+    done = cli(*shlex.split(advice)[1:])
+    assert done.exit_code == 0, done.err
+
+
+def test_a_store_that_was_moved_is_stamped_by_the_command_that_is_named(
+    cli: Any, store_copy: Any, lake: Path, tmp_path: Path
+) -> None:
+    store = store_copy("clean-stop")
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    moved = store.rename(tmp_path / "moved")
+    refused = cli("archive", moved, "--lake", lake)
+    advice = f"storage-engine stamp {moved} --lake {lake} --reason TEXT"
+    assert (refused.exit_code, advice in refused.err) == (1, True), refused.err
+    assert cli(*shlex.split(advice)[1:]).exit_code == 0
+    assert cli("archive", moved, "--lake", lake).exit_code == 0
