@@ -79,6 +79,15 @@ def test_plans_of_both_shapes_share_one_journal(released: Released, state: State
     assert state.there == [2 * MIB]
 
 
+def test_the_older_package_refuses_what_was_gone_on_with(released: Released, state: State) -> None:
+    """It could not read the plans, and would take that for no plan."""
+    released.make_plan(state.store, state.lake, "before")
+    assert run_command(*old.clean_words(state, "after", max_segments=1)).exit_code == 0
+    refused = released.cli(*old.clean_words(state, "before"), exit_code=2)
+    assert "Use the release of storage-engine that" in refused.err
+    assert state.there == [MIB, 2 * MIB]
+
+
 def test_a_finished_run_stays_as_it_ended(released: Released, state: State) -> None:
     old.clean(released, state, RUN, 1)
     report = report_of(state, max_segments=1)
