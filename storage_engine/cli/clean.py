@@ -109,7 +109,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)
     tell(
-        f"plan: {count_text(len(plan.delete_offsets), 'segment')} to delete, "
+        f"plan: {count_text(plan.deletes, 'segment')} to delete, "
         f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
     )
     try:

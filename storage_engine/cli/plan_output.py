@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         **to_jsonable(replace(plan, logs=())),
         "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
         "decisions": to_jsonable(plan.decisions),
-        "digest": plan.digest,
+        "digest": _digest(plan),
         "new_min_offset": of_only_log(offsets),
         "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
         "dependents": to_jsonable(seen.dependents),
@@ -49,7 +49,7 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
         say(f"Note: {notice}")
     for log in plan.logs:
         print_table(
-            f"{log.log.capitalize()}: {count_text(len(log.decisions), 'segment')}",
+            f"{log.log[:1].upper()}{log.log[1:]}: {count_text(len(log.decisions), 'segment')}",
             ("segment", "size#", "verdict", "why"),
             (
                 (
@@ -63,13 +63,13 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
         )
     if seen.dependents:
         print_table(
-            f"What goes with them: files whose last entry points below {_begins(plan.new_min_offsets)}",
+            "What goes with them: files whose last entry points below the new beginning",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
     print_owed(seen.owed)
     say()
-    to_delete = plan.to_delete
+    to_delete, digest = plan.to_delete, _digest(plan)
     if not to_delete:
         say("Nothing would go.")
         return
@@ -78,15 +78,22 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     say(
         f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
         f"point into them would go, {bytes_text(freed)} in all.\n"
-        f"The log would begin at {_begins(plan.new_min_offsets)}. Plan {plan.digest}"
+        f"{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
     )
     for line in unread_lines(store, seen.unread, done=False):
         say(f"WARNING {line}")
 
 
-def _begins(offsets: Mapping[str, int]) -> str:
-    only = of_only_log(offsets)
-    return "another offset each" if only is None else str(only)
+def _begins(plan: Plan) -> str:
+    if len(plan.logs) == 1:
+        return f"The log would begin at {plan.logs[0].new_min_offset}"
+    begins = (f"{log} at {offset}" for log, offset in plan.new_min_offsets.items())
+    return f"Logs would begin: {', '.join(begins)}"
+
+
+def _digest(plan: Plan) -> str | None:
+    """The digest that a run of this plan has; None: it isn't known before the store's identity is."""
+    return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 
 def print_owed(owed: Iterable[Owed]) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import TypeVar
 
 from storage_engine.model.store import FileFacts, Segment
@@ -45,7 +46,6 @@ class Reason(StrEnum):
     LAG_BLOCKED = "lag-blocked"
     PENDING_BLOCKED = "pending-blocked"
     MINIMUM_RETENTION = "minimum-retention"
-    NOT_PROVEN = "not-proven"
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
@@ -70,7 +70,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A cause that holds now, with the sentence that explains it.
+    """A cause that holds now for every log of the store, with the sentence that explains it.
 
     :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
     """
@@ -117,6 +117,16 @@ class LogPlan:
     log: str
     decisions: tuple[Decision, ...]
 
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: a decision is on another log's segment, or two are on one.
+        """
+        if any(decision.segment.log != self.log for decision in self.decisions):
+            raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
+        offsets = [decision.segment.base_offset for decision in self.decisions]
+        if any(left >= right for left, right in pairwise(offsets)):
+            raise ValueError(f"log {self.log}: expected decisions by growing base offset, found {offsets}")
+
     @property
     def to_delete(self) -> tuple[Segment, ...]:
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
@@ -149,6 +159,13 @@ class Plan:
     store_id: str | None = None
     lineage: int | None = None
 
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: two plans are of one log.
+        """
+        if len({log.log for log in self.logs}) < len(self.logs):
+            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """The decisions on all logs, log by log."""
@@ -158,6 +175,10 @@ class Plan:
     def to_delete(self) -> tuple[Segment, ...]:
         """What would be deleted of all logs, log by log, oldest first in each."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
+
+    @property
+    def log_names(self) -> frozenset[str]:
+        return frozenset(log.log for log in self.logs)
 
     @property
     def new_min_offsets(self) -> dict[str, int]:
@@ -176,12 +197,11 @@ class Plan:
             content["log"] = log.log
             content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
         else:
-            by_log = {log.log: log.to_delete for log in self.logs}
             content |= {
                 "version": 2,
                 "store_id": self.store_id,
                 "lineage": self.lineage,
-                "logs": {log: [_digested(segment) for segment in by_log[log]] for log in by_log},
+                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
             }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -72,9 +72,14 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
     """
     wanted = {segment.id for segment in approved.to_delete}
     eligible = [_still_eligible(wanted, log) for log in fresh.logs]
+    gone = [
+        replace(decision, reason=Reason.NO_CAUSE, detail="its log is not in the plan that was made just now")
+        for decision in approved.decisions
+        if decision.deletes and decision.segment.log not in fresh.log_names
+    ]
     return Eligible(
         go=tuple(decision for log in eligible for decision in log.go),
-        stay=tuple(decision for log in eligible for decision in log.stay),
+        stay=(*(decision for log in eligible for decision in log.stay), *gone),
     )
 
 

@@ -22,8 +22,10 @@ def apply_lag_policy(plan: Plan, lags: Iterable[QueueLag], policy: LagPolicy) ->
         return plan
     first: dict[str | None, QueueLag] = {}
     for lag in lags:
-        if lag.at_risk and _needed_from(lag) < _needed_from(first.setdefault(lag.log, lag)):
-            first[lag.log] = lag
+        # A name that no log has may mean any of them.
+        log = lag.log if lag.log in plan.log_names else None
+        if lag.at_risk and _needed_from(lag) < _needed_from(first.setdefault(log, lag)):
+            first[log] = lag
     return plan.each_log(lambda log: _keep_needed(log, first)) if first else plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from storage_engine.model.owed import Owed, OwedKind
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
@@ -25,7 +26,9 @@ def apply_pending_policy(plan: Plan, owed: Iterable[Owed], policy: PendingPolicy
     """
     if policy is not PendingPolicy.BLOCK:
         return plan
-    owed = tuple(owed)
+    # A name that no log has may mean any of them.
+    names = plan.log_names
+    owed = [item if item.log in names else replace(item, log=None) for item in owed]
     return plan.each_log(lambda log: _keep_owed(log, owed))
 
 

@@ -66,6 +66,11 @@ def read_plan(connection: Connection, stored: Mapping[str, Any]) -> Plan:
 
 
 def _by_log(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> tuple[LogPlan, ...]:
+    """
+    :raises ValueError: the counts don't sum up, or a decision is on another log's segment.
+    """
+    if sum(count for _, count in logs) != len(decisions):
+        raise ValueError(f"expected the decisions of {logs}, found {len(decisions)}")
     plans_of_logs = []
     start = 0
     for name, count in logs:

@@ -234,7 +234,7 @@ def report_of(context: Context, run: Run) -> Report:
         archive_lag=archive_lag,
         alarms=(
             *(archive_lag.alarms(store.policy) if archive_lag else ()),
-            *(alarm for result in (checkpoint, released) if result for alarm in result.alarms),
+            *(checkpoint.alarms if checkpoint else ()),
             *_gone(context, hold),
         ),
         waiver=waiver,

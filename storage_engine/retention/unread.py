@@ -43,7 +43,7 @@ def find_unread(
     shielded = find_shielded_unread(broker, snapshot)
     found = Unread()
     begin = {log.name: log.min_offset for log in snapshot.logs}
-    if any(offset > begin[log] for log, offset in new_min_offsets.items()):
+    if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
             found = broker.unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:

@@ -143,7 +143,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 4, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 5, found 99"):
         Journal(f"sqlite:///{path}")
 
 

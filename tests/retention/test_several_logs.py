@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.model.lag import QueueLag
@@ -126,6 +127,7 @@ def test_what_is_unknown_in_one_log_keeps_that_log_and_frees_no_other(
     store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]], log: str, by_lag: bool
 ) -> None:
     approved, fresh, owed, lags = store
+    assume(log in fresh.log_names)
     before = still_eligible(approved, decided(fresh, owed, lags))
     if by_lag:
         unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None, log)
@@ -137,14 +139,14 @@ def test_what_is_unknown_in_one_log_keeps_that_log_and_frees_no_other(
 
 
 @settings(max_examples=60, deadline=None)
-@given(stores())
-def test_what_is_unknown_of_no_log_in_particular_keeps_all_of_them(
-    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]],
+@given(stores(), st.sampled_from([None, "A", "a-0"]))
+def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(
+    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]], log: str | None
 ) -> None:
     approved, fresh, owed, lags = store
-    unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None)
+    unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None, log)
     assert still_eligible(approved, decided(fresh, owed, (*lags, unknown))).go == ()
-    anywhere = Owed(OwedKind.HALF, None, error="unreadable")
+    anywhere = Owed(OwedKind.HALF, None, error="unreadable", log=log)
     assert still_eligible(approved, decided(fresh, (*owed, anywhere), lags)).go == ()
 
 
@@ -187,3 +189,20 @@ def test_a_name_that_stands_for_the_only_log() -> None:
     assert of_only_log({"a": 3}) == 3
     assert of_only_log({"a": 3, "b": 3}) is None
     assert of_only_log({}) is None
+
+
+def test_a_log_that_is_gone_from_the_fresh_plan_stays_with_its_reason() -> None:
+    logs = tuple(LogPlan(name, (_expired(name, 0),)) for name in LOGS)
+    approved = Plan("/s", 0, (), logs)
+    eligible = still_eligible(approved, Plan("/s", 0, (), logs[1:]))
+    assert [decision.segment.log for decision in eligible.go] == list(LOGS[1:])
+    assert [(one.segment.log, one.deletes) for one in eligible.stay] == [(LOGS[0], False)]
+
+
+def test_a_plan_of_a_log_has_its_own_segments_alone_and_each_once() -> None:
+    with pytest.raises(ValueError, match="another log's"):
+        LogPlan("a", (_expired("b", 0),))
+    with pytest.raises(ValueError, match="growing base offset"):
+        LogPlan("a", (_expired("a", 1), _expired("a", 1)))
+    with pytest.raises(ValueError, match="each log once"):
+        Plan("/s", 0, (), (LogPlan("a", ()), LogPlan("a", (_expired("a", 0),))))

@@ -1,17 +1,13 @@
-"""Judge a plan's segments before the first one is deleted. A log is deleted from as a whole or not at all.
-
-What refuses one log refuses no other: it stays, with its reason, and the others go on.
-"""
+"""Judge a plan's segments before the first one is deleted: all of them pass, or none goes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError, LakeConflictError, StorageEngineError
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
@@ -30,17 +26,13 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
 
 
-def settle(
-    context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot
-) -> tuple[tuple[SegmentRelease, ...], dict[str, StorageEngineError]]:
+def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> tuple[SegmentRelease, ...]:
     """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
 
-    :return: those that other runs of ours deleted, and the logs that lost one which none of our runs meant
-        to delete, with the error of each.
-    :raises GateRefusedError: every log of the plan lost one.
+    :return: those that other runs of ours deleted.
+    :raises GateRefusedError: one is gone that none of our runs meant to delete.
     """
     others = []
-    refused: dict[str, StorageEngineError] = {}
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     for segment in plan.to_delete:
@@ -53,30 +45,15 @@ def settle(
             context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
             continue
         other = release_by_any_run(context.journal, run.store_id, segment)
-        if other is not None:
-            others.append(other)
-        elif segment.log not in refused:
-            refused[segment.log] = GateRefusedError(
+        if other is None:
+            raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
                 "no file, and no run of ours deleted it. Nothing was deleted by this call."
                 f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
                 "the lake or lost, and plan again."
             )
-    _refuse_if_all(refused, {segment.log for segment in plan.to_delete})
-    return tuple(others), refused
-
-
-def _refuse_if_all(refused: Mapping[str, StorageEngineError], logs: Set[str]) -> None:
-    """
-    :raises StorageEngineError: no log is left of which something may go: with the error of the only one, or
-        the errors of all.
-    """
-    if not refused or logs - set(refused):
-        return
-    if len(refused) == 1:
-        (error,) = refused.values()
-        raise error
-    raise GateRefusedError("; ".join(f"log {log}: {error}" for log, error in refused.items()))
+        others.append(other)
+    return tuple(others)
 
 
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
@@ -103,47 +80,20 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
 
 
 def judge_all(
-    context: Context,
-    plan: Plan,
-    decisions: Sequence[Decision],
-    proofs: Proofs,
-    lease: Lease,
-    refused: dict[str, StorageEngineError],
+    context: Context, plan: Plan, decisions: Sequence[Decision], proofs: Proofs, lease: Lease
 ) -> list[Verdict]:
-    """Judge every segment before the first one goes. A log goes as a whole or not at all.
+    """Judge every segment of every log before the first one goes.
 
     :param lease: renewed as often as a file was hashed, which may take longer than a lease lasts.
-    :param refused: gets the logs in which one doesn't pass, each with an error that names all that don't.
-    :return: of the other logs.
-    :raises GateRefusedError: no log is left.
-    :raises LakeConflictError: no log is left, and a segment has other bytes than its receipt.
+    :raises GateRefusedError: one doesn't pass; names all that don't.
+    :raises LakeConflictError: one has other bytes than its receipt.
     """
     waiver = context.journal.find_waiver(plan.digest)
     planned = {segment.id: segment for segment in plan.to_delete}
-    passing: list[Verdict] = []
-    for log, of_log in groupby(decisions, key=lambda decision: decision.segment.log):
-        verdicts = [
-            proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver)
-            for decision in of_log
-        ]
-        try:
-            _refuse_unproven(plan, verdicts, proofs)
-            for i, verdict in enumerate(verdicts):
-                if verdict.passage is Passage.HASH_AGAIN:
-                    verdicts[i] = _hash_again(context, verdict)
-                    context.journal.renew(lease)
-        except (GateRefusedError, LakeConflictError) as error:
-            refused[log] = error
-        else:
-            passing += verdicts
-    _refuse_if_all(refused, {segment.log for segment in plan.to_delete})
-    return passing
-
-
-def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> None:
-    """
-    :raises GateRefusedError: a segment doesn't pass; names all that don't.
-    """
+    verdicts = [
+        proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver)
+        for decision in decisions
+    ]
     refused = [f"{v.segment.facts.path}: {v.detail}" for v in verdicts if v.passage is Passage.REFUSED]
     if refused:
         raise GateRefusedError(
@@ -151,6 +101,11 @@ def _refuse_unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) ->
             + "; ".join(refused)
             + f". {_what_now(proofs)}, or let a person waive plan {plan.digest}."
         )
+    for i, verdict in enumerate(verdicts):
+        if verdict.passage is Passage.HASH_AGAIN:
+            verdicts[i] = _hash_again(context, verdict)
+            context.journal.renew(lease)
+    return verdicts
 
 
 def _what_now(proofs: Proofs) -> str:

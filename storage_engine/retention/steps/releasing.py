@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage_engine import durable
-from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError, StorageEngineError
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.model.broker import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
+from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import cut_by_policy, owed_by
@@ -72,7 +72,6 @@ class ReleaseResult:
     :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
-    :param refused: by name, why nothing of a log was deleted, though something of another log was.
     """
 
     run_key: str
@@ -85,12 +84,6 @@ class ReleaseResult:
     notices: tuple[str, ...]
     unread: Unread = field(default_factory=Unread)
     new_min_offsets: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def alarms(self) -> tuple[str, ...]:
-        """The logs that were refused, as sentences."""
-        return tuple(f"nothing of log {log} was deleted: {why}" for log, why in self.refused.items())
 
 
 def release(
@@ -104,8 +97,8 @@ def release(
     :raises RunStateError: no such run, it has no plan, it was undone, or another plan was approved.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
-    :raises GateRefusedError: in each log of the plan a segment has no valid receipt, or is gone; or beside a
-        running broker the store can't be held.
+    :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
+        can't be held.
     :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
     :raises BrokerError: a running broker didn't delete all that was let go; run again, it goes on.
     :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was let go.
@@ -146,18 +139,17 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         )
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
-        others, refused = settle(context, run, plan, held.snapshot)
+        others = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
         owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         fresh = cut_by_policy(fresh, owed, policy, now_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
-        go = [decision for decision in eligible.go if decision.segment.log not in refused]
-        if go:
+        if eligible.go:
             check_clock(context, fresh)
         known = known_heads(context.journal, context.record)
         proofs = read_plan_proofs(context, plan, known, held.lease)
-        verdicts = judge_all(context, plan, go, proofs, held.lease, refused)
+        verdicts = judge_all(context, plan, eligible.go, proofs, held.lease)
         ends = {verdict.segment.log: verdict.segment.end_offset for verdict in verdicts}
         going = [verdict.segment for verdict in verdicts]
         unseen = unseen_writes(context.record.real_path, going, context.broker.running_pid()) if going else {}
@@ -181,17 +173,15 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
-    offsets = {log.log: _min_offset(left, log.log) for log in plan.logs}
+    names = {log.log for log in plan.logs}
+    offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
     unread = released_unread(context, run) or Unread()
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
         deleted_by_others=others,
-        kept=(
-            *(Kept(*decision.segment.id, decision.reason, decision.detail) for decision in eligible.stay),
-            *_kept_refused(eligible.go, refused),
-        ),
+        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in eligible.stay),
         freed_bytes=0 if aside else sum(release.facts.size_bytes for release in deleted.values()),
         new_min_offset=of_only_log(offsets),
         notices=tuple(
@@ -209,19 +199,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         ),
         unread=unread,
         new_min_offsets=offsets,
-        refused={log: str(error) for log, error in refused.items()},
     )
-
-
-def _min_offset(snapshot: StoreSnapshot, name: str) -> int:
-    return next(log.min_offset for log in snapshot.logs if log.name == name)
-
-
-def _kept_refused(decisions: Sequence[Decision], refused: Mapping[str, StorageEngineError]) -> Iterator[Kept]:
-    """The segments that stay since something in their log doesn't pass."""
-    for segment in (decision.segment for decision in decisions):
-        if segment.log in refused:
-            yield Kept(*segment.id, Reason.NOT_PROVEN, str(refused[segment.log]))
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
