@@ -109,7 +109,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)
     tell(
-        f"plan: {count_text(len(plan.delete_offsets), 'segment')} to delete, "
+        f"plan: {count_text(plan.deletes, 'segment')} to delete, "
         f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
     )
     try:
@@ -135,7 +135,7 @@ def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[st
 
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
-        tables = in_process_lag(managed, asked.base_offsets)
+        tables = in_process_lag(managed, asked.segments)
         steps.record_lag(managed, run_key, *merge(map(lag_part, tables), tables.source))
     _archive(managed, run_key, tell)
     released = steps.release(managed, run_key)

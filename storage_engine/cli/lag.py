@@ -10,15 +10,16 @@ import pyarrow.compute as pc
 
 from storage_engine.cli.output import print_table, say
 from storage_engine.model.lag import LagSource, PositionsFrom
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
 from storage_engine.wording import count_text, duration_text
 
 
-def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) -> LagInProcess:
+def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
     """One row a :class:`~storage_engine.model.lag.QueueLag` of the store, in tables of whole queues.
 
-    :param plan_base_offsets: the segments that are about to go.
+    :param going: the segments that are about to go.
     """
     return lag_in_process(
         ConsumerLagRequest(
@@ -28,7 +29,7 @@ def in_process_lag(managed: ManagedStore, plan_base_offsets: tuple[int, ...]) ->
             overrides=managed.overrides,
             time_zone=managed.time_zone,
             live=managed.live,
-            plan_base_offsets=plan_base_offsets,
+            plan_base_offsets=tuple(segment.base_offset for segment in going),
         )
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from storage_engine.cli.output import print_table, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.owed import Owed
-from storage_engine.model.plan import Decision, DependentFile, Plan, Reason
+from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.managed_store import ManagedStore
@@ -21,11 +22,14 @@ from storage_engine.wording import bytes_text, count_text, time_text
 def plan_json(seen: Decided) -> dict[str, Any]:
     """A previewed plan as plain values, with what follows from it spelled out."""
     plan = seen.plan
+    offsets = {log.log: log.new_min_offset for log in plan.logs}
     return {
-        **to_jsonable(plan),
-        "digest": plan.digest,
-        "new_min_offset": plan.new_min_offset,
-        "delete_offsets": [segment.base_offset for segment in plan.to_delete],
+        **to_jsonable(replace(plan, logs=())),
+        "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
+        "decisions": to_jsonable(plan.decisions),
+        "digest": _digest(plan),
+        "new_min_offset": of_only_log(offsets),
+        "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
         "dependents": to_jsonable(seen.dependents),
         "owed": to_jsonable(seen.owed),
         "unread": to_jsonable(seen.unread),
@@ -43,39 +47,53 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     print_disks(seen.disks)
     for notice in plan.notices:
         say(f"Note: {notice}")
-    print_table(
-        f"{plan.log.capitalize()}: {count_text(len(plan.decisions), 'segment')}",
-        ("segment", "size#", "verdict", "why"),
-        (
+    for log in plan.logs:
+        print_table(
+            f"{log.log[:1].upper()}{log.log[1:]}: {count_text(len(log.decisions), 'segment')}",
+            ("segment", "size#", "verdict", "why"),
             (
-                decision.segment.name,
-                bytes_text(decision.segment.facts.size_bytes),
-                "delete" if decision.deletes else "keep",
-                f"{decision.reason.value}: {_own_detail(decision)}",
-            )
-            for decision in plan.decisions
-        ),
-    )
+                (
+                    decision.segment.name,
+                    bytes_text(decision.segment.facts.size_bytes),
+                    "delete" if decision.deletes else "keep",
+                    f"{decision.reason.value}: {_own_detail(decision)}",
+                )
+                for decision in log.decisions
+            ),
+        )
     if seen.dependents:
         print_table(
-            f"What goes with them: files whose last entry points below {plan.new_min_offset}",
+            "What goes with them: files whose last entry points below the new beginning",
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
     print_owed(seen.owed)
     say()
-    if not plan.to_delete:
+    to_delete, digest = plan.to_delete, _digest(plan)
+    if not to_delete:
         say("Nothing would go.")
         return
-    freed = sum(segment.facts.size_bytes for segment in plan.to_delete)
+    freed = sum(segment.facts.size_bytes for segment in to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     say(
-        f"{count_text(len(plan.to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
+        f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
         f"point into them would go, {bytes_text(freed)} in all.\n"
-        f"The log would begin at {plan.new_min_offset}. Plan {plan.digest}"
+        f"{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
     )
     for line in unread_lines(store, seen.unread, done=False):
         say(f"WARNING {line}")
+
+
+def _begins(plan: Plan) -> str:
+    if len(plan.logs) == 1:
+        return f"The log would begin at {plan.logs[0].new_min_offset}"
+    begins = (f"{log} at {offset}" for log, offset in plan.new_min_offsets.items())
+    return f"Logs would begin: {', '.join(begins)}"
+
+
+def _digest(plan: Plan) -> str | None:
+    """The digest that a run of this plan has; None: it isn't known before the store's identity is."""
+    return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 
 def print_owed(owed: Iterable[Owed]) -> None:

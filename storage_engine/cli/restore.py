@@ -45,6 +45,7 @@ def _segments(
 )
 @click.option("--store-id", help="Which store; needed only where the lake has several.")
 @click.option("--lineage", type=int, help="Which lineage; default: the newest.")
+@click.option("--log", help="Which log; default: all that the store has.")
 @click.option(
     "--segments",
     metavar="NAMES",
@@ -67,6 +68,7 @@ def restore(
     to_dir: Path,
     store_id: str | None,
     lineage: int | None,
+    log: str | None,
     segments: tuple[int, ...] | None,
     from_offset: int | None,
     to_offset: int | None,
@@ -90,9 +92,9 @@ def restore(
         segments=segments,
     )
     everything = archived_in(lake, second, store_id)
-    found = [row for row in everything if lineage in (None, row.lineage)]
+    found = [row for row in everything if lineage in (None, row.lineage) and log in (None, row.log)]
     chosen = choose(found, span, store_id, lake.location)
-    others = other_lineages(everything, chosen[0].lineage)
+    others = other_lineages(everything, chosen)
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
         restored = restore_segments(
             lake,
@@ -101,6 +103,7 @@ def restore(
             second=second,
             span=span,
             lineage=lineage,
+            log=log,
             keep_mtime=keep_mtime,
             progress=advance,
         )

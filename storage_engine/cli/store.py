@@ -197,7 +197,7 @@ def lag(
     seen = preview(managed, PlanRequest(manual=True))
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
-    tables = in_process_lag(managed, tuple(segment.base_offset for segment in seen.plan.to_delete))
+    tables = in_process_lag(managed, tuple(segment.id for segment in seen.plan.to_delete))
     for table in tables:
         here = set(map(str, table["group"].unique().to_pylist()))
         groups |= here

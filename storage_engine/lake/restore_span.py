@@ -39,14 +39,15 @@ class LineageRange:
 
 
 def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
-    """The segments that a span touches, of the newest lineage in ``found``, without a hole in any log.
+    """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
-    newest = max((receipt.lineage for receipt in found), default=0)
     chosen: list[Receipt] = []
-    for log, rows in groupby((r for r in found if r.lineage == newest), key=lambda r: r.log):
+    for log, rows in groupby(found, key=lambda row: row.log):
         of_log = list(rows)
+        newest = max(receipt.lineage for receipt in of_log)
+        of_log = [receipt for receipt in of_log if receipt.lineage == newest]
         if span.segments is not None:
             of_log = [receipt for receipt in of_log if receipt.base_offset in span.segments]
         hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
@@ -93,13 +94,14 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
     return found
 
 
-def other_lineages(found: Sequence[Receipt], lineage: int) -> tuple[LineageRange, ...]:
-    """What other lineages than one hold of a store, which restoring that one doesn't bring back."""
+def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
+    """What other lineages hold of the chosen logs, which restoring the chosen ones doesn't bring back."""
+    lineages = {row.log: row.lineage for row in chosen}
     ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(
         LineageRange(number, log, start, end)
         for (number, log), rows in groupby(ordered, key=lambda row: (row.lineage, row.log))
-        if number != lineage
+        if log in lineages and number != lineages[log]
         for start, end in runs(list(rows))
     )
 

@@ -111,9 +111,12 @@ class BrokerStore(Protocol):
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         ...
 
-    def unread(self, snapshot: StoreSnapshot, new_min_offset: int, *, deleted: bool = False) -> Unread:
-        """What consumers have not read of a log's messages below an offset; most messages first.
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        """What consumers have not read of the messages below these offsets; most messages first.
 
+        :param new_min_offsets: by the name of the log; of other logs nothing goes.
         :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
             the error names whose, and the rows count the others.
         :raises BadInputError: positions or queues that can't be read.
@@ -149,11 +152,11 @@ class BrokerStore(Protocol):
     def let_go(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        """Delete the log's oldest segments, exactly these; durable when it returns.
+        """Delete the oldest segments of logs, exactly these; durable when it returns.
 
         Called while the store is held. Safe to repeat with what is left of them after a kill.
 
-        :param segments: the log's first ones, oldest first, as the snapshot of this hold had them.
+        :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
         :param remove: by which a file goes; a running broker deletes by itself.
         :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
@@ -182,8 +185,11 @@ class BrokerStore(Protocol):
         """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
         ...
 
-    def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
-        """The files that point only below ``min_offset``, by the broker's own rule."""
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """The files that point only below these offsets, by the broker's own rule.
+
+        :param min_offsets: by the name of the log; what points into other logs stays.
+        """
         ...
 
     def delete_dependents(

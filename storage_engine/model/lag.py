@@ -46,6 +46,7 @@ class QueueLag:
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
     :param time_to_loss_ms: time until that segment may be deleted by age at the next window; 0 when
         it may go now; None when caught up or unknown.
+    :param log: that the queue's messages lie in; None: it isn't said, as in tables of older versions.
     """
 
     group: str
@@ -61,6 +62,7 @@ class QueueLag:
     at_risk: bool
     lost_messages: int
     time_to_loss_ms: int | None
+    log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

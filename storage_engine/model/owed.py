@@ -26,6 +26,7 @@ class Owed:
     :param lost: messages that the broker waits for, and whose segments are gone already.
     :param consequence: what more than the messages is lost with their segments; "" for nothing.
     :param error: why it is unknown; "" when it is known.
+    :param log: in which it lies; None: it may lie in any log of the store.
     """
 
     kind: OwedKind
@@ -36,3 +37,4 @@ class Owed:
     lost: int = 0
     consequence: str = ""
     error: str = ""
+    log: str | None = None

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
+from typing import TypeVar
 
 from storage_engine.model.store import FileFacts, Segment
+
+T = TypeVar("T")
 
 
 class Cause(StrEnum):
@@ -65,7 +70,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A cause that holds now, with the sentence that explains it.
+    """A cause that holds now for every log of the store, with the sentence that explains it.
 
     :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
     """
@@ -106,38 +111,114 @@ class DependentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """For one log: a contiguous prefix to delete, and a reason for every segment.
+class LogPlan:
+    """The decisions on one log's segments, oldest first. What is deleted is a contiguous prefix."""
 
-    ``notices`` are things a person should read that change nothing (notice level reached, an
-    unknown disk level, a mtime in the future).
-    """
-
-    store_root: str
     log: str
-    decided_at_ms: int
-    triggers: tuple[Trigger, ...]
     decisions: tuple[Decision, ...]
-    notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: a decision is on another log's segment, or two are on one.
+        """
+        if any(decision.segment.log != self.log for decision in self.decisions):
+            raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
+        offsets = [decision.segment.base_offset for decision in self.decisions]
+        if any(left >= right for left, right in pairwise(offsets)):
+            raise ValueError(f"log {self.log}: expected decisions by growing base offset, found {offsets}")
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        return tuple(d.segment for d in self.decisions if d.deletes)
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property
     def new_min_offset(self) -> int:
         """The log's min offset once the plan is done."""
-        kept = [d.segment.base_offset for d in self.decisions if not d.deletes]
+        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
         if kept:
             return min(kept)
-        return max((d.segment.end_offset for d in self.decisions), default=0)
+        return max((decision.segment.end_offset for decision in self.decisions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For each log of a store: a prefix to delete, and a reason for every segment.
+
+    :param logs: by name, each once. A decision on one log never rests on another log.
+    :param notices: sentences that a person should read and that change nothing (notice level reached, an
+        unknown disk level, a mtime in the future).
+    :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
+    :param lineage: of the store; None likewise.
+    """
+
+    store_root: str
+    decided_at_ms: int
+    triggers: tuple[Trigger, ...]
+    logs: tuple[LogPlan, ...]
+    notices: tuple[str, ...] = ()
+    store_id: str | None = None
+    lineage: int | None = None
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: two plans are of one log.
+        """
+        if len({log.log for log in self.logs}) < len(self.logs):
+            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions on all logs, log by log."""
+        return tuple(decision for log in self.logs for decision in log.decisions)
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        """What would be deleted of all logs, log by log, oldest first in each."""
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
+
+    @property
+    def log_names(self) -> frozenset[str]:
+        return frozenset(log.log for log in self.logs)
+
+    @property
+    def new_min_offsets(self) -> dict[str, int]:
+        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what would be deleted: store, log, and every segment's facts."""
-        content = {
-            "store_root": self.store_root,
-            "log": self.log,
-            "delete": [[s.base_offset, asdict(s.facts)] for s in self.to_delete],
-        }
+        """SHA-256 over what would be deleted: store, logs, and every segment's facts.
+
+        A plan of one log has the digest that it always had: approvals and waivers name it.
+        """
+        content: dict[str, object] = {"store_root": self.store_root}
+        if len(self.logs) == 1:
+            (log,) = self.logs
+            content["log"] = log.log
+            content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
+        else:
+            content |= {
+                "version": 2,
+                "store_id": self.store_id,
+                "lineage": self.lineage,
+                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
+            }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
+        """Return the plan with each log's decisions replaced.
+
+        :param decide: given one log's plan and nothing of the others, returns its decisions.
+        """
+        return replace(self, logs=tuple(LogPlan(log.log, tuple(decide(log))) for log in self.logs))
+
+
+def of_only_log(by_log: Mapping[str, T]) -> T | None:
+    """Return the value of the only log; None where there are several logs, or none."""
+    return next(iter(by_log.values())) if len(by_log) == 1 else None
+
+
+def _digested(segment: Segment) -> tuple[int | str, ...]:
+    facts = segment.facts
+    times = (facts.mtime_ns, facts.ctime_ns)
+    return (segment.base_offset, facts.path, facts.device, facts.inode, facts.size_bytes, *times)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,13 @@ class FileFacts:
         )
 
 
+class SegmentId(NamedTuple):
+    """A segment within its store. A base offset alone names one in each log."""
+
+    log: str
+    base_offset: int
+
+
 class SegmentState(StrEnum):
     SEALED = "sealed"
     """Lies wholly before the logical end of the log; the broker writes to it no more."""
@@ -63,6 +71,10 @@ class Segment:
     facts: FileFacts
     state: SegmentState
     original_mtime_ns: int | None = None
+
+    @property
+    def id(self) -> SegmentId:
+        return SegmentId(self.log, self.base_offset)
 
     @property
     def end_offset(self) -> int:

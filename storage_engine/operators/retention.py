@@ -68,7 +68,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         return result
 
     def _why_stop(self, planned: PlanResult) -> str:
-        if not planned.delete_offsets:
+        if not planned.deletes:
             return "Nothing is to be deleted"
         return "Only a plan was asked for" if _is_true(self.plan_only) else ""
 

@@ -169,7 +169,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             overrides=store.overrides,
             time_zone=store.time_zone,
             live=store.live,
-            plan_base_offsets=asked.base_offsets,
+            plan_base_offsets=tuple(segment.base_offset for segment in asked.segments),
             now_ms=asked.decided_at_ms,
         )
         most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions

@@ -60,11 +60,10 @@ def decide(
     owed = owed_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, owed, policy, now_ms)
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
-    dependents = broker.dependents(plan.new_min_offset) if plan.to_delete else ()
+    dependents = broker.dependents(plan.new_min_offsets) if plan.to_delete else ()
     # What goes is kept for its consumers where the policy blocks.
-    going = plan.to_delete and policy.lag_policy is LagPolicy.WARN
-    min_offset = plan.new_min_offset if going else min(log.min_offset for log in snapshot.logs)
-    unread = find_unread(broker, snapshot, min_offset, policy.lag_policy)
+    going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
+    unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 

@@ -1,20 +1,20 @@
 """When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
 
 A segment goes when (1) the approved plan and a fresh one both let it go, together with every older
-segment, and (2) a valid receipt proves that its bytes are in the lake, or the store's policy or a person's
-waiver does without, for exactly the file that was planned. What is not known counts as no.
+segment of its log, and (2) a valid receipt proves that its bytes are in the lake, or the store's policy or a
+person's waiver does without, for exactly the file that was planned. What is not known counts as no.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-from storage_engine.model.store import Segment
+from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.journal import Waiver
 from storage_engine.same_bytes.own_acts import OwnActs
 
@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """What both plans let go, oldest first, and every other approved segment with why it stays."""
+    """What both plans delete, log by log and oldest first; every other approved segment with why it stays."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -66,25 +66,38 @@ def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
 
 
 def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
-    """Cut the approved plan down to the prefix of the log that may still go.
+    """Cut the approved plan down to the prefix of each log that may still go.
 
     :param fresh: decided just now, while the store is held, and cut by the lag policy.
     """
-    wanted = {segment.base_offset for segment in approved.to_delete}
+    wanted = {segment.id for segment in approved.to_delete}
+    eligible = [_still_eligible(wanted, log) for log in fresh.logs]
+    gone = [
+        replace(decision, reason=Reason.NO_CAUSE, detail="its log is not in the plan that was made just now")
+        for decision in approved.decisions
+        if decision.deletes and decision.segment.log not in fresh.log_names
+    ]
+    return Eligible(
+        go=tuple(decision for log in eligible for decision in log.go),
+        stay=(*(decision for log in eligible for decision in log.stay), *gone),
+    )
+
+
+def _still_eligible(wanted: Set[SegmentId], fresh: LogPlan) -> Eligible:
     go: list[Decision] = []
     stay: list[Decision] = []
     blocked: Decision | None = None
     for decision in fresh.decisions:
         segment = decision.segment
         if blocked is None:
-            if segment.base_offset not in wanted:
+            if segment.id not in wanted:
                 blocked = replace(decision, detail="not in the approved plan")
             elif not decision.deletes:
                 blocked = decision
             else:
                 go.append(decision)
                 continue
-        if segment.base_offset in wanted:
+        if segment.id in wanted:
             stay.append(blocked if blocked.segment == segment else _behind(decision, blocked))
     return Eligible(tuple(go), tuple(stay))
 

@@ -233,19 +233,23 @@ class Journal:
         :param payload: what else the plan was decided from.
         """
 
-        def record(connection: Connection) -> None:
+        digest = plan.digest
+
+        def record(connection: Connection) -> bool:
             unplanned = select(runs.c.id).where(runs.c.id == run.run_id, runs.c.plan_digest.is_(None))
             if connection.execute(unplanned.with_for_update()).first() is None:
-                return
+                return False
             stored = store_plan(connection, run, plan)
             connection.execute(
                 update(runs)
                 .where(runs.c.id == run.run_id)
-                .values(plan=stored, plan_digest=plan.digest, state=RunState.PLANNED.value)
+                .values(plan=stored, plan_digest=digest, state=RunState.PLANNED.value)
             )
             insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
+            return True
 
-        self._database.write(record)
+        if self._database.write(record):
+            return replace(run, state=RunState.PLANNED, plan=plan, plan_digest=digest)
         return self.run(run.store_id, run.run_key)
 
     def finish_run(self, run: Run, payload: Mapping[str, Any]) -> None:

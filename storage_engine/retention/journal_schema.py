@@ -19,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -88,7 +88,7 @@ plans = Table(
     Column("decisions", LargeBinary, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""Decisions of plans, as zlib-compressed JSON; ``runs.plan`` names a row here and what differs from it."""
+"""Decisions of plans, packed by ``plan_columns``; ``runs.plan`` names a row here and what differs from it."""
 Index("storage_engine_plans_by_store", plans.c.store_id, plans.c.id)
 
 events = Table(
@@ -139,5 +139,8 @@ ADDED_SINCE: dict[int, tuple[Column[Any], ...]] = {
     1: (stores.c.host, samples.c.archive_lag, samples.c.clock, samples.c.progress),
     2: (samples.c.progress,),
     3: (),
+    4: (),
 }
-"""By schema version, the columns that it lacks; all of them may be empty. Tables that it lacks are made."""
+"""By schema version, the columns that it lacks; all of them may be empty. Tables that it lacks are made.
+
+Version 5 has no more than 4: its plans may have several logs, which an older release can't read."""

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 from storage_engine.model.lag import QueueLag
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import LagPolicy
 
 
 def apply_lag_policy(plan: Plan, lags: Iterable[QueueLag], policy: LagPolicy) -> Plan:
-    """Cut a plan before the first segment that some group still has to read.
+    """Cut each log of a plan before the first segment that some group still has to read.
 
     Only under ``LagPolicy.BLOCK``; the other policies leave the plan as it is. A group whose position in a
-    queue is not known, while messages of that queue are in the plan, may need any of them: it keeps
-    everything.
+    queue is not known, while messages of that queue are in the plan, may need any of them: it keeps all of
+    that queue's log.
 
-    :param lags: of every group and queue, computed for this plan (``at_risk`` refers to it).
+    :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
     """
-    doomed = [segment.base_offset for segment in plan.to_delete]
-    if policy is not LagPolicy.BLOCK or not doomed:
+    if policy is not LagPolicy.BLOCK:
         return plan
-    first, why = None, ""
+    first: dict[str | None, QueueLag] = {}
     for lag in lags:
-        if not lag.at_risk:
-            continue
-        base_offset = doomed[0] if lag.next_segment_base_offset is None else lag.next_segment_base_offset
-        if first is None or base_offset < first:
-            first, why = base_offset, _why(lag)
-    if first is None:
-        return plan
-    kept_from = first
+        # A name that no log has may mean any of them.
+        log = lag.log if lag.log in plan.log_names else None
+        if lag.at_risk and _needed_from(lag) < _needed_from(first.setdefault(log, lag)):
+            first[log] = lag
+    return plan.each_log(lambda log: _keep_needed(log, first)) if first else plan
+
+
+def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag]) -> Sequence[Decision]:
+    """:param first: by log, the lag that keeps most of it; None: of any log."""
+    found = [first[name] for name in (log.log, None) if name in first]
+    if not found:
+        return log.decisions
+    lag = min(found, key=_needed_from)
+    kept_from, why = _needed_from(lag), _why(lag)
 
     def decide(decision: Decision) -> Decision:
         if decision.deletes and decision.segment.base_offset >= kept_from:
             return Decision(decision.segment, Reason.LAG_BLOCKED, why)
         return decision
 
-    return replace(plan, decisions=tuple(decide(decision) for decision in plan.decisions))
+    return [decide(decision) for decision in log.decisions]
+
+
+def _needed_from(lag: QueueLag) -> int:
+    return 0 if lag.next_segment_base_offset is None else lag.next_segment_base_offset
 
 
 def _why(lag: QueueLag) -> str:

@@ -93,8 +93,8 @@ class LagPart:
 def lag_part(table: pa.Table) -> LagPart:
     """Sum up a share.
 
-    Of the rows at risk, those of groups whose position is unknown come first, then by segment, so that the
-    first row alone decides what the lag policy keeps.
+    Of the rows at risk, those of groups whose position is unknown come first, then by segment. The first row
+    of each log decides what the lag policy keeps: it is there, however many others are.
 
     :param table: every row of its queues.
     """
@@ -104,6 +104,7 @@ def lag_part(table: pa.Table) -> LagPart:
     groups, group = _names(table["group"])
     _, topic = _names(table["topic"])
     queue = np.asarray(table["queue_id"]).astype(np.int64)
+    _, log = _names(table["log"])
     queue_key = topic * (1 << 32) + queue
     by_name = (queue, topic, group)
     return LagPart(
@@ -116,7 +117,7 @@ def lag_part(table: pa.Table) -> LagPart:
         soonest_loss_ms=pc.min(table["time_to_loss_ms"]).as_py(),
         at_risk_groups=frozenset(groups[code] for code in np.unique(group[risk])),
         at_risk_queues=len(np.unique(queue_key[risk])),
-        at_risk=_first(table, risk, (*by_name, segment), AT_RISK_LIMIT),
+        at_risk=_first(table, risk, (*by_name, segment), AT_RISK_LIMIT, log),
         worst=_first(table, lag > 0, (*by_name, -lag), WORST_LIMIT),
     )
 
@@ -146,8 +147,14 @@ def merge(
         worst=tuple(nsmallest(WORST_LIMIT, (row for part in parts for row in part.worst), key=_worst_first)),
         source=source or LagSource(),
     )
-    rows = (row for part in parts for row in part.at_risk)
-    return summary, tuple(nsmallest(AT_RISK_LIMIT, rows, key=_first_affected))
+    rows = sorted((row for part in parts for row in part.at_risk), key=_first_affected)
+    logs: set[str | None] = set()
+    kept: list[QueueLag] = []
+    for row in rows:
+        if len(kept) < AT_RISK_LIMIT or row.log not in logs:
+            kept.append(row)
+        logs.add(row.log)
+    return summary, tuple(kept)
 
 
 def _worst_first(row: QueueLag) -> tuple[int, str, str, int]:
@@ -160,14 +167,26 @@ def _first_affected(row: QueueLag) -> tuple[int, str, str, int]:
 
 
 def _first(
-    table: pa.Table, chosen: npt.NDArray[np.bool_], keys: tuple[Longs, ...], limit: int
+    table: pa.Table,
+    chosen: npt.NDArray[np.bool_],
+    keys: tuple[Longs, ...],
+    limit: int,
+    log: Longs | None = None,
 ) -> tuple[QueueLag, ...]:
-    """The first of the chosen rows by some keys, the last of which counts most."""
+    """The first of the chosen rows by some keys, the last of which counts most.
+
+    :param log: of each row; the first one of each log is there, too.
+    """
     rows = np.flatnonzero(chosen)
+    first = np.empty(0, dtype=np.int64)
     if len(rows) > limit:  # most need no sorting
+        if log is not None:
+            by_log = rows[np.lexsort((*(key[rows] for key in keys), log[rows]))]
+            first = by_log[np.unique(log[by_log], return_index=True)[1]]
         bound = np.partition(keys[-1][rows], limit - 1)[limit - 1]
         rows = rows[keys[-1][rows] <= bound]
     order = rows[np.lexsort([key[rows] for key in keys])][:limit]
+    order = np.concatenate([order, first[~np.isin(first, order)]])
     return tuple(QueueLag(**row) for row in table.take(order).to_pylist())
 
 

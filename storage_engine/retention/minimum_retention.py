@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.store import Segment
 from storage_engine.wording import time_text
 
@@ -12,7 +10,7 @@ _HOUR_MS = 3_600_000
 
 
 def apply_minimum_retention(plan: Plan, hours: int | None, now_ms: int) -> Plan:
-    """Cut a plan before the first segment whose last write is less than ``hours`` ago.
+    """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
     The last write is that of the broker: a time that a hold has given the file doesn't count. A write in the
     future is younger than any age.
@@ -22,9 +20,13 @@ def apply_minimum_retention(plan: Plan, hours: int | None, now_ms: int) -> Plan:
     """
     if hours is None:
         return plan
+    return plan.each_log(lambda log: _keep_young(log, hours, now_ms))
+
+
+def _keep_young(log: LogPlan, hours: int, now_ms: int) -> list[Decision]:
     first: Segment | None = None
     decisions = []
-    for decision in plan.decisions:
+    for decision in log.decisions:
         if decision.deletes:
             may_go_ms = _written_ms(decision.segment) + hours * _HOUR_MS
             if now_ms < may_go_ms:
@@ -34,7 +36,7 @@ def apply_minimum_retention(plan: Plan, hours: int | None, now_ms: int) -> Plan:
                 detail = f"{first.name} before it stays ({Reason.MINIMUM_RETENTION.value}); {decision.detail}"
                 decision = Decision(decision.segment, Reason.BEHIND_KEPT, detail)
         decisions.append(decision)
-    return plan if first is None else replace(plan, decisions=tuple(decisions))
+    return decisions
 
 
 def _young(decision: Decision, hours: int) -> str:

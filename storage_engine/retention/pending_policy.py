@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from storage_engine.model.owed import Owed, OwedKind
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import PendingPolicy
 from storage_engine.model.store import Segment
 from storage_engine.wording import count_text, time_text
@@ -19,16 +19,23 @@ _NAMES = {
 
 
 def apply_pending_policy(plan: Plan, owed: Iterable[Owed], policy: PendingPolicy) -> Plan:
-    """Cut a plan before the first segment that holds something owed.
+    """Cut each log of a plan before the first segment that holds something owed.
 
     Only under ``PendingPolicy.BLOCK``; the other policies leave the plan as it is. A kind that is unknown
-    may be in any segment: it keeps everything.
+    may be in any segment of its log: it keeps all of that log.
     """
     if policy is not PendingPolicy.BLOCK:
         return plan
-    held = [(segment.base_offset, owed_text(item)) for item in owed if (segment := _first_going(plan, item))]
+    # A name that no log has may mean any of them.
+    names = plan.log_names
+    owed = [item if item.log in names else replace(item, log=None) for item in owed]
+    return plan.each_log(lambda log: _keep_owed(log, owed))
+
+
+def _keep_owed(log: LogPlan, owed: Sequence[Owed]) -> Sequence[Decision]:
+    held = [(segment.base_offset, owed_text(item)) for item in owed if (segment := _first_going(log, item))]
     if not held:
-        return plan
+        return log.decisions
     kept_from, _ = min(held)
     why = "; ".join(text for base_offset, text in held if base_offset == kept_from)
 
@@ -37,7 +44,7 @@ def apply_pending_policy(plan: Plan, owed: Iterable[Owed], policy: PendingPolicy
             return Decision(decision.segment, Reason.PENDING_BLOCKED, why)
         return decision
 
-    return replace(plan, decisions=tuple(decide(decision) for decision in plan.decisions))
+    return [decide(decision) for decision in log.decisions]
 
 
 def pending_notices(plan: Plan, owed: Sequence[Owed], policy: PendingPolicy) -> tuple[str, ...]:
@@ -51,7 +58,8 @@ def pending_notices(plan: Plan, owed: Sequence[Owed], policy: PendingPolicy) -> 
         f"{owed_text(item)}: what lies in the plan's segments, from {segment.name} on, is not delivered any "
         f"more{_and(item)}"
         for item in owed
-        if item.error == "" and (segment := _first_going(plan, item))
+        for log in plan.logs
+        if item.error == "" and (segment := _first_going(log, item))
     ]
     unknown = [owed_text(item) for item in owed if item.error and plan.to_delete]
     lost = [
@@ -75,9 +83,11 @@ def owed_text(item: Owed) -> str:
     return text
 
 
-def _first_going(plan: Plan, item: Owed) -> Segment | None:
-    """The first segment of the plan that holds, or may hold, something owed."""
-    going = plan.to_delete
+def _first_going(log: LogPlan, item: Owed) -> Segment | None:
+    """The first segment to be deleted from a log that holds, or may hold, something owed."""
+    if item.log not in (None, log.log):
+        return None
+    going = log.to_delete
     if item.count is None:
         return going[0] if going else None
     if item.first_offset is None:

@@ -12,7 +12,7 @@ from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.disturbed import GONE
@@ -197,7 +197,7 @@ def report_of(context: Context, run: Run) -> Report:
     steps = _steps(run, events)
     validation = recorded_validation(context, run)
     # What was waived went without a receipt: nobody waits for one any more.
-    owed = set(unproven) - {release.base_offset for release in gone.values()}
+    owed = set(unproven) - {SegmentId(release.log, release.base_offset) for release in gone.values()}
     summary, lagging = recorded_lag(context, run) or (None, ())
     archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
@@ -229,7 +229,7 @@ def report_of(context: Context, run: Run) -> Report:
         crashed=bool(decided_from.get("crashed", False)),
         segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
         archived=archived,
-        unproven=unproven,
+        unproven=tuple(segment.base_offset for segment in unproven),
         archived_ahead=_archived_ahead(events),
         archive_lag=archive_lag,
         alarms=(
@@ -313,10 +313,10 @@ def _segments(
 
 def _archived(
     context: Context, run: Run, events: Sequence[Event]
-) -> tuple[tuple[ArchivedSegment, ...], tuple[int, ...], tuple[str, ...]]:
+) -> tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]:
     """What the run wanted in the lake: what is there, what is not, and why that is unknown if it is."""
     wanted = [
-        (str(event.payload["log"]), int(event.payload["base_offset"]))
+        SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in events
         if (event.step, event.phase) == (Step.ARCHIVE, Phase.INTENT)
     ]
@@ -326,12 +326,12 @@ def _archived(
     proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
     if not proofs.asked:
         unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
-        return (), tuple(offset for _, offset in wanted), tuple(unknown)
+        return (), tuple(wanted), tuple(unknown)
     found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
     archived = tuple(
         _archived_segment(found[key][1], run, found[key][0].lake.location) for key in wanted if key in found
     )
-    return archived, tuple(offset for log, offset in wanted if (log, offset) not in found), proofs.notices
+    return archived, tuple(key for key in wanted if key not in found), proofs.notices
 
 
 def _archived_ahead(events: Sequence[Event]) -> int:
@@ -381,7 +381,7 @@ def _outcome(
     released: ReleaseResult | None,
     steps: Sequence[StepReport],
     validation: ValidationResult | None,
-    unproven: Collection[int],
+    unproven: Collection[SegmentId],
 ) -> Outcome:
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)

@@ -116,10 +116,13 @@ def _archive_lag(report: Report) -> Iterator[str]:
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
     rows = [row for row in report.segments if row.fate is fate]
+    several = len({row.log for row in report.segments}) > 1
     for row in rows:
-        yield f"{row.base_offset:020d}  {row.reason.value}: {_why(row)}{_ground(row)}"
+        log = f"{row.log}/" if several else ""
+        yield f"{log}{row.base_offset:020d}  {row.reason.value}: {_why(row)}{_ground(row)}"
     if rows and fate is Fate.DELETED:
-        yield f"{exact_bytes_text(report.freed_bytes)} freed; the log begins at {report.new_min_offset} now"
+        begins = "" if report.new_min_offset is None else f"; the log begins at {report.new_min_offset} now"
+        yield f"{exact_bytes_text(report.freed_bytes)} freed{begins}"
 
 
 def _why(row: SegmentReport) -> str:

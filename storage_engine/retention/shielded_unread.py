@@ -29,11 +29,12 @@ class ShieldedUnread:
 def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> ShieldedUnread:
     """Find it, by the consume queues as far as these have entries still. Reads only."""
     found: list[Unread] = []
+    logs = {log.name: log for log in snapshot.logs}
     try:
         for run in shielded_runs(snapshot):
-            (log,) = snapshot.logs
-            before = replace(snapshot, logs=(replace(log, segments=run),))
-            found.append(broker.unread(before, run[-1].end_offset, deleted=True))
+            log = run[-1].log
+            before = replace(snapshot, logs=(replace(logs[log], segments=run),))
+            found.append(broker.unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=str(error))
     return shielded_unread(found)
@@ -64,20 +65,21 @@ def _together(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 
 
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
-    """Return the segments below the log's beginning that only the shield has, in runs without a gap.
+    """Return the segments below a log's beginning that only the shield has, in runs of one log without a gap.
 
     :raises ShieldError: what it keeps is unknown.
     """
-    (log,) = snapshot.logs
+    begin = {log.name: log.min_offset for log in snapshot.logs}
     runs: list[list[Segment]] = []
     for seen in look_at_shield(snapshot.root).gone:
         link = seen.link
         segment = Segment(link.log, link.base_offset, seen.facts, SegmentState.SEALED, link.mtime_ns)
-        end_offset = runs[-1][-1].end_offset if runs else 0
+        last = runs[-1][-1] if runs and runs[-1][-1].log == link.log else None
+        end_offset = last.end_offset if last else 0
         # A link of the same offsets is of another lineage.
-        if link.log != log.name or segment.end_offset > log.min_offset or link.base_offset < end_offset:
+        if segment.end_offset > begin.get(link.log, 0) or link.base_offset < end_offset:
             continue
-        if runs and link.base_offset == end_offset:
+        if last and link.base_offset == end_offset:
             runs[-1].append(segment)
         else:
             runs.append([segment])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,21 +29,23 @@ ROWS_SHOWN = 10
 
 
 def find_unread(
-    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offset: int, lag_policy: LagPolicy
+    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
 ) -> Unread:
-    """Find what consumers lose where the log begins at another offset. What can't be found is unknown.
+    """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
 
     And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
     goes and the shield keeps nothing alone, or where the policy ignores consumers.
+
+    :param new_min_offsets: by the name of the log; the other logs stay as they are.
     """
-    (log,) = snapshot.logs
     if lag_policy is LagPolicy.IGNORE:
         return Unread()
     shielded = find_shielded_unread(broker, snapshot)
     found = Unread()
-    if new_min_offset > log.min_offset:
+    begin = {log.name: log.min_offset for log in snapshot.logs}
+    if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            found = broker.unread(snapshot, new_min_offset)
+            found = broker.unread(snapshot, new_min_offsets)
         except (StorageEngineError, OSError) as error:
             found = Unread(error=str(error))
     return replace(

@@ -30,7 +30,7 @@ from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.plan import plan
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
@@ -75,15 +75,17 @@ class RocketMQBrokerStore:
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.layout)
 
-    def unread(self, snapshot: StoreSnapshot, new_min_offset: int, *, deleted: bool = False) -> Unread:
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
         # Loading Arrow takes longer than most plans do.
         from storage_engine.rocketmq.subscriptions import group_positions
         from storage_engine.rocketmq.unread import unread_messages
 
         (log,) = snapshot.logs
         positions = group_positions(self.files.layout)
-        layout = self.files.layout
-        return unread_messages(layout, log.segments, positions, new_min_offset, 1, deleted=deleted)
+        layout, end_offset = self.files.layout, new_min_offsets[LOG]
+        return unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
 
     def hold(self) -> AbstractContextManager[Hold]:
         return self.files.hold()
@@ -121,8 +123,8 @@ class RocketMQBrokerStore:
     def progress(self, now_ms: int) -> BrokerProgress | None:
         return None
 
-    def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
-        return dependents.expired_dependents(self.files.layout, self.config, min_offset)
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG])
 
     def delete_dependents(
         self,

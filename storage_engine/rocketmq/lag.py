@@ -29,6 +29,7 @@ from storage_engine.rocketmq.positions import NAME, names_of, one_array
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
+from storage_engine.rocketmq.store import LOG
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import queue_directories
 from storage_engine.rocketmq.window import next_window_ms
@@ -50,6 +51,7 @@ _COLUMNS: list[pa.Field[Any]] = [
     pa.field("at_risk", pa.bool_(), nullable=False),
     pa.field("lost_messages", pa.int64(), nullable=False),
     pa.field("time_to_loss_ms", pa.int64()),
+    pa.field("log", NAME, nullable=False),
 ]
 LAG_SCHEMA = pa.schema(_COLUMNS)
 """One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
@@ -164,6 +166,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
         going | nowhere,
         lost,
         pa.array(losses[segment], mask=~(in_segment & (losses[segment] != UNKNOWN))),
+        pa.DictionaryArray.from_arrays(np.zeros(positions.num_rows, dtype=np.int32), pa.array([LOG])),
     ]
     return pa.table(columns, schema=LAG_SCHEMA)
 

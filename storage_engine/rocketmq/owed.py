@@ -19,6 +19,7 @@ from storage_engine.rocketmq.layout import StoreLayout, list_segments
 from storage_engine.rocketmq.owed_queue import Longs
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
+from storage_engine.rocketmq.store import LOG
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.rocketmq.timers import waiting_timers
 
@@ -65,7 +66,7 @@ def _owed(kind: OwedKind, layout: StoreLayout, reader: _Reader, attempts: int) -
     try:
         log_min_offset, offsets, due = reread(read, attempts)
     except (BadInputError, StoreBusyError, OSError) as error:
-        return Owed(kind, None, error=str(error))
+        return Owed(kind, None, error=str(error), log=LOG)
     there = offsets >= log_min_offset
     timed = due[there][due[there] >= 0] if len(due) else due
     known = len(timed) == int(there.sum()) > 0
@@ -78,4 +79,5 @@ def _owed(kind: OwedKind, layout: StoreLayout, reader: _Reader, attempts: int) -
         last_due_ms=int(timed.max()) if known else None,
         lost=int((~there).sum()),
         consequence=_WHEEL_STOPS if stops else "",
+        log=LOG,
     )

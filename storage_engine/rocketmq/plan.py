@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.disk import percent_rounded_up
@@ -46,10 +46,9 @@ def plan(
     decisions = _cut(judged, snapshot.log_disks, config, request)
     return Plan(
         store_root=snapshot.root,
-        log=log.name,
         decided_at_ms=now_ms,
         triggers=causes,
-        decisions=decisions,
+        logs=(LogPlan(log.name, decisions),),
         notices=notices + _future_notice(log, now_ms, zone),
     )
 

@@ -247,7 +247,7 @@ def after_round(store: ManagedStore, run_key: str) -> list[str]:
     released = {e.subject for e in context.journal.events(run, Step.RELEASE, Phase.RESULT) if e.subject}
     expect("released", released, {f"commitlog/{s.base_offset:020d}" for s in run.plan.to_delete})
     names = sorted(int(path.name) for path in (Path(store.root) / "commitlog").iterdir())
-    expect("first file", names[0], run.plan.new_min_offset)
+    expect("first file", names[0], run.plan.logs[0].new_min_offset)
     expect("report", (build_report(store, run_key).outcome.value, run.state.value), ("done", "finished"))
     status = context.broker.look_at_hold(time.time_ns() // 10**6)
     expect("hold", (status.held, status.fence_offset), (True, names[0]))

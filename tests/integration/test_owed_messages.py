@@ -163,10 +163,10 @@ def test_what_block_keeps_the_broker_can_still_deliver(
     first = min(message.offset for kind in OwedKind for message in stopped.truth.of(kind))
     steps.make_plan(store, "r", PlanRequest(manual=True))
     plan = steps.recorded_plan(store, "r")
-    assert plan.new_min_offset == first // SEGMENT_BYTES * SEGMENT_BYTES > 0
+    assert plan.new_min_offsets["commitlog"] == first // SEGMENT_BYTES * SEGMENT_BYTES > 0
     assert {d.reason for d in plan.decisions if not d.deletes} == {Reason.PENDING_BLOCKED, Reason.ACTIVE}
     steps.archive(store, "r", steps.archive_jobs(store, "r"))
-    assert steps.release(store, "r").new_min_offset == plan.new_min_offset
+    assert steps.release(store, "r").new_min_offset == plan.new_min_offsets["commitlog"]
     steps.clean_dependents(store, "r")
     with running_broker(stopped.root, tmp_path / "again", name_server_port) as broker:
         served = broker.client.max_offset(TOPIC, 0)

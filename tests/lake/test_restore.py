@@ -295,12 +295,14 @@ def test_what_other_lineages_hold_is_known(archived: tuple[Receipt, ...]) -> Non
     first, second, third = archived
     rows = (first, replace(second, lineage=1), replace(third, lineage=1), replace(first, lineage=2), third)
     size = 1 << 20
-    assert other_lineages(rows, 2) == (
+    assert other_lineages(rows, rows[3:4]) == (
         LineageRange(0, "commitlog", 0, size),
         LineageRange(0, "commitlog", 2 * size, 3 * size),
         LineageRange(1, "commitlog", size, 3 * size),
     )
-    assert other_lineages(archived, 0) == ()
+    assert other_lineages(archived, archived) == ()
+    another = replace(third, log="another", lineage=3)
+    assert other_lineages((another, *rows), rows[3:4]) == other_lineages(rows, rows[3:4])
 
 
 def test_a_receipt_that_was_changed_after_it_was_written_is_not_restored_by(

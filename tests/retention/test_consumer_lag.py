@@ -13,6 +13,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import LagPolicy, Policy
+from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -25,7 +26,9 @@ MIB = 1 << 20
 def test_lag_is_taken_anew_while_every_planned_segment_is_there(planned: Make) -> None:
     store = planned(max_segments=2)
     decided_at_ms = steps.recorded_plan(store, "r").decided_at_ms
-    expected = steps.LagQuestion((0, MIB), decided_at_ms, None)
+    expected = steps.LagQuestion(
+        (SegmentId("commitlog", 0), SegmentId("commitlog", MIB)), decided_at_ms, None
+    )
     assert steps.lag_question(store, "r") == expected
     steps.record_lag(store, "r", LAG, [])
     assert steps.lag_question(store, "r") == expected
@@ -43,7 +46,7 @@ def test_what_another_run_deleted_is_not_asked_about(archived: Make) -> None:
     steps.make_plan(store, "second", PlanRequest(manual=True, max_segments=3))
     steps.release(store, "r")
     asked = steps.lag_question(store, "second")
-    assert (asked.base_offsets, asked.answered) == ((MIB, 2 * MIB), None)
+    assert (asked.segments, asked.answered) == ((("commitlog", MIB), ("commitlog", 2 * MIB)), None)
 
 
 def make_lag_older(store: ManagedStore, minutes: int) -> None:

@@ -10,6 +10,7 @@ from storage_engine.model.plan import (
     DELETING,
     Cause,
     Decision,
+    LogPlan,
     Plan,
     PlanRequest,
     Reason,
@@ -41,7 +42,7 @@ def decision(index: int, reason: Reason = Reason.EXPIRED) -> Decision:
 
 def plan(*decisions: Decision, causes: tuple[Cause, ...] = (Cause.TIME_UP,)) -> Plan:
     triggers = tuple(Trigger(cause, Urgency.ORDINARY, "") for cause in causes)
-    return Plan("/s", "commitlog", 0, triggers, decisions)
+    return Plan("/s", 0, triggers, (LogPlan("commitlog", decisions),))
 
 
 def receipt(index: int) -> Receipt:

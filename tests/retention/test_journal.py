@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, RunStateError
-from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.journal_schema import runs
@@ -41,7 +41,7 @@ def journal(path: Path) -> Journal:
 def plan(base_offset: int = 0) -> Plan:
     facts = FileFacts(f"/s/commitlog/{base_offset:020d}", 1, 2, 3, 4, 5)
     segment = Segment("commitlog", base_offset, facts, SegmentState.SEALED)
-    return Plan("/s", "commitlog", 7, (), (Decision(segment, Reason.EXPIRED, "old"),))
+    return Plan("/s", 7, (), (LogPlan("commitlog", (Decision(segment, Reason.EXPIRED, "old"),)),))
 
 
 def test_a_store_keeps_its_identity(journal: Journal) -> None:
@@ -143,7 +143,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 4, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 5, found 99"):
         Journal(f"sqlite:///{path}")
 
 

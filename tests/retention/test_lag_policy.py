@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.model.lag import QueueLag
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.lag_policy import apply_lag_policy
@@ -21,7 +21,7 @@ def make_plan() -> Plan:
         segment = Segment("commitlog", number * SIZE, facts, SegmentState.SEALED)
         reason = Reason.EXPIRED if number < GOING else Reason.NOT_EXPIRED
         decisions.append(Decision(segment, reason, reason.value))
-    return Plan("/store", "commitlog", 0, (), tuple(decisions))
+    return Plan("/store", 0, (), (LogPlan("commitlog", tuple(decisions)),))
 
 
 def lag(next_segment: int | None, *, committed: int | None = 5, at_risk: bool | None = None) -> QueueLag:

@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
+from storage_engine.retention import lag_table
 from storage_engine.retention.lag_table import (
     AT_RISK_GROUPS_NAMED,
     AT_RISK_LIMIT,
@@ -23,11 +24,11 @@ from storage_engine.retention.lag_table import (
 )
 from storage_engine.rocketmq.lag import LAG_SCHEMA
 
-CAUGHT_UP = QueueLag("readers", "orders", 0, 10, 0, 10, 0, 0, None, None, False, 0, None)
-BEHIND = QueueLag("readers", "orders", 1, 4, 0, 10, 6, 500, 1234, 1000, True, 0, 0)
+CAUGHT_UP = QueueLag("readers", "orders", 0, 10, 0, 10, 0, 0, None, None, False, 0, None, "commitlog")
+BEHIND = QueueLag("readers", "orders", 1, 4, 0, 10, 6, 500, 1234, 1000, True, 0, 0, "commitlog")
 FURTHER_BEHIND = replace(BEHIND, group="auditors", committed_offset=1, lag_messages=9, lag_ms=900,
                          next_physical_offset=17, next_segment_base_offset=0)  # fmt: skip
-UNKNOWN = QueueLag("newcomers", "orders", 1, None, 0, 10, None, None, None, None, True, 0, None)
+UNKNOWN = QueueLag("newcomers", "orders", 1, None, 0, 10, None, None, None, None, True, 0, None, "commitlog")
 ROWS = [CAUGHT_UP, BEHIND, FURTHER_BEHIND, UNKNOWN]
 
 
@@ -111,3 +112,22 @@ def test_table_comes_back_from_a_directory_of_files(tmp_path: Path) -> None:
         pq.write_table(table([row]), tmp_path / f"part-{number}.parquet")
     (tmp_path / "_SUCCESS").touch()
     assert sorted(map(str, read_lag_table(tmp_path).to_pylist())) == sorted(str(asdict(row)) for row in ROWS)
+
+
+def test_the_row_that_decides_is_there_for_each_log_however_many_are_at_risk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lag_table, "AT_RISK_LIMIT", 3)
+    rows = [
+        replace(BEHIND, group=f"g{i}", next_segment_base_offset=base_offset, log=log)
+        for i, (log, base_offset) in enumerate(
+            [("a", 1000), ("a", 0), ("a", 2000), ("b", 9000), ("b", 8000), ("c", 1000), ("a", 0)]
+        )
+    ] + [replace(UNKNOWN, log="d")]
+    for parts in ([lag_part(table(rows))], [lag_part(table([row])) for row in rows]):
+        _, found = merge(parts)
+        first: dict[str | None, QueueLag] = {}
+        for row in found:
+            first.setdefault(row.log, row)
+        offsets = {log: row.next_segment_base_offset for log, row in first.items()}
+        assert offsets == {"a": 0, "b": 8000, "c": 1000, "d": None}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
@@ -21,7 +21,7 @@ from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.preview import preview
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
-from storage_engine.retention.steps import releasing
+from storage_engine.retention.steps import judging
 
 HOUR_NS = 3_600_000_000_000
 NOW_MS = 1_795_000_000_000
@@ -42,7 +42,7 @@ def make_plan(ages_hours: Sequence[float], *, original_ages_hours: Sequence[floa
             original_ns = NOW_MS * 10**6 - round(original_ages_hours[number] * HOUR_NS)
             segment = replace(segment, original_mtime_ns=original_ns)
         decisions.append(Decision(segment, Reason.FORCED, "age is ignored in a forced pass"))
-    return Plan("/store", "commitlog", NOW_MS, (), tuple(decisions))
+    return Plan("/store", NOW_MS, (), (LogPlan("commitlog", tuple(decisions)),))
 
 
 def reasons(plan: Plan) -> list[str]:
@@ -141,7 +141,7 @@ def test_a_clock_set_forward_makes_nothing_old_enough_for_a_forced_run(
     now = read_clock()
     assert now is not None
     later = replace(now, started_at_ms=now.started_at_ms + 80 * JUMP_MS)
-    monkeypatch.setattr(releasing, "read_clock", lambda: later)
+    monkeypatch.setattr(judging, "read_clock", lambda: later)
     with pytest.raises(GateRefusedError, match="set forward by"):
         steps.release(store, "r")
     without = replace(store, policy=Policy(ArchiveMode.OFF))

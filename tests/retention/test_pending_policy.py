@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.owed import Owed, OwedKind
-from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
@@ -36,7 +36,7 @@ def make_plan() -> Plan:
         segment = Segment("commitlog", number * SIZE, facts, SegmentState.SEALED)
         reason = Reason.EXPIRED if number < GOING else Reason.NOT_EXPIRED
         decisions.append(Decision(segment, reason, reason.value))
-    return Plan("/store", "commitlog", 0, (), tuple(decisions))
+    return Plan("/store", 0, (), (LogPlan("commitlog", tuple(decisions)),))
 
 
 def timers(first_offset: int | None, count: int = 3) -> Owed:
@@ -101,14 +101,14 @@ def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived:
 
 def test_warned_run_plans_it_all_and_says_so(planned: Stores) -> None:
     store = planned()
-    assert steps.recorded_plan(store, "r").new_min_offset == 7 * MIB
+    assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
     (notice,) = (text for text in build_report(store, "r").notices if "owed" in text)
     assert notice.startswith("1 timer message owed")
 
 
 def test_ignoring_run_says_nothing(planned: Stores) -> None:
     store = planned(policy=Policy(pending_policy=IGNORE))
-    assert steps.recorded_plan(store, "r").new_min_offset == 7 * MIB
+    assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
     report = build_report(store, "r")
     assert report.owed == ()
     assert not [text for text in report.notices if "owed" in text]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal, Run
 
@@ -27,14 +29,24 @@ def journal(path: Path) -> Journal:
     return Journal(f"sqlite:///{path}")
 
 
-def decision(number: int, reason: Reason = Reason.NOT_EXPIRED, written_ns: int = 5) -> Decision:
-    facts = FileFacts(f"/s/commitlog/{number:020d}", 1, number, 1, written_ns, written_ns)
-    return Decision(Segment("commitlog", number, facts, SegmentState.SEALED), reason, f"why {number}")
+def decision(
+    number: int, reason: Reason = Reason.NOT_EXPIRED, written_ns: int = 5, log: str = "commitlog"
+) -> Decision:
+    facts = FileFacts(f"/s/{log}/{number:020d}", 1, number, 1, written_ns, written_ns)
+    return Decision(Segment(log, number, facts, SegmentState.SEALED), reason, f"why {number}")
 
 
 def plan(*decisions: Decision, at_ms: int = 7) -> Plan:
     trigger = Trigger(Cause.TIME_UP, Urgency.ORDINARY, f"it is {at_ms}")
-    return Plan("/s", "commitlog", at_ms, (trigger,), decisions, ("a notice",))
+    return Plan("/s", at_ms, (trigger,), (LogPlan("commitlog", decisions),), ("a notice",))
+
+
+def before_logs(of_one_log: Plan) -> dict[str, Any]:
+    """A plan as it was written when it was of one log."""
+    (log,) = of_one_log.logs
+    whole = to_jsonable(replace(of_one_log, logs=()))
+    del whole["logs"]
+    return {**whole, "log": log.log, "decisions": to_jsonable(log.decisions)}
 
 
 def recorded(journal: Journal, key: str, planned: Plan) -> Run:
@@ -92,13 +104,43 @@ def test_a_log_that_grows_and_is_cut_shares_its_decisions(journal: Journal, path
     assert lists(path) == 2
 
 
+def test_a_plan_of_several_logs_comes_back_and_is_stored_once(journal: Journal, path: Path) -> None:
+    logs = tuple(
+        LogPlan(name, tuple(decision(number, log=name) for number in range(count)))
+        for name, count in (("orders-0", 3), ("orders-1", 0), ("orders-2", 2))
+    )
+    whole = replace(plan(), logs=logs)
+    for key in ("first", "same"):
+        assert recorded(journal, key, whole).plan == whole
+        assert lists(path) == 1
+    other = replace(
+        whole, logs=(*logs[:2], LogPlan("orders-2", (decision(0, written_ns=6, log="orders-2"),)))
+    )
+    assert recorded(journal, "other", other).plan == other
+
+
+def test_a_list_from_before_columns_is_gone_on_from(journal: Journal, path: Path) -> None:
+    old = plan(*(decision(number) for number in range(20)))
+    run = recorded(journal, "old", old)
+    rows = zlib.compress(json.dumps(to_jsonable(old.decisions)).encode())
+    head = {"store_root": "/s", "log": "commitlog", "decided_at_ms": 7, "triggers": to_jsonable(old.triggers)}
+    head |= {"notices": ["a notice"], "decisions_in": 1, "skip": 0, "count": 20, "changes": []}
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE storage_engine_plans SET decisions = ?", (rows,))
+        connection.execute("UPDATE storage_engine_runs SET plan = ?", (json.dumps(head),))
+    connection.close()
+    assert journal.run(run.store_id, "old").plan == old
+    assert recorded(journal, "new", old).plan == old
+    assert lists(path) == 1
+
+
 def test_a_plan_of_an_older_journal_is_read_and_gone_on_from(journal: Journal, path: Path) -> None:
     old = plan(decision(0), decision(1))
     run = recorded(journal, "old", old)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE storage_engine_schema SET version = 3")
         connection.execute("DROP TABLE storage_engine_plans")
-        connection.execute("UPDATE storage_engine_runs SET plan = ?", (json.dumps(to_jsonable(old)),))
+        connection.execute("UPDATE storage_engine_runs SET plan = ?", (json.dumps(before_logs(old)),))
     connection.close()
     upgraded = Journal(f"sqlite:///{path}")
     assert upgraded.run(run.store_id, "old").plan == old

@@ -95,7 +95,7 @@ def test_where_lag_blocks_a_group_that_was_set_back_since_keeps_its_messages(arc
     store = archived("clean-stop", max_segments=5, policy=Policy(lag_policy=LagPolicy.BLOCK))
     move_group(store, lambda offset: offset + 10**6)
     asked = steps.lag_question(store, "r")
-    tables = in_process_lag(store, asked.base_offsets)
+    tables = in_process_lag(store, asked.segments)
     steps.record_lag(store, "r", *merge(map(lag_part, tables), tables.source))
     move_group(store, lambda offset: offset - 10**6)
     with pytest.raises(GateRefusedError, match="37 unread messages of cg_orders"):

@@ -98,7 +98,7 @@ def look_at_everything(root: Path) -> None:
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
             lambda: lookup(store.files.layout, "orders", "k", None, config=store.config),
-            lambda: store.dependents(snapshot.logs[0].max_offset),
+            lambda: store.dependents({"commitlog": snapshot.logs[0].max_offset}),
         ):
             with suppress(StorageEngineError):
                 look()

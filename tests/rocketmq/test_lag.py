@@ -124,6 +124,7 @@ def expected(
         "next_segment_base_offset": None,
         "at_risk": oldest is not None and oldest // SEGMENT_BYTES * SEGMENT_BYTES in doomed,
         "lost_messages": 0,
+        "log": "commitlog",
     }
     if committed is None:
         return result

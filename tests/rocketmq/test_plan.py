@@ -96,7 +96,7 @@ OLD, NEW = 100, 1
 def test_expired_prefix_goes_and_the_active_segment_stays() -> None:
     decided = decide(store([OLD, OLD, NEW, NEW]))
     assert reasons(decided) == ["expired", "expired", "not-expired", "active"]
-    assert decided.new_min_offset == 2 * SIZE
+    assert decided.logs[0].new_min_offset == 2 * SIZE
 
 
 def test_it_stops_at_the_first_segment_that_has_not_expired() -> None:

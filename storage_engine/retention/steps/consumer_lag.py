@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
@@ -32,12 +32,12 @@ UNREAD = "unread"
 class LagQuestion:
     """What a run has to know of its consumers.
 
-    :param base_offsets: the segments of the plan that are still there.
+    :param segments: those of the plan that are still there.
     :param decided_at_ms: the plan's moment.
     :param answered: the lag that is on record and stands; None: it has to be taken.
     """
 
-    base_offsets: tuple[int, ...]
+    segments: tuple[SegmentId, ...]
     decided_at_ms: int
     answered: LagSummary | None
 
@@ -53,7 +53,7 @@ def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
     context = open_context(store)
     run = context.run(run_key)
     plan = approved_plan(run)
-    there = tuple(s.base_offset for s in plan.to_delete if Path(s.facts.path).exists())
+    there = tuple(s.id for s in plan.to_delete if Path(s.facts.path).exists())
     known = recorded_lag(context, run) if len(there) < len(plan.to_delete) else None
     return LagQuestion(there, plan.decided_at_ms, known[0] if known else None)
 
@@ -99,7 +99,11 @@ def released_unread(context: Context, run: Run) -> Unread | None:
 
 
 def record_unread(
-    context: Context, run: Run, snapshot: StoreSnapshot, new_min_offset: int, lease: Lease
+    context: Context,
+    run: Run,
+    snapshot: StoreSnapshot,
+    new_min_offsets: Mapping[str, int],
+    lease: Lease,
 ) -> Unread:
     """Find and record what consumers lose right before segments are deleted.
 
@@ -111,7 +115,7 @@ def record_unread(
     if known is not None and context.journal.events(run, Step.RELEASE, Phase.INTENT):
         return known
     policy = context.store.policy.lag_policy
-    unread = find_unread(context.broker, snapshot, new_min_offset, policy)
+    unread = find_unread(context.broker, snapshot, new_min_offsets, policy)
     if policy is LagPolicy.BLOCK and has_loss(unread):
         lines = "; ".join(unread_lines(context.store, unread, done=False))
         raise GateRefusedError(

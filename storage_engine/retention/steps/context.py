@@ -117,8 +117,14 @@ def open_context(store: ManagedStore) -> Context:
 
 def approved_plan(run: Run) -> Plan:
     """
-    :raises RunStateError: the run has no plan.
+    :raises RunStateError: the run has no plan, or the journal has another than was recorded.
     """
     if run.plan is None:
         raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")
+    if run.plan.digest != run.plan_digest:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected its plan {run.plan_digest} in the journal, found "
+            f"{run.plan.digest}: what is stored is not what was planned. Nothing was changed. Begin another "
+            "run."
+        )
     return run.plan

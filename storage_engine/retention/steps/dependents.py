@@ -11,7 +11,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.plan import DependentFile
+from storage_engine.model.plan import DependentFile, of_only_log
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
@@ -74,8 +74,8 @@ def _clean(context: Context, run: Run) -> DependentsResult:
     # What disturbed the hold since the release is taken down before it is renewed.
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
-        min_offset = min(log.min_offset for log in held.snapshot.logs)
-        files = context.broker.dependents(min_offset)
+        min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}
+        files = context.broker.dependents(min_offsets)
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
@@ -86,7 +86,7 @@ def _clean(context: Context, run: Run) -> DependentsResult:
     aside = frees_nothing(quarantine_of(context.journal, run))
     return DependentsResult(
         run_key=run.run_key,
-        min_offset=min_offset,
+        min_offset=of_only_log(min_offsets),
         deleted=Counter(file.kind.value for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
         # Of what is gone from the log and not in the lake yet, no queue knows from now on.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import decide
@@ -26,7 +26,9 @@ class PlanResult:
     """The plan in short; :func:`recorded_plan` has it whole.
 
     :param causes: the causes that hold, such as ``time-up``.
-    :param delete_offsets: base offsets of the segments to delete, oldest first.
+    :param deletes: number of segments to delete.
+    :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
+    :param new_min_offset: where the log begins then; None where the plan has several logs.
     :param unread_messages: how many messages some consumer loses, as far as that is known.
     :param unread: what consumers lose, and how to get it back, in words.
     """
@@ -36,10 +38,11 @@ class PlanResult:
     lineage: int
     digest: str
     causes: tuple[str, ...]
+    deletes: int
     delete_offsets: tuple[int, ...]
     delete_bytes: int
     kept: int
-    new_min_offset: int
+    new_min_offset: int | None
     notices: tuple[str, ...]
     unread_messages: int = 0
     unread: tuple[str, ...] = ()
@@ -83,7 +86,12 @@ def make_plan(
             }
             check_quarantine(store, context.broker.data_paths, decided)
             shielded = shield_notices(store.real_root, decided.plan.to_delete)
-            plan = replace(decided.plan, notices=(*held, *emptied, *decided.plan.notices, *shielded))
+            plan = replace(
+                decided.plan,
+                notices=(*held, *emptied, *decided.plan.notices, *shielded),
+                store_id=run.store_id,
+                lineage=context.record.lineage,
+            )
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
     return _result(context, run)
@@ -100,16 +108,18 @@ def recorded_plan(store: ManagedStore, run_key: str) -> Plan:
 def _result(context: Context, run: Run) -> PlanResult:
     plan = approved_plan(run)
     unread = planned_unread(context, run)
+    to_delete = plan.to_delete
     return PlanResult(
         run_key=run.run_key,
         store_id=run.store_id,
         lineage=context.record.lineage,
         digest=plan.digest,
         causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
-        delete_offsets=tuple(segment.base_offset for segment in plan.to_delete),
-        delete_bytes=sum(segment.facts.size_bytes for segment in plan.to_delete),
+        deletes=len(to_delete),
+        delete_offsets=tuple(segment.base_offset for segment in to_delete if len(plan.logs) == 1),
+        delete_bytes=sum(segment.facts.size_bytes for segment in to_delete),
         kept=sum(not decision.deletes for decision in plan.decisions),
-        new_min_offset=plan.new_min_offset,
+        new_min_offset=of_only_log({log.log: log.new_min_offset for log in plan.logs}),
         notices=plan.notices,
         unread_messages=loss_count(unread.rows),
         unread=unread_lines(context.store, unread, done=False),

@@ -10,34 +10,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.model.broker import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, Urgency
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import cut_by_policy, owed_by
-from storage_engine.retention.gate import Passage, Verdict, request_again, still_eligible
+from storage_engine.retention.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
-    release_by_any_run,
     releases,
-    segment_subject,
 )
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.known_heads import KnownHeads, known_heads
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
-from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.consumer_lag import (
     lag_notices,
     record_unread,
@@ -46,11 +41,16 @@ from storage_engine.retention.steps.consumer_lag import (
 )
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.steps.judging import (
+    check_clock,
+    compared_last,
+    judge_all,
+    read_plan_proofs,
+    settle,
+)
 from storage_engine.retention.steps.shield import drop_released
 from storage_engine.retention.steps.stamping import witness_release
-from storage_engine.retention.unseen_writes import check_bytes, unseen_writes
-from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.wording import duration_text
+from storage_engine.retention.unseen_writes import unseen_writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,10 @@ class ReleaseResult:
     """:param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another run of ours deleted meanwhile.
     :param freed_bytes: 0 while what went lies in the run's quarantine.
-    :param new_min_offset: where the log begins now.
+    :param new_min_offset: where the log begins now; None: the plan has several logs.
     :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
+    :param new_min_offsets: by name, where each log of the plan begins now.
     """
 
     run_key: str
@@ -79,9 +80,10 @@ class ReleaseResult:
     deleted_by_others: tuple[SegmentRelease, ...]
     kept: tuple[Kept, ...]
     freed_bytes: int
-    new_min_offset: int
+    new_min_offset: int | None
     notices: tuple[str, ...]
     unread: Unread = field(default_factory=Unread)
+    new_min_offsets: Mapping[str, int] = field(default_factory=dict)
 
 
 def release(
@@ -121,7 +123,10 @@ def release(
         if plan.to_delete:
             result = _release(context, run, plan, clock_ms() if now_ms is None else now_ms)
         else:
-            result = ReleaseResult(run_key, plan.digest, (), (), (), 0, plan.new_min_offset, ())
+            offsets = {log.log: log.new_min_offset for log in plan.logs}
+            result = ReleaseResult(
+                run_key, plan.digest, (), (), (), 0, of_only_log(offsets), (), new_min_offsets=offsets
+            )
         context.save(run, Step.RELEASE, result, started_ns)
     return result
 
@@ -134,49 +139,51 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         )
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
-        others = _settle(context, run, plan, held.snapshot)
+        others = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
         owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         fresh = cut_by_policy(fresh, owed, policy, now_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
-            _check_clock(context, fresh)
+            check_clock(context, fresh)
         known = known_heads(context.journal, context.record)
-        proofs = _proofs(context, plan, known, held.lease)
-        verdicts = _judge_all(context, plan, eligible.go, proofs, held.lease)
+        proofs = read_plan_proofs(context, plan, known, held.lease)
+        verdicts = judge_all(context, plan, eligible.go, proofs, held.lease)
+        ends = {verdict.segment.log: verdict.segment.end_offset for verdict in verdicts}
         going = [verdict.segment for verdict in verdicts]
         unseen = unseen_writes(context.record.real_path, going, context.broker.running_pid()) if going else {}
         dependents: tuple[DependentFile, ...] = ()
         if verdicts:
             # A queue or index file that broke since the plan is found while every segment is still there.
-            dependents = context.broker.dependents(verdicts[-1].segment.end_offset)
+            dependents = context.broker.dependents(ends)
             if context.store.live is not None:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
-            end_offset = verdicts[-1].segment.end_offset
-            record_unread(context, run, held.snapshot, end_offset, held.lease)
+            record_unread(context, run, held.snapshot, ends, held.lease)
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
         facts = [*(segment.facts for segment in going), *(file.facts for file in dependents)]
         remove = remover(context, run, facts, held.lease, now_ms, begin=bool(verdicts))
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
-            compared = _compared_last(context, batch, unseen, held.lease)
+            compared = compared_last(context, batch, unseen, held.lease)
             _delete(context, run, compared, proofs, held.lease, remove)
         # Only then is their space free.
         shielded = drop_released(context, run, proofs)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
+    names = {log.log for log in plan.logs}
+    offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
     unread = released_unread(context, run) or Unread()
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
         deleted_by_others=others,
-        kept=tuple(Kept(d.segment.log, d.segment.base_offset, d.reason, d.detail) for d in eligible.stay),
+        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in eligible.stay),
         freed_bytes=0 if aside else sum(release.facts.size_bytes for release in deleted.values()),
-        new_min_offset=next(log.min_offset for log in left.logs if log.name == plan.log),
+        new_min_offset=of_only_log(offsets),
         notices=tuple(
             dict.fromkeys(
                 (
@@ -191,25 +198,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             )
         ),
         unread=unread,
+        new_min_offsets=offsets,
     )
-
-
-def _check_clock(context: Context, plan: Plan) -> None:
-    """
-    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
-    """
-    forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
-    if forced and context.store.policy.minimum_retention_hours is None:
-        return
-    jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
-    if jumped_ms:
-        raise GateRefusedError(
-            f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
-            f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
-            "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
-            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
-            "still may."
-        )
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
@@ -218,129 +208,6 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     for path in context.broker.flush_paths(snapshot):
         if path.is_dir():
             durable.fsync_path(path)
-
-
-def _settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> tuple[SegmentRelease, ...]:
-    """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
-
-    :return: those that other runs of ours deleted.
-    :raises GateRefusedError: one is gone that none of our runs meant to delete.
-    """
-    others = []
-    there = {s.base_offset for log in snapshot.logs if log.name == plan.log for s in log.segments}
-    done, meant = releases(context.journal.events(run, Step.RELEASE))
-    for segment in plan.to_delete:
-        subject = segment_subject(segment.log, segment.base_offset)
-        if segment.base_offset in there or subject in done:
-            continue
-        if subject in meant:
-            durable.fsync_path(Path(meant[subject].facts.path).parent)
-            said = [(subject, to_jsonable(meant[subject]))]
-            context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
-            continue
-        other = release_by_any_run(context.journal, run.store_id, segment)
-        if other is None:
-            raise GateRefusedError(
-                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was deleted by this call."
-                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
-                "the lake or lost, and plan again."
-            )
-        others.append(other)
-    return tuple(others)
-
-
-def _proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
-    """What the store's lakes prove of the plan's segments, whose data files are read once more.
-
-    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
-    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
-    """
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return Proofs((), acts=read_own_acts(context.record.real_path))
-    wanted = {(segment.log, segment.base_offset) for segment in plan.to_delete}
-    proofs = read_proofs(
-        context.store.lakes,
-        context.record,
-        wanted,
-        known=known,
-        to_delete=True,
-        read_files=True,
-        looked=lambda: context.journal.renew(lease),
-    )
-    if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
-        raise none_reachable([reason for _, reason in proofs.unreachable])
-    return proofs
-
-
-def _judge_all(
-    context: Context, plan: Plan, decisions: Sequence[Decision], proofs: Proofs, lease: Lease
-) -> list[Verdict]:
-    """Judge every segment before the first one goes.
-
-    :param lease: renewed as often as a file was hashed, which may take longer than a lease lasts.
-    :raises GateRefusedError: one doesn't pass; names all that don't.
-    """
-    waiver = context.journal.find_waiver(plan.digest)
-    planned = {segment.base_offset: segment for segment in plan.to_delete}
-    verdicts = [
-        proofs.judge(decision, planned[decision.segment.base_offset], context.store.policy, waiver)
-        for decision in decisions
-    ]
-    refused = [f"{v.segment.facts.path}: {v.detail}" for v in verdicts if v.passage is Passage.REFUSED]
-    if refused:
-        raise GateRefusedError(
-            "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
-            + "; ".join(refused)
-            + f". {_what_now(proofs)}, or let a person waive plan {plan.digest}."
-        )
-    for i, verdict in enumerate(verdicts):
-        if verdict.passage is Passage.HASH_AGAIN:
-            verdicts[i] = _hash_again(context, verdict)
-            context.journal.renew(lease)
-    return verdicts
-
-
-def _what_now(proofs: Proofs) -> str:
-    if not any(lake.faults for lake in proofs.asked):
-        return "Archive them"
-    return (
-        "Archive them again, which puts a new data file in the place of one that is lost or damaged; where "
-        "another engine has put rows into other files, run storage-engine verify --level bytes --renew, "
-        "which proves them there"
-    )
-
-
-def _hash_again(context: Context, verdict: Verdict) -> Verdict:
-    """Compare a touched file with its receipt.
-
-    :raises LakeConflictError: it has other bytes.
-    """
-    assert verdict.receipt is not None
-    check_bytes(verdict.segment, verdict.receipt, context.record.real_path, "Nothing was deleted.")
-    detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
-    return replace(verdict, passage=Passage.PROVEN, detail=detail)
-
-
-def _compared_last(
-    context: Context, verdicts: Sequence[Verdict], unseen: Mapping[str, str], lease: Lease
-) -> list[Verdict]:
-    """Compare with their receipts the files that may have been written to without a trace.
-
-    :param unseen: why, by path.
-    :param lease: renewed as often as a file was hashed.
-    :raises LakeConflictError: one has other bytes.
-    """
-    compared = []
-    for verdict in verdicts:
-        why = unseen.get(verdict.segment.facts.path)
-        if why is not None and verdict.receipt is not None:
-            said = "It was not deleted, older ones of the plan may be."
-            check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said)
-            context.journal.renew(lease)
-            verdict = replace(verdict, detail=f"{verdict.detail}; hashed again right before, as {why}")
-        compared.append(verdict)
-    return compared
 
 
 def _batches(verdicts: Sequence[Verdict], size: int | None) -> Iterator[Sequence[Verdict]]:

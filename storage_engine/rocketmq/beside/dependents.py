@@ -7,7 +7,7 @@ their last file and their count of offsets (ConsumeQueueStore#cleanExpired).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.25
 
 
-def expired(store: BesideStore, min_offset: int) -> tuple[DependentFile, ...]:
-    """The files that the broker will delete once its log begins at ``min_offset``; it may be at it.
+def expired(store: BesideStore, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+    """The files that the broker will delete once its log begins there; it may be at it.
 
     :raises CorruptFileError: a file that can't be what its name says.
     """
-    return reread(lambda: store.files.dependents(min_offset), ATTEMPTS)
+    return reread(lambda: store.files.dependents(min_offsets), ATTEMPTS)
 
 
 def wait_until_gone(

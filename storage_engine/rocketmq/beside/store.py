@@ -42,6 +42,7 @@ from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.store import LOG
 from storage_engine.rocketmq.store_times import LogFile
 
 
@@ -107,7 +108,9 @@ class BesideStore:
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.files.layout, attempts=ATTEMPTS)
 
-    def unread(self, snapshot: StoreSnapshot, new_min_offset: int, *, deleted: bool = False) -> Unread:
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
         from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
         from storage_engine.rocketmq.subscriptions import group_positions
         from storage_engine.rocketmq.unread import unread_messages
@@ -119,7 +122,8 @@ class BesideStore:
         except BrokerError as error:
             consumers, source = consumers_written_down(layout, error)
         positions = group_positions(layout, consumers)
-        found = unread_messages(layout, log.segments, positions, new_min_offset, ATTEMPTS, deleted=deleted)
+        end_offset = new_min_offsets[LOG]
+        found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
         return replace(found, notices=source.notices)
 
     def guard(self, now_ms: int) -> HoldStatus:
@@ -166,8 +170,8 @@ class BesideStore:
         newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
         return progress.progress(info, checkpoint, now_ms, newest_ms)
 
-    def dependents(self, min_offset: int) -> tuple[DependentFile, ...]:
-        return dependents.expired(self, min_offset)
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return dependents.expired(self, min_offsets)
 
     def delete_dependents(
         self,

@@ -1,0 +1,82 @@
+"""A plan of many logs: built, stored in a journal and read back. ``python -m benchmarks.plans``
+
+Its limit is two seconds for 10,000 logs of 10 segments, and 5 MB. The same plan is stored once: how much the
+journal grows by it again is a figure, too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.common import Bench, report
+from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.journal import Journal
+
+LOGS = 10_000
+SEGMENTS_A_LOG = 10
+EXPIRED_A_LOG = 4
+LIMIT_SECONDS = 2.0
+LIMIT_BYTES = 5_000_000
+SEGMENT_BYTES = 1 << 30
+DAY_NS = 86_400 * 10**9
+WRITTEN_NS = 1_700_000_000 * 10**9
+
+
+def _segment(log: str, number: int, inode: int) -> Segment:
+    base_offset = number * SEGMENT_BYTES
+    written_ns = WRITTEN_NS + number * DAY_NS + inode
+    path = f"/data/{log}/{base_offset:020d}.log"
+    facts = FileFacts(path, 64769, inode, SEGMENT_BYTES, written_ns, written_ns)
+    return Segment(log, base_offset, facts, SegmentState.SEALED)
+
+
+def plan_of_logs(decided_at_ms: int) -> Plan:
+    """A plan that deletes the first segments of each log, with a sentence for every segment."""
+    logs = []
+    for log_number in range(LOGS):
+        log = f"topic-{log_number // 10}-{log_number % 10}"
+        decisions = []
+        for number in range(SEGMENTS_A_LOG):
+            reason = Reason.EXPIRED if number < EXPIRED_A_LOG else Reason.NOT_EXPIRED
+            detail = f"last written on day {number} at second {log_number}: {reason.value}"
+            segment = _segment(log, number, log_number * SEGMENTS_A_LOG + number)
+            decisions.append(Decision(segment, reason, detail))
+        logs.append(LogPlan(log, tuple(decisions)))
+    return Plan("/data", decided_at_ms, (), tuple(logs))
+
+
+def run() -> list[Bench]:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "journal.db"
+        journal = Journal(f"sqlite:///{file}")
+        store_id = journal.add_store("/data", "bench").store_id
+        first, second = (journal.begin_run(store_id, key, PlanRequest()) for key in ("first", "second"))
+        began = time.perf_counter()
+        plan = plan_of_logs(1)
+        built = time.perf_counter()
+        journal.record_plan(first, plan, {})
+        stored = time.perf_counter()
+        read = journal.run(store_id, "first").plan
+        done = time.perf_counter()
+        if read != plan:
+            raise AssertionError("expected the plan that was stored, found another")
+        size = file.stat().st_size
+        journal.record_plan(second, plan_of_logs(2), {})
+        detail = {
+            "build_seconds": built - began,
+            "store_seconds": stored - built,
+            "read_seconds": done - stored,
+            "journal_bytes": size,
+            "again_bytes": file.stat().st_size - size,
+        }
+    return [
+        Bench("plan-of-logs-seconds", LIMIT_SECONDS / (done - began), 1.0, detail),
+        Bench("plan-of-logs-bytes", LIMIT_BYTES / size, 1.0, detail),
+    ]
+
+
+if __name__ == "__main__":
+    report(run())

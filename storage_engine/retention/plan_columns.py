@@ -1,0 +1,96 @@
+"""Decisions as columns of JSON, compressed: those of 10,000 logs are written and read in less than a second.
+
+Names repeat, so each distinct reason, sentence and directory is there once, and a row has its number. Lists
+of decisions from before this form are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+
+_BASE_OFFSET = "\0"
+"""Stands in a path for the segment's base offset of 20 digits. No path can have it."""
+_FASTEST = 1
+
+
+def pack(decisions: Sequence[Decision]) -> bytes:
+    """Return decisions as bytes: the same ones for the same decisions."""
+    segments = [decision.segment for decision in decisions]
+    facts = [segment.facts for segment in segments]
+    texts: dict[str, int] = {}
+
+    def number(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    columns = {
+        "log": [number(segment.log) for segment in segments],
+        "base_offset": [segment.base_offset for segment in segments],
+        "state": [number(segment.state.value) for segment in segments],
+        "original_mtime_ns": [segment.original_mtime_ns for segment in segments],
+        "reason": [number(decision.reason.value) for decision in decisions],
+        "detail": [number(decision.detail) for decision in decisions],
+        "path": [number(_template(segment)) for segment in segments],
+        "device": [one.device for one in facts],
+        "inode": [one.inode for one in facts],
+        "size_bytes": [one.size_bytes for one in facts],
+        "mtime_ns": [one.mtime_ns for one in facts],
+        "ctime_ns": [one.ctime_ns for one in facts],
+    }
+    content = {"version": 2, "texts": list(texts), "columns": columns}
+    return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), _FASTEST)
+
+
+def unpack(packed: bytes) -> list[Decision]:
+    """Return the decisions that :func:`pack` was given.
+
+    :param packed: of this version, or a compressed JSON list of decisions, as earlier ones wrote.
+    """
+    content: Any = json.loads(zlib.decompress(packed))
+    return list(read_decisions(content) if isinstance(content, list) else _rows(content))
+
+
+def read_decisions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Decision]:
+    """Return decisions from what :func:`~storage_engine.model.jsonable.to_jsonable` made of them."""
+    return (from_jsonable(Decision, row) for row in rows)
+
+
+def _template(segment: Segment) -> str:
+    return segment.facts.path.replace(f"{segment.base_offset:020d}", _BASE_OFFSET)
+
+
+def _rows(content: Mapping[str, Any]) -> Iterable[Decision]:
+    texts, columns = content["texts"], content["columns"]
+    states = {number: SegmentState(texts[number]) for number in set(columns["state"])}
+    reasons = {number: Reason(texts[number]) for number in set(columns["reason"])}
+    paths = (
+        texts[number].replace(_BASE_OFFSET, f"{base_offset:020d}")
+        for number, base_offset in zip(columns["path"], columns["base_offset"], strict=True)
+    )
+    facts = map(
+        FileFacts,
+        paths,
+        *(columns[name] for name in ("device", "inode", "size_bytes")),
+        columns["mtime_ns"],
+        columns["ctime_ns"],
+    )
+    segments = map(
+        Segment,
+        (texts[number] for number in columns["log"]),
+        columns["base_offset"],
+        facts,
+        (states[number] for number in columns["state"]),
+        columns["original_mtime_ns"],
+    )
+    return map(
+        Decision,
+        segments,
+        (reasons[number] for number in columns["reason"]),
+        (texts[number] for number in columns["detail"]),
+    )

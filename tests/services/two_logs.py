@@ -1,0 +1,131 @@
+"""A broker with two logs: each is a RocketMQ store of its own, below one root. Both begin at offset 0."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from storage_engine import durable
+from storage_engine.model.broker import Remove, StoreSettings
+from storage_engine.model.lag import Unread
+from storage_engine.model.owed import Owed
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.rocketmq import codec, places, restored_config
+from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store import LOG
+
+LEFT, RIGHT = "left", "right"
+BROKER = "two_logs"
+
+
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``storage_engine.two_logs`` be found as a broker's package is."""
+    broker = ModuleType(f"storage_engine.{BROKER}.broker")
+    broker.open_store = open_store  # type: ignore[attr-defined]
+    parts = {"broker": broker, "codec": codec, "places": places, "restored_config": restored_config}
+    monkeypatch.setitem(sys.modules, f"storage_engine.{BROKER}", ModuleType(f"storage_engine.{BROKER}"))
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, f"storage_engine.{BROKER}.{name}", module)
+
+
+def open_store(settings: StoreSettings, memory: object) -> Any:
+    return TwoLogs(
+        {name: open_files(replace(settings, root=f"{settings.root}/{name}")) for name in (LEFT, RIGHT)},
+        settings.root,
+    )
+
+
+def renamed(segment: Segment, log: str) -> Segment:
+    return replace(segment, log=log)
+
+
+@dataclass(frozen=True)
+class TwoLogs:
+    """What retention asks of a store, each log's part answered by the store that it is."""
+
+    parts: Mapping[str, RocketMQBrokerStore]
+    root: str
+
+    lets_go_at_once = 1
+
+    def __getattr__(self, name: str) -> Any:
+        """What doesn't concern logs."""
+        return getattr(self.parts[LEFT], name)
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return tuple(path for part in self.parts.values() for path in part.data_paths)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        seen = {name: part.snapshot(now_ms) for name, part in self.parts.items()}
+        logs = tuple(_renamed(*snapshot.logs, name) for name, snapshot in seen.items())
+        crashed = any(snapshot.crashed for snapshot in seen.values())
+        return replace(seen[LEFT], broker=BROKER, root=self.root, logs=logs, crashed=crashed)
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        return tuple(renamed(one, name) for name, part in self.parts.items() for one in part.sealed_files())
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        plans = [self.parts[log.name].plan(_only(snapshot, log), now_ms, request) for log in snapshot.logs]
+        return replace(plans[0], logs=tuple(log for plan in plans for log in plan.logs))
+
+    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+        return tuple(
+            replace(item, log=log.name)
+            for log in snapshot.logs
+            for item in self.parts[log.name].owed(_only(snapshot, log))
+        )
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        found = [
+            self.parts[log.name].unread(_only(snapshot, log), {LOG: offset}, deleted=deleted)
+            for log in snapshot.logs
+            if (offset := new_min_offsets.get(log.name)) is not None
+        ]
+        rows = tuple(row for one in found for row in one.rows)
+        return Unread(rows, error="; ".join(one.error for one in found if one.error))
+
+    @contextmanager
+    def hold(self) -> Iterator[Any]:
+        with ExitStack() as stack:
+            held = [stack.enter_context(part.hold()) for part in self.parts.values()]
+            yield held[0]
+
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        for segment in segments:
+            self.parts[segment.log].let_go([segment], meanwhile, remove)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        found = (self.parts[log].dependents({LOG: offset}) for log, offset in min_offsets.items())
+        return tuple(file for files in found for file in files)
+
+    def delete_dependents(
+        self, files: Sequence[DependentFile], meanwhile: Callable[[], object], remove: Remove
+    ) -> None:
+        for name, part in self.parts.items():
+            mine = [file for file in files if file.facts.path.startswith(f"{self.root}/{name}/")]
+            part.delete_dependents(mine, meanwhile, remove)
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        found = (self.parts[log.name].flush_paths(_only(snapshot, log)) for log in snapshot.logs)
+        return tuple(path for paths in found for path in paths)
+
+
+def _renamed(log: LogSnapshot, name: str) -> LogSnapshot:
+    return replace(log, name=name, segments=tuple(renamed(segment, name) for segment in log.segments))
+
+
+def _only(snapshot: StoreSnapshot, log: LogSnapshot) -> StoreSnapshot:
+    return replace(snapshot, logs=(log,))
