@@ -28,17 +28,19 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shield_proofs import Judged
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
 from storage_engine.retention.steps import shield
 from storage_engine.retention.steps.giving_up import give_up
-from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.retention.verification import verify_store
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.seen import SeenLink, look_at_shield
 from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 
@@ -488,3 +490,23 @@ def test_a_log_on_another_mount_has_none_and_that_is_said(managed: Managed, tmp_
         subprocess.run(["umount", "--lazy", str(log)], check=True)
     assert result.links == 0
     assert any("are on different mounts" in notice for notice in result.notices)
+
+
+def test_a_link_that_is_written_to_while_others_are_judged_stays(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = shield.judge_link
+
+    def judge_and_write(root: str, seen: SeenLink, *known: Any, **options: Any) -> Judged:
+        judged = judge(root, seen, *known, **options)
+        with Path(seen.facts.path).open("r+b") as file:
+            file.write(b"other bytes")
+        return judged
+
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    monkeypatch.setattr(shield, "judge_link", judge_and_write)
+    result = steps.release(store, "r")
+    assert [release.base_offset for release in result.deleted] == [0]
+    assert any("changed since, so it stays" in notice for notice in result.notices)
+    assert [seen.link.base_offset for seen in look_at_shield(store.root).gone] == [0]

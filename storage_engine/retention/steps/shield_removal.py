@@ -12,6 +12,7 @@ from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
@@ -68,8 +69,8 @@ def remove_all(context: Context) -> tuple[str, ...]:
 def _alone(store: ManagedStore) -> list[SeenLink]:
     """Return the links that may have what the log has no more."""
     root = store.real_root
-    links = look_at_shield(root).links
-    return [seen for seen in links if seen.place is not Place.IN_LOG or log_was_written(root, seen)]
+    links, acts = look_at_shield(root).links, read_own_acts(root)
+    return [seen for seen in links if seen.place is not Place.IN_LOG or log_was_written(seen, acts)]
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
