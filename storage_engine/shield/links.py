@@ -172,6 +172,23 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
                 _record(directory, replaced(links, with_digest(seen.link, sha256, kept)))
 
 
+def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
+    """Record the facts that a segment in the log has now, with the very bytes of its link.
+
+    :raises ShieldError: the shield can't be written.
+    """
+    with locked_shield(root) as directory:
+        if directory is not None:
+            links = read_index(directory, root)
+            # When it was last written to is as it was: it was only touched.
+            new = [
+                replace(link, segment=facts, original_mtime_ns=link.mtime_ns)
+                for link in links
+                if link.name == seen.link.name
+            ]
+            write_index(directory, replaced(links, *new))
+
+
 def _meant(segment: Segment, lineage: int) -> Link:
     facts = segment.facts
     return Link(

@@ -41,6 +41,7 @@ from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import SeenLink, look_at_shield
+from tests.clones import as_clone
 from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 
@@ -510,3 +511,25 @@ def test_a_link_that_is_written_to_while_others_are_judged_stays(
     assert [release.base_offset for release in result.deleted] == [0]
     assert any("changed since, so it stays" in notice for notice in result.notices)
     assert [seen.link.base_offset for seen in look_at_shield(store.root).gone] == [0]
+
+
+def test_a_clone_of_what_was_only_touched_in_the_log_keeps_no_shield(store: ManagedStore) -> None:
+    as_clone(store.root, 0)
+    os.utime(segments(store)[0])
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_a_clone_of_what_was_written_to_in_the_log_is_refused_with_advice_that_works(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    clone = as_clone(store.root, 0)
+    with segments(store)[0].open("r+b") as file:
+        file.write(b"other bytes")
+    with pytest.raises(GateRefusedError, match=r"1 segment written to since, at offset 0\.") as refused:
+        remove_shield_of(store)
+    assert "accept" not in str(refused.value)
+    assert clone.exists()
+    clone.rename(tmp_path / "taken")
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
