@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import Policy, ShieldMode
+from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.own_directory import DIRECTORY
@@ -37,6 +38,7 @@ from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.retention.verification import verify_store
+from storage_engine.rocketmq.broker import RocketMQBrokerStore
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.links import drop_links
@@ -533,3 +535,23 @@ def test_a_clone_of_what_was_written_to_in_the_log_is_refused_with_advice_that_w
     clone.rename(tmp_path / "taken")
     assert remove_shield_of(store) == ()
     assert not shield_path(store.root).exists()
+
+
+def test_a_clone_that_has_what_the_log_has_no_more_is_counted_as_used_room(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_clone(store.root, 0)
+    with segments(store)[0].open("r+b") as file:
+        file.write(b"other bytes")
+    counted: list[int] = []
+
+    def room(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
+        counted.append(sum(seen.link.segment.size_bytes for seen in links))
+        return None
+
+    size = segments(store)[0].stat().st_size
+    need = ShieldNeed(batch_segments=10, pass_interval_ms=10_000, disk_bytes=100 * size, used_percent=50)
+    monkeypatch.setattr(RocketMQBrokerStore, "shield_need", lambda broker: need)
+    monkeypatch.setattr("storage_engine.shield.size.room_bytes", room)
+    tend_shield(store, tends=True)
+    assert counted == [size]

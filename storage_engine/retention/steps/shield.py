@@ -182,7 +182,9 @@ def _link(
     judged, proofs = known
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
-    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
+    acts = read_own_acts(root)
+    written = [seen for seen in shield.links if log_was_written(seen, acts)]
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
     try:
         if chosen.segments:
             mark_shield(root, context.record.store_id, context.record.lineage, True)
@@ -195,8 +197,7 @@ def _link(
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineage)
         in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
-        acts = read_own_acts(root)
-        written = [seen for seen in unused if log_was_written(seen, acts)]
+        written = [seen for seen in unused if seen in written]
         tending.notices += [written_text(seen) for seen in written if seen.link.name not in in_lake]
         _drop_proven(tending, [seen for seen in written if seen.link.name in in_lake])
         drop_links(root, [seen.link.name for seen in unused if seen not in written], in_log=True)
