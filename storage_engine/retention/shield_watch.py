@@ -135,7 +135,7 @@ class ShieldWatch:
         return tuple(self._found.popleft() for _ in range(len(self._found)))
 
     def end(self) -> None:
-        """Tend it no more. Nobody acts on what is deleted then, so that links of what is in the log go."""
+        """Tend it no more. Nobody acts on what is deleted then, so links go whose bytes the log has."""
         if self._ends.is_set() or not self.is_wanted:
             return
         self._ends.set()
@@ -163,7 +163,8 @@ class ShieldWatch:
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.
-        from storage_engine.retention.steps.shield import read_links, tend_shield
+        from storage_engine.retention.steps.shield import tend_shield
+        from storage_engine.retention.steps.shield_reading import read_links
 
         result = tend_shield(self._store, tends=True)
         self._result, self._gone = result, set()

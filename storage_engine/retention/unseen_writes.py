@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
 from storage_engine.model.receipt import Receipt
@@ -13,6 +18,11 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.same_bytes.settling import settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted
 from storage_engine.same_bytes.writers import mapped_for_writing
+from storage_engine.wording import count_text
+
+RENEW_SECONDS: Final = 30.0
+"""From one renewal of a lease to the next, while a file is read slowly."""
+_BLOCK_BYTES: Final = 1 << 20
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
@@ -35,18 +45,43 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
     }
 
 
-def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str) -> None:
+def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
+    """Say once for each reason how many of these segments are hashed again right before they go.
+
+    :param unseen: why, by path.
+    """
+    paths = (segment.facts.path for segment in segments)
+    counts = Counter(unseen[path] for path in paths if path in unseen)
+    return tuple(
+        f"{count_text(count, 'segment')} hashed again right before deletion, as {why}"
+        for why, count in counts.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How segments are read again.
+
+    :param spend: waits until so many bytes more may be read.
+    :param renew: keeps the store ours; called now and then while a file is read, and after it.
+    """
+
+    spend: Callable[[int], None]
+    renew: Callable[[], None]
+
+
+def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, reading: Reading) -> None:
     """Hash a segment's file, as it is from now on, and compare it with its receipt.
 
     :param root: the store's.
     :param otherwise: a sentence for the error: what was deleted.
+    :param reading: how fast.
     :raises LakeConflictError: it has other bytes.
     :raises ChangedUnderUsError: it is written to while it is hashed.
     """
     path = segment.facts.path
     facts = settle(path)
-    with Path(path).open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = _digest(path, reading)
     if sha256 != receipt.sha256:
         raise LakeConflictError(
             f"{path}: expected SHA-256 {receipt.sha256}, which its receipt proves, found {sha256}. "
@@ -60,3 +95,18 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str) -
             f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
             f"writes to it. {otherwise} Stop who does."
         )
+
+
+def _digest(path: str, reading: Reading) -> str:
+    digest, renewed_at = hashlib.sha256(), time.monotonic()
+    with Path(path).open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            reading.spend(len(block))
+            if time.monotonic() >= renewed_at + RENEW_SECONDS:
+                reading.renew()
+                renewed_at = time.monotonic()
+        # The broker reads its own pages through its mapping, which keeps them.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    reading.renew()
+    return digest.hexdigest()

@@ -120,6 +120,11 @@ class Acting:
             self._note(before, after, tuple(os.fspath(name) for name in names))
 
     @property
+    def known(self) -> OwnActs:
+        """Return what is known up to now, also of files that are gone."""
+        return OwnActs(tuple(self._files))
+
+    @property
     def record(self) -> OwnActs:
         """What is to be recorded: files that are gone are forgotten."""
         left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from storage_engine import durable
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.own_directory import WAIT_SECONDS
-from storage_engine.same_bytes.own_acts import Acting, own_acts
+from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts
 from storage_engine.shield.index import (
     Link,
     LinkKind,
@@ -26,7 +26,7 @@ from storage_engine.shield.index import (
     with_digest,
     write_index,
 )
-from storage_engine.shield.seen import Place, SeenLink, look, place_of
+from storage_engine.shield.seen import Place, SeenLink, log_was_written, look, place_of
 
 _FICLONE: Final = 0x40049409
 _NO_CLONE: Final = frozenset(
@@ -91,28 +91,70 @@ def drop_links(
 ) -> tuple[str, ...]:
     """Remove links by their names, durably; one that is gone already is forgotten.
 
-    :param in_log: only those whose segments are in the log at this moment.
+    :param in_log: only those whose segments are in the log at this moment with all that the links have: a
+        clone stays whose segment was written to.
     :return: those that were there.
     :raises ShieldError: the shield can't be written.
     """
-    dropped = []
+    return _drop(root, names, _is_in_log if in_log else _may_always)
+
+
+def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> tuple[str, ...]:
+    """Remove links that are still as they were when they were judged, durably.
+
+    :return: names of those that were removed.
+    :raises ShieldError: the shield can't be written.
+    """
+    known = {seen.link.name: seen for seen in judged}
+
+    def is_as_judged(found: SeenLink, acts: OwnActs) -> bool:
+        before = known[found.link.name]
+        same_place = place_of(found.link) is before.place
+        return same_place and acts.same_file(found.facts, before.facts)
+
+    return _drop(root, tuple(known), is_as_judged)
+
+
+def _drop(
+    root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
+) -> tuple[str, ...]:
+    """Remove the links of these names that may go, each after a last look under the shield's lock.
+
+    What is recorded of a link whose file isn't there any more is forgotten.
+    """
+    dropped: list[str] = []
+    kept: set[str] = set()
     with locked_shield(root) as directory:
         if directory is None:
             return ()
         links = read_index(directory, root)
         ours = {seen.link.name: seen for seen in look(directory, root, links).links}
         with own_acts(root) as acts:
-            for name in names:
-                if in_log and (name not in ours or place_of(ours[name].link) is not Place.IN_LOG):
-                    continue
-                if name in ours:
-                    with suppress(FileNotFoundError), acts.on(shield_path(root) / name):
+            for seen in (ours[name] for name in names if name in ours):
+                name = seen.link.name
+                with suppress(FileNotFoundError):
+                    # Once more: what was dropped before may have been another name of the same file.
+                    found = FileFacts.of_stat(
+                        seen.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    )
+                    if not may_go(replace(seen, facts=found), acts.known):
+                        kept.add(name)
+                        continue
+                    with acts.on(shield_path(root) / name):
                         os.unlink(name, dir_fd=directory)
-                    dropped.append(name)
+                dropped.append(name)
         os.fsync(directory)
-        kept = set(names) - set(dropped) if in_log else set()
         _record(directory, [link for link in links if link.name not in names or link.name in kept])
     return tuple(dropped)
+
+
+def _may_always(_seen: SeenLink, _acts: OwnActs) -> bool:
+    return True
+
+
+def _is_in_log(seen: SeenLink, acts: OwnActs) -> bool:
+    now = replace(seen, place=place_of(seen.link))
+    return now.place is Place.IN_LOG and not log_was_written(now, acts)
 
 
 def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> None:
@@ -128,6 +170,23 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
             if any(link.name == seen.link.name for link in links):
                 kept = replace(seen.facts, path=seen.link.name)
                 _record(directory, replaced(links, with_digest(seen.link, sha256, kept)))
+
+
+def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
+    """Record the facts that a segment in the log has now, with the very bytes of its link.
+
+    :raises ShieldError: the shield can't be written.
+    """
+    with locked_shield(root) as directory:
+        if directory is not None:
+            links = read_index(directory, root)
+            # When it was last written to is as it was: it was only touched.
+            new = [
+                replace(link, segment=facts, original_mtime_ns=link.mtime_ns)
+                for link in links
+                if link.name == seen.link.name
+            ]
+            write_index(directory, replaced(links, *new))
 
 
 def _meant(segment: Segment, lineage: int) -> Link:

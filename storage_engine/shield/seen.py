@@ -172,10 +172,12 @@ def place_of(link: Link) -> Place:
     return Place.IN_LOG if same else Place.REPLACED
 
 
-def log_was_written(root: str | os.PathLike[str], seen: SeenLink) -> bool:
+def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
     """Return whether a clone's segment is in the log, but may not have the bytes any more that the clone has.
 
     A hard link has what the log has.
+
+    :param acts: what we did ourselves to the store's files.
     """
     if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
         return False
@@ -183,7 +185,7 @@ def log_was_written(root: str | os.PathLike[str], seen: SeenLink) -> bool:
         found = FileFacts.of(seen.link.segment.path)
     except OSError:
         return True
-    return found != seen.link.segment and not read_own_acts(root).same_file(found, seen.link.segment)
+    return found != seen.link.segment and not acts.same_file(found, seen.link.segment)
 
 
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:

@@ -38,12 +38,19 @@ def segments_needed(batch_segments: int, pass_interval_ms: int, reaction_ms: int
 
 
 def wanted(
-    unproven: Sequence[Segment], shield: Shield, need: ShieldNeed, mode: ShieldMode, *, tends: bool
+    unproven: Sequence[Segment],
+    shield: Shield,
+    need: ShieldNeed,
+    mode: ShieldMode,
+    *,
+    tends: bool,
+    written: Collection[SeenLink] = (),
 ) -> Wanted:
     """Choose the segments of the log that shall have a link.
 
     :param unproven: sealed segments that no lake proves, oldest first.
     :param tends: this process is the watch.
+    :param written: clones that stay as their segments in the log were written to: they take space.
     """
     if mode is ShieldMode.OFF:
         return Wanted(why_not="the store's policy is shield: off")
@@ -56,7 +63,8 @@ def wanted(
         return Wanted(why_not="no broker runs; with the policy shield: on all that is unproven is kept")
     if need.disk_bytes is None:
         return Wanted(why_not="how large the log's disk is can't be measured")
-    room = room_bytes([seen for seen in shield.links if seen.place is not Place.IN_LOG], need)
+    alone = [seen for seen in shield.links if seen.place is not Place.IN_LOG or seen in written]
+    room = room_bytes(alone, need)
     sizes = accumulate(segment.facts.size_bytes for segment in whole)
     fits = sum(room is None or size <= room for size in sizes)
     if tends:

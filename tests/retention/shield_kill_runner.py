@@ -21,7 +21,8 @@ from storage_engine.lake.making import make_lake
 from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.retention import kill_runner

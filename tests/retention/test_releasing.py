@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from storage_engine.exceptions import (
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.retention import lease, steps
+from storage_engine.retention import lease, steps, unseen_writes
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
@@ -277,14 +276,14 @@ def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
     store = archived(max_segments=3)
     for base_offset in (0, 1 << 20, 2 << 20):
         segment(store, base_offset).chmod(0o600)
-    now_ms, digest = [clock_ms()], hashlib.file_digest
+    now_ms, digest = [clock_ms()], unseen_writes._digest
 
     def slowly(*args: Any) -> Any:
         now_ms[0] += lease.LEASE_MS * 2 // 3
         return digest(*args)
 
     monkeypatch.setattr(lease, "_clock_ms", lambda: now_ms[0])
-    monkeypatch.setattr(hashlib, "file_digest", slowly)
+    monkeypatch.setattr(unseen_writes, "_digest", slowly)
     assert len(steps.release(store, "r").deleted) == 3
 
 

@@ -23,7 +23,8 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.shield.index import LinkKind, shield_path
 from storage_engine.shield.links import make_links

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import Policy, ShieldMode
+from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.own_directory import DIRECTORY
@@ -28,17 +29,21 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shield_proofs import Judged
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
 from storage_engine.retention.steps import shield
 from storage_engine.retention.steps.giving_up import give_up
-from storage_engine.retention.steps.shield import read_links, tend_shield
+from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.retention.verification import verify_store
+from storage_engine.rocketmq.broker import RocketMQBrokerStore
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.links import drop_links
-from storage_engine.shield.seen import look_at_shield
+from storage_engine.shield.seen import SeenLink, look_at_shield
+from tests.clones import as_clone
 from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 
@@ -488,3 +493,65 @@ def test_a_log_on_another_mount_has_none_and_that_is_said(managed: Managed, tmp_
         subprocess.run(["umount", "--lazy", str(log)], check=True)
     assert result.links == 0
     assert any("are on different mounts" in notice for notice in result.notices)
+
+
+def test_a_link_that_is_written_to_while_others_are_judged_stays(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = shield.judge_link
+
+    def judge_and_write(root: str, seen: SeenLink, *known: Any, **options: Any) -> Judged:
+        judged = judge(root, seen, *known, **options)
+        with Path(seen.facts.path).open("r+b") as file:
+            file.write(b"other bytes")
+        return judged
+
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    monkeypatch.setattr(shield, "judge_link", judge_and_write)
+    result = steps.release(store, "r")
+    assert [release.base_offset for release in result.deleted] == [0]
+    assert any("changed since, so it stays" in notice for notice in result.notices)
+    assert [seen.link.base_offset for seen in look_at_shield(store.root).gone] == [0]
+
+
+def test_a_clone_of_what_was_only_touched_in_the_log_keeps_no_shield(store: ManagedStore) -> None:
+    as_clone(store.root, 0)
+    os.utime(segments(store)[0])
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_a_clone_of_what_was_written_to_in_the_log_is_refused_with_advice_that_works(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    clone = as_clone(store.root, 0)
+    with segments(store)[0].open("r+b") as file:
+        file.write(b"other bytes")
+    with pytest.raises(GateRefusedError, match=r"1 segment written to since, at offset 0\.") as refused:
+        remove_shield_of(store)
+    assert "accept" not in str(refused.value)
+    assert clone.exists()
+    clone.rename(tmp_path / "taken")
+    assert remove_shield_of(store) == ()
+    assert not shield_path(store.root).exists()
+
+
+def test_a_clone_that_has_what_the_log_has_no_more_is_counted_as_used_room(
+    store: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_clone(store.root, 0)
+    with segments(store)[0].open("r+b") as file:
+        file.write(b"other bytes")
+    counted: list[int] = []
+
+    def room(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
+        counted.append(sum(seen.link.segment.size_bytes for seen in links))
+        return None
+
+    size = segments(store)[0].stat().st_size
+    need = ShieldNeed(batch_segments=10, pass_interval_ms=10_000, disk_bytes=100 * size, used_percent=50)
+    monkeypatch.setattr(RocketMQBrokerStore, "shield_need", lambda broker: need)
+    monkeypatch.setattr("storage_engine.shield.size.room_bytes", room)
+    tend_shield(store, tends=True)
+    assert counted == [size]

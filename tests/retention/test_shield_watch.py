@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.live import LiveBroker
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import shield_watch
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.steps.shield import ShieldResult
+from storage_engine.shield.links import make_links
+from storage_engine.shield.seen import look_at_shield
+from tests.clones import as_clone
 
 SECONDS = 30
 
@@ -115,3 +119,19 @@ def test_tending_that_failed_for_whatever_reason_is_said_and_goes_on(
     assert "the shield can't be tended: ZeroDivisionError: nobody thought of it (" in line
     watch.look()
     assert done.wait(SECONDS)
+
+
+def test_its_end_keeps_a_clone_that_alone_has_what_the_log_had(watch: ShieldWatch, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    segments = []
+    for base_offset in (0, 8):
+        path = root / "commitlog" / f"{base_offset:020d}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"as it was"[:8])
+        segments.append(Segment("commitlog", base_offset, FileFacts.of(path), SegmentState.SEALED))
+    make_links(root, segments, 1)
+    written, _ = (as_clone(root, segment.base_offset) for segment in segments)
+    Path(segments[0].facts.path).write_bytes(b"overwritten"[:8])
+    watch.end()
+    assert [seen.facts.path for seen in look_at_shield(root).links] == [str(written)]
+    assert written.read_bytes() == b"as it was"[:8]

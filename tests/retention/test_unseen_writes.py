@@ -18,15 +18,17 @@ import pytest
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
+from storage_engine.lake.pace import pace_at
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention import steps
+from storage_engine.retention import steps, unseen_writes
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.rocketmq.broker import remove_unchanged
 from storage_engine.same_bytes import own_acts as own_acts_module
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts
@@ -104,6 +106,10 @@ def make_old(path: Path) -> None:
     os.utime(path, ns=(old_ns, old_ns))
 
 
+def hashed_again(result: ReleaseResult) -> list[str]:
+    return [notice for notice in result.notices if "hashed again" in notice]
+
+
 def archive(store: ManagedStore) -> None:
     assert steps.archive(store, "r", steps.archive_jobs(store, "r"))
 
@@ -143,7 +149,11 @@ def test_where_times_do_not_tell_bytes_are_compared_right_before_the_deletion(
     result = steps.release(store, "r")
     assert len(result.deleted) == 2
     for release in result.deleted:
-        assert "hashed again right before, as the times of the file system of" in release.passage_detail
+        assert release.passage_detail.endswith("; hashed again right before")
+    (notice,) = hashed_again(result)
+    assert notice.startswith(
+        "2 segments hashed again right before deletion, as the times of the file system of"
+    )
 
 
 def show_first_process(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -173,9 +183,52 @@ def test_where_a_process_may_not_be_looked_into_bytes_are_compared_right_before_
     maps = show_first_process(tmp_path / "proc", monkeypatch)
     maps.unlink()
     maps.mkdir()  # root may read every file, but no directory as one
-    (release,) = steps.release(planned, "r").deleted
-    said = "hashed again right before, as this process may not see what process 1 mapped"
-    assert said in release.passage_detail
+    result = steps.release(planned, "r")
+    assert len(result.deleted) == 1
+    said = "1 segment hashed again right before deletion, as this process may not see what process 1 mapped"
+    assert hashed_again(result) == [said]
+
+
+def hide_first_process(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each writer be unknown, as to a process that is not root's."""
+    maps = show_first_process(proc, monkeypatch)
+    maps.unlink()
+    maps.mkdir()
+
+
+def test_what_is_compared_before_its_deletion_is_read_at_the_pace_of_archiving(
+    store_on: StoreOn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_on(tmp_path, policy=Policy(archive_bytes_per_second=123_456_789))
+    steps.make_plan(store, "r", ONE)
+    archive(store)
+    hide_first_process(tmp_path / "proc", monkeypatch)
+    spent: list[int] = []
+    forgotten: list[int] = []
+    advise = os.posix_fadvise
+
+    def note_advice(fd: int, start: int, count: int, advice: int) -> None:
+        if advice == os.POSIX_FADV_DONTNEED:
+            forgotten.append(os.fstat(fd).st_ino)
+        advise(fd, start, count, advice)
+
+    monkeypatch.setattr(pace_at(123_456_789), "spend", spent.append)
+    monkeypatch.setattr(os, "posix_fadvise", note_advice)
+    segment = first(store).stat()
+    assert len(steps.release(store, "r").deleted) == 1
+    assert sum(spent) >= segment.st_size
+    assert segment.st_ino in forgotten
+
+
+def test_a_lease_is_renewed_while_a_file_is_read_slowly(
+    planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unseen_writes, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(unseen_writes, "_BLOCK_BYTES", 1 << 14)
+    path = first(planned)
+    renewed: list[bool] = []
+    unseen_writes._digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))
+    assert len(renewed) > path.stat().st_size >> 14
 
 
 def counted(seen: list[int]) -> Callable[[int], OwnActs]:
@@ -222,8 +275,8 @@ def test_what_another_process_may_write_to_by_another_name_is_compared(
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"mapped\n"
         make_old(first(planned))
-        (release,) = steps.release(planned, "r").deleted
-        assert f"hashed again right before, as process {writer.pid} has it mapped" in release.passage_detail
+        (notice,) = hashed_again(steps.release(planned, "r"))
+        assert f"hashed again right before deletion, as process {writer.pid} has it mapped" in notice
         assert writer.stdin is not None
         writer.stdin.close()
 

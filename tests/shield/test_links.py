@@ -13,8 +13,9 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import LinkKind, locked_shield, read_index, shield_path, write_index
-from storage_engine.shield.links import NoLinkError, drop_links, make_links
+from storage_engine.shield.links import NoLinkError, drop_links, drop_unchanged, make_links
 from storage_engine.shield.seen import Place, look_at_shield
+from tests.clones import as_clone
 
 CONTENT = b"x" * 65536
 
@@ -117,6 +118,40 @@ def test_only_what_is_in_the_log_is_dropped_where_that_is_asked(tmp_path: Path) 
     assert drop_links(tmp_path, [link.name for link in made], in_log=True) == (made[1].name,)
     (left,) = look_at_shield(tmp_path).links
     assert left.link == made[0]
+
+
+def test_a_clone_of_what_was_written_to_in_the_log_is_kept_where_the_log_is_asked(tmp_path: Path) -> None:
+    first, second = segment_in(tmp_path), segment_in(tmp_path, 65536)
+    made = make_links(tmp_path, [first, second], 1)
+    clones = [as_clone(tmp_path, segment.base_offset) for segment in (first, second)]
+    with Path(first.facts.path).open("r+b") as file:
+        file.write(b"other bytes")
+    assert drop_links(tmp_path, [link.name for link in made], in_log=True) == (made[1].name,)
+    assert [path.exists() for path in clones] == [True, False]
+    assert clones[0].read_bytes() == CONTENT
+    assert drop_links(tmp_path, [made[0].name]) == (made[0].name,)
+
+
+def test_a_link_that_changed_since_it_was_judged_stays(tmp_path: Path) -> None:
+    segments = [segment_in(tmp_path, base_offset) for base_offset in (0, 65536)]
+    make_links(tmp_path, segments, 1)
+    for segment in segments:
+        Path(segment.facts.path).unlink()
+    first, second = judged = look_at_shield(tmp_path).links
+    with Path(first.facts.path).open("r+b") as file:
+        file.write(b"other bytes")
+    assert drop_unchanged(tmp_path, judged) == (second.link.name,)
+    (left,) = look_at_shield(tmp_path).links
+    assert left.link == first.link
+
+
+def test_two_links_of_one_file_go_together(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path)
+    make_links(tmp_path, [segment], 1)
+    make_links(tmp_path, [segment], 2)
+    Path(segment.facts.path).unlink()
+    assert len(drop_unchanged(tmp_path, look_at_shield(tmp_path).links)) == 2
+    assert look_at_shield(tmp_path).links == ()
 
 
 def test_a_link_that_is_gone_is_forgotten(tmp_path: Path) -> None:

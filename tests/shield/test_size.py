@@ -55,6 +55,13 @@ def test_it_takes_at_most_a_share_of_the_disk_with_what_it_has_alone() -> None:
     assert "5 % of the disk" in chosen.why_not
 
 
+def test_a_clone_that_has_what_the_log_has_no_more_takes_of_the_share() -> None:
+    small = ShieldNeed(10, 10_000, disk_bytes=200 * SIZE, used_percent=80)
+    shield = Shield((link(200, Place.IN_LOG), link(201, Place.IN_LOG)))
+    chosen = wanted(BACKLOG, shield, small, ShieldMode.AUTO, tends=True, written=shield.links[:1])
+    assert chosen.segments == tuple(BACKLOG[:9])
+
+
 @pytest.mark.parametrize(
     ("need", "mode", "why_not"),
     [

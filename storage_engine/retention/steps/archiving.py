@@ -26,7 +26,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, archive_limit
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
@@ -239,7 +239,7 @@ def _jobs(
         broker=context.store.broker,
         store_root=context.store.real_root,
         accept_damage=accept_damage,
-        bytes_per_second=_limit(context),
+        bytes_per_second=context.bytes_per_second(),
         store_name=context.store.name,
         store_host=this_host(),
     )
@@ -255,12 +255,6 @@ def _settled(segment: Segment) -> Segment:
         if (facts.inode, facts.size_bytes) == (segment.facts.inode, segment.facts.size_bytes):
             return replace(segment, facts=facts)
     return segment
-
-
-def _limit(context: Context) -> int | None:
-    beside = context.store.live is not None
-    emergency = beside and any(trigger.at_once for trigger in context.broker.watch(clock_ms()).triggers)
-    return archive_limit(context.store.policy, beside=beside, emergency=emergency)
 
 
 def _record_proven(

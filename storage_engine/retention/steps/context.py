@@ -12,9 +12,11 @@ from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCr
 from storage_engine.model.broker import BrokerStore
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
+from storage_engine.model.policy import archive_limit
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.lease import Lease
@@ -55,6 +57,12 @@ class Context:
         """What the step came to, if it was done already."""
         done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
         return from_jsonable(cls, done[0].payload["result"]) if done else None
+
+    def bytes_per_second(self) -> int | None:
+        """Return how fast segments may be read now; None: without a limit, as in an emergency."""
+        beside = self.store.live is not None
+        emergency = beside and any(trigger.at_once for trigger in self.broker.watch(clock_ms()).triggers)
+        return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
         """Record what the step came to, and how long it took."""

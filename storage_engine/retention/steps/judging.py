@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.lake.pace import pace_at
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
@@ -21,7 +22,7 @@ from storage_engine.retention.lease import Lease
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context
-from storage_engine.retention.unseen_writes import check_bytes
+from storage_engine.retention.unseen_writes import Reading, check_bytes
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
 
@@ -84,7 +85,7 @@ def judge_all(
 ) -> list[Verdict]:
     """Judge every segment of every log before the first one goes.
 
-    :param lease: renewed as often as a file was hashed, which may take longer than a lease lasts.
+    :param lease: renewed while files are hashed, which may take longer than a lease lasts.
     :raises GateRefusedError: one doesn't pass; names all that don't.
     :raises LakeConflictError: one has other bytes than its receipt.
     """
@@ -101,10 +102,11 @@ def judge_all(
             + "; ".join(refused)
             + f". {_what_now(proofs)}, or let a person waive plan {plan.digest}."
         )
+    reading = None
     for i, verdict in enumerate(verdicts):
         if verdict.passage is Passage.HASH_AGAIN:
-            verdicts[i] = _hash_again(context, verdict)
-            context.journal.renew(lease)
+            reading = reading or _reading(context, lease)
+            verdicts[i] = _hash_again(context, verdict, reading)
     return verdicts
 
 
@@ -118,34 +120,38 @@ def _what_now(proofs: Proofs) -> str:
     )
 
 
-def _hash_again(context: Context, verdict: Verdict) -> Verdict:
+def _reading(context: Context, lease: Lease) -> Reading:
+    """Return how to read segments again: as gently to a broker as archiving is."""
+    return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
+
+
+def _hash_again(context: Context, verdict: Verdict, reading: Reading) -> Verdict:
     """Compare a touched file with its receipt.
 
     :raises LakeConflictError: it has other bytes.
     """
     assert verdict.receipt is not None
-    check_bytes(verdict.segment, verdict.receipt, context.record.real_path, "Nothing was deleted.")
+    check_bytes(verdict.segment, verdict.receipt, context.record.real_path, "Nothing was deleted.", reading)
     detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
     return replace(verdict, passage=Passage.PROVEN, detail=detail)
 
 
 def compared_last(
-    context: Context, verdicts: Sequence[Verdict], unseen: Mapping[str, str], lease: Lease
+    context: Context, verdicts: Sequence[Verdict], unseen: Collection[str], lease: Lease
 ) -> list[Verdict]:
     """Compare with their receipts the files that may have been written to without a trace.
 
-    :param unseen: why, by path.
-    :param lease: renewed as often as a file was hashed.
+    :param unseen: their paths.
+    :param lease: renewed while files are hashed.
     :raises LakeConflictError: one has other bytes.
     """
-    compared = []
+    compared, reading = [], None
     for verdict in verdicts:
-        why = unseen.get(verdict.segment.facts.path)
-        if why is not None and verdict.receipt is not None:
+        if verdict.segment.facts.path in unseen and verdict.receipt is not None:
+            reading = reading or _reading(context, lease)
             said = "It was not deleted, older ones of the plan may be."
-            check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said)
-            context.journal.renew(lease)
-            verdict = replace(verdict, detail=f"{verdict.detail}; hashed again right before, as {why}")
+            check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said, reading)
+            verdict = replace(verdict, detail=f"{verdict.detail}; hashed again right before")
         compared.append(verdict)
     return compared
 

@@ -50,7 +50,7 @@ from storage_engine.retention.steps.judging import (
 )
 from storage_engine.retention.steps.shield import drop_released
 from storage_engine.retention.steps.stamping import witness_release
-from storage_engine.retention.unseen_writes import unseen_writes
+from storage_engine.retention.unseen_writes import unseen_notices, unseen_writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +191,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *held.notices,
                     *proofs.notices,
                     *unwitnessed,
+                    *unseen_notices(unseen, (one.segment for one in verdicts if one.receipt is not None)),
                     *shielded,
                     *lag_notices(context, run),
                     *unread.notices,

@@ -7,11 +7,10 @@ called again, it goes on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import inf
+from pathlib import Path
 
 from storage_engine.exceptions import (
     GateRefusedError,
@@ -22,8 +21,7 @@ from storage_engine.exceptions import (
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.pace import pace_at
-from storage_engine.model.policy import GENTLE_BYTES_PER_SECOND, ArchiveMode, ShieldMode
+from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
@@ -39,7 +37,7 @@ from storage_engine.retention.shield_proofs import (
     judge_link,
     unproven_segments,
 )
-from storage_engine.retention.shielding import changed_text, shield_notices, written_text
+from storage_engine.retention.shielding import COMMAND, changed_text, shield_notices, written_text
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import Context, open_context
@@ -48,9 +46,10 @@ from storage_engine.retention.steps.sealed import still_unproven
 from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
+from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import remove_shield
-from storage_engine.shield.links import drop_links, make_links, note_digest
-from storage_engine.shield.seen import Place, SeenLink, Shield, digest_of, log_was_written, look_at_shield
+from storage_engine.shield.links import drop_links, drop_unchanged, make_links
+from storage_engine.shield.seen import Place, SeenLink, Shield, log_was_written, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
 
 SHIELD_RUN = "shield"
@@ -183,7 +182,9 @@ def _link(
     judged, proofs = known
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
-    chosen = wanted(unproven, shield, tending.need, mode, tends=tends)
+    acts = read_own_acts(root)
+    written = [seen for seen in shield.links if log_was_written(seen, acts)]
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
     try:
         if chosen.segments:
             mark_shield(root, context.record.store_id, context.record.lineage, True)
@@ -196,9 +197,10 @@ def _link(
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineage)
         in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
-        alone = [s for s in unused if s.link.name not in in_lake and log_was_written(root, s)]
-        tending.notices += map(written_text, alone)
-        drop_links(root, [seen.link.name for seen in unused if seen not in alone], in_log=True)
+        written = [seen for seen in unused if seen in written]
+        tending.notices += [written_text(seen) for seen in written if seen.link.name not in in_lake]
+        _drop_proven(tending, [seen for seen in written if seen.link.name in in_lake])
+        drop_links(root, [seen.link.name for seen in unused if seen not in written], in_log=True)
     return chosen
 
 
@@ -330,8 +332,10 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
                     tending.notices.append(judged.problem)
                 continue
             record_meant(context, tending.run, judged.seen.link, judged.receipt)
-            drop_links(tending.root, [seen.link.name])
-            record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+            if drop_unchanged(tending.root, [judged.seen]):
+                record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+            else:
+                tending.notices += _stays(judged.seen)
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
@@ -345,48 +349,25 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
         for seen in look_at_shield(root).gone
         if seen.link.lineage == context.record.lineage and counting(proofs, seen.link.slot) is not None
     ]
-    proven = [(one.seen.link, one.receipt) for one in judged if one.receipt is not None]
-    for link, receipt in proven:
-        record_meant(context, run, link, receipt)
-    if proven:
-        # Together: the shield's records are read and written once.
-        drop_links(root, [link.name for link, _ in proven])
-    for link, receipt in proven:
-        record_dropped(context, run, link, receipt)
-    return tuple(one.problem for one in judged if one.receipt is None and one.problem)
+    proven = [(one.seen, one.receipt) for one in judged if one.receipt is not None]
+    for seen, receipt in proven:
+        record_meant(context, run, seen.link, receipt)
+    # Together: the shield's records are read and written once.
+    dropped = drop_unchanged(root, [seen for seen, _ in proven]) if proven else ()
+    notices = [one.problem for one in judged if one.receipt is None and one.problem]
+    for seen, receipt in proven:
+        if seen.link.name in dropped:
+            record_dropped(context, run, seen.link, receipt)
+        else:
+            notices += _stays(seen)
+    return tuple(notices)
 
 
-def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
-    """Read the links whose bytes nobody has read as they are now, and remember their digests.
-
-    What was only touched is told from what was written to by that. It is gentle to a broker on the same disk.
-
-    :param is_urgent: asked now and then; what is left waits for the next call then.
-    :param seconds: after so long no further one is begun.
-    :return: how many were read.
-    :raises ShieldError: the shield can't be read or written.
-    """
-    count = 0
-    ends = time.monotonic() + seconds
-    pace = pace_at(GENTLE_BYTES_PER_SECOND)
-
-    def spend(size_bytes: int) -> None:
-        if is_urgent():
-            raise _UrgentError
-        pace.spend(size_bytes)
-
-    with suppress(_UrgentError):
-        for seen in look_at_shield(store.real_root).links:
-            if seen.place is not Place.IN_LOG or (seen.is_same and seen.link.sha256):
-                continue
-            if time.monotonic() > ends:
-                break
-            sha256 = digest_of(store.real_root, seen, spend)
-            if sha256 is not None:
-                note_digest(store.real_root, seen, sha256)
-                count += 1
-    return count
-
-
-class _UrgentError(Exception):
-    """Something else has to be done first."""
+def _stays(seen: SeenLink) -> list[str]:
+    """Say of a link that was not dropped why; nothing of one that somebody else has dropped meanwhile."""
+    if not Path(seen.facts.path).exists():
+        return []
+    return [
+        f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found it "
+        f"changed since, so it stays. A watch looks at it again, and so does {COMMAND}"
+    ]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.lake.pace import pace_at
+from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.retention.losses import accepted_losses
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.shield.comparing import log_has_bytes
 from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
@@ -32,21 +36,40 @@ def remove_shield_of(store: ManagedStore) -> tuple[str, ...]:
 def make_removable(context: Context) -> None:
     """Bring what only the shield has into a lake.
 
-    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that.
+    :raises GateRefusedError: it has what is neither in the log nor provably in a lake after that, or what the
+        log had before it was written to.
     """
     store, said = context.store, ""
     if _alone(store) and store.policy.archive is not ArchiveMode.OFF:
         said = " ".join(f"{notice}." for notice in tend_shield(store, tends=True).notices)
     left = [seen for seen in _alone(store) if not _is_accepted(context, seen)]
+    _refuse_written(store.real_root, [seen for seen in left if seen.place is Place.IN_LOG])
     if left:
-        offsets = ", ".join(str(seen.link.base_offset) for seen in left[:5])
         raise GateRefusedError(
             f"{store.real_root}: expected a shield whose segments are all in the log or proven in a lake, "
-            f"found {count_text(len(left), 'segment')} that only the shield has, at offset {offsets}"
-            f"{', …' if len(left) > 5 else ''}. Nothing was deleted. {said} Have the lake take them, or "
+            f"found {count_text(len(left), 'segment')} that only the shield has, "
+            f"{_at_offset(left)}. Nothing was deleted. {said} Have the lake take them, or "
             "accept what is lost of them (storage-engine accept-loss), or move their files out of "
             f"{shield_path(store.real_root)}, and run this again."
         )
+
+
+def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
+    """
+    :raises GateRefusedError: there are clones of what was written to in the log since; nothing was deleted.
+    """
+    if written:
+        raise GateRefusedError(
+            f"{root}: expected segments in the log as they were when they were linked, found "
+            f"{count_text(len(written), 'segment')} written to since, {_at_offset(written)}. Nothing was "
+            "deleted: the shield alone has the bytes that they had before. Move their files out of "
+            f"{shield_path(root)}, such as {written[0].facts.path}, and run this again."
+        )
+
+
+def _at_offset(links: Sequence[SeenLink]) -> str:
+    offsets = ", ".join(str(seen.link.base_offset) for seen in links[:5])
+    return f"at offset {offsets}{', …' if len(links) > 5 else ''}"
 
 
 def remove_all(context: Context) -> tuple[str, ...]:
@@ -66,10 +89,16 @@ def remove_all(context: Context) -> tuple[str, ...]:
 
 
 def _alone(store: ManagedStore) -> list[SeenLink]:
-    """Return the links that may have what the log has no more."""
+    """Return the links that may have what the log has no more; what was only touched is told by its bytes."""
     root = store.real_root
-    links = look_at_shield(root).links
-    return [seen for seen in links if seen.place is not Place.IN_LOG or log_was_written(root, seen)]
+    links, acts = look_at_shield(root).links, read_own_acts(root)
+    spend = pace_at(archive_limit(store.policy, beside=store.live is not None, emergency=False)).spend
+    return [
+        seen
+        for seen in links
+        if seen.place is not Place.IN_LOG
+        or (log_was_written(seen, acts) and not log_has_bytes(root, seen, spend))
+    ]
 
 
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
