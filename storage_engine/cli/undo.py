@@ -11,6 +11,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo as bring_back
+from storage_engine.retention.quarantine.undo import undone_before
 from storage_engine.wording import bytes_text, count_text
 
 
@@ -27,14 +28,23 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     """
     if managed.live is None:
         check_store(managed)
-    done = bring_back(managed, run, person())
+    before = None if managed.live is not None else undone_before(managed, run)
+    done = before or bring_back(managed, run, person())
     finished = finish(managed, run)
     if as_json:
         print_json({**to_jsonable(done), "report_json": finished.report_json})
         return 0
+    files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"
+    if before is not None:
+        say(
+            f"Run {run} is undone already, and nothing was done now: {files} that point into them came back "
+            f"then, {bytes_text(done.size_bytes)}, and the log began at {done.min_offset}."
+        )
+        say(f"Report   {finished.report_json}")
+        return 0
     say(
-        f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')} that point into "
-        f"them are back, {bytes_text(done.size_bytes)}; the log begins at {done.min_offset}."
+        f"{files} that point into them are back, {bytes_text(done.size_bytes)}; the log begins at "
+        f"{done.min_offset}."
     )
     for notice in done.notices:
         say(f"Note: {notice}")

@@ -246,6 +246,10 @@ class FenceWatch(Protocol):
         """
         ...
 
+    def silent(self) -> str:
+        """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
+        ...
+
     def look(self, now_ms: int) -> tuple[Disturbance, ...]:
         """Mend what isn't as the hold left it.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker import WatchFence, broker_module
+from storage_engine.model.broker import Beating, WatchFence, broker_module
 from storage_engine.model.hold import Disturbance
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
@@ -43,6 +43,7 @@ class StoreWatch(threading.Thread):
         self._recorder = recorder
         self._say = say
         self._said = ""
+        self._silent = ""
         self._changes = FileChanges(lambda text: say(f"{store.name}: {text}"))
         self._ends = False
 
@@ -73,18 +74,37 @@ class StoreWatch(threading.Thread):
         identity = _identity(self._store.root)
         with self._fence.watching() as own:
             if own is None:
-                self._say_once("another process watches the store; this one takes over when that ends")
+                self._stand_by()
                 return
-            own.beat(tends_shield=self._shield.is_wanted)
+            self._silent = ""
             # The lock and the sign of life are on the disk that was there: it may be unmounted.
             while not self._ends and _identity(self._store.root) == identity:
-                own.beat(tends_shield=self._shield.is_wanted)
-                problems = [*self._do(lambda: self._fence.look(clock_ms())), *self._do(self._shield.look)]
+                problems = [
+                    *self._do(lambda: self._beat(own)),
+                    *self._do(lambda: self._fence.look(clock_ms())),
+                    *self._do(self._shield.look),
+                ]
                 self._say_once("; ".join(problems) or "watching")
                 self._changes.follow(self._fence.directories)
                 self._pause(LOOK_SECONDS)
             if self._ends:
                 self._shield.end()
+
+    def _stand_by(self) -> None:
+        """Mend the fence where the process that is to do so hangs: two that mend do no harm."""
+        before, self._silent = self._silent, self._fence.silent()
+        # One that has just begun is silent for a moment, too.
+        if not self._silent or self._silent != before:
+            self._say_once("another process watches the store; this one takes over when that ends")
+            return
+        problems = self._do(lambda: self._fence.look(clock_ms()))
+        said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
+        self._say_once("; ".join([said, *problems]))
+
+    def _beat(self, own: Beating) -> tuple[Disturbance, ...]:
+        """Show that the watch is alive; one that can't goes on mending."""
+        own.beat(tends_shield=self._shield.is_wanted)
+        return ()
 
     def _do(self, duty: Callable[[], tuple[Disturbance, ...]]) -> Iterator[str]:
         """Do what a watch has to do at each look; more duties of it belong beside the calls of this.

@@ -29,6 +29,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY, lock, locked, own_directory
+from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"
@@ -36,6 +37,8 @@ _WAIT_SECONDS: Final = 1.0
 """A process that was stopped while it had the lock must not keep another one from mending a fence."""
 _MOST_TIMES: Final = 200
 """Kept of a file, the last ones: a hold that is renewed each minute for hours must not grow its record."""
+_MAX_BYTES: Final = 16 << 20
+"""A longer record is none: it would be files by the thousand, each with all the times that are kept."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 """How finely file systems keep times."""
@@ -173,7 +176,9 @@ def read_own_acts(root: str | os.PathLike[str]) -> OwnActs:
         try:
             directory = held.enter_context(own_directory(root))
             with suppress(FileNotFoundError, PermissionError, TimeoutError):
-                fd = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+                fd = os.open(
+                    _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
+                )
                 held.callback(os.close, fd)
                 lock(fd, Path(root) / DIRECTORY / _LOCK, _WAIT_SECONDS)
             return _read(directory)
@@ -205,8 +210,7 @@ def _names_left(file: KnownFile) -> Iterator[str]:
 def _read(directory: int) -> OwnActs:
     """Return the record; an empty one where there is none, or none that can be understood."""
     try:
-        fd = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        with os.fdopen(fd, "rb") as file:
-            return from_jsonable(OwnActs, json.loads(file.read()), NAME)
-    except (OSError, ValueError, BadInputError):
+        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=directory)
+        return from_jsonable(OwnActs, json.loads(content), NAME)
+    except (OSError, BadInputError, *MALFORMED):
         return OwnActs()

@@ -30,7 +30,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
     :raises ChangedUnderUsError: somebody writes to it again and again.
     :raises OSError: it can't be opened or flushed.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         for _ in range(_ROUNDS):
             before = FileFacts.of_stat(path, os.fstat(fd))

@@ -22,6 +22,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import own_directory
 from storage_engine.same_bytes import probe
+from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "trusted-times.json"
 _SCRATCH: Final = "scratch"
@@ -29,7 +30,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _PROBE_SECONDS: Final = 30.0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,9 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
 
 
 def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
-    with suppress(OSError, ValueError, BadInputError), own_directory(root) as own:
-        fd = os.open(NAME, _READ, dir_fd=own)
-        with os.fdopen(fd, "rb") as file:
-            answers = from_jsonable(_Answers, json.loads(file.read()), NAME)
+    with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own:
+        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own)
+        answers = from_jsonable(_Answers, json.loads(content), NAME)
         if answers.boot_id == boot_id:
             return answers
     return _Answers(boot_id)

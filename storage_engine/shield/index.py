@@ -20,13 +20,15 @@ from storage_engine.exceptions import BadInputError, ShieldError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
+from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"
 _LOCK: Final = "shield.lock"
 _VERSION: Final = 1
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_BYTES: Final = 64 << 20
+"""Of the record: a hundred thousand links."""
 
 
 class LinkKind(StrEnum):
@@ -148,14 +150,13 @@ def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]
     """
     path = shield_path(root) / INDEX
     try:
-        with os.fdopen(os.open(INDEX, _FILE_FLAGS, dir_fd=directory), "rb") as file:
-            found = json.loads(file.read())
+        found = json.loads(read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory))
         if isinstance(found, dict) and found.get("version", 0) > _VERSION:
             raise BadInputError(f"version {found['version']}, known is {_VERSION}")
         return from_jsonable(Index, found, str(path)).links
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, BadInputError) as error:
+    except (OSError, BadInputError, *MALFORMED) as error:
         raise ShieldError(
             f"{path}: expected the record of the shield, found what can't be read ({error}). Nothing was "
             "changed. Run as the store's owner with the newest release that worked on this store; its files "

@@ -16,7 +16,7 @@ from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.shield.index import INDEX, Link, LinkKind, opened_shield, read_index, shield_path
 
-_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BLOCK_BYTES: Final = 1 << 20
 
 Spend = Callable[[int], None]

@@ -41,6 +41,19 @@ def test_a_clean_store_is_brought_back_by_the_key_that_its_run_prints(cli, store
     assert verified.exit_code == 0, verified.out
 
 
+def test_an_undo_that_is_done_says_so_and_not_that_all_is_back(cli, store, lake) -> None:
+    for run in ("first", "second"):
+        cli("clean", store, "--lake", lake, *UNDOABLE, "--run-key", run)
+        if run == "first":
+            cli("undo", run, store, "--lake", lake)
+    again = cli("undo", "first", store, "--lake", lake)
+    assert again.exit_code == 0
+    assert "Run first is undone already, and nothing was done now: 2 segments and " in again.out
+    assert "are back" not in again.out
+    assert "log begins" not in again.out
+    assert _there(store) == [2 * MIB]
+
+
 def test_undo_of_an_unknown_run_is_refused(cli, store, lake) -> None:
     cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1)
     refused = cli("undo", "never", store, "--lake", lake)

@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +37,16 @@ from storage_engine.shield.index import shield_path
 from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
 SECONDS = 120
+FIRST_WATCH = """
+import sys, time
+from pathlib import Path
+from storage_engine.rocketmq.beside.heartbeat import watching
+
+with watching(Path(sys.argv[1])) as own:
+    while True:
+        own.beat()
+        time.sleep(0.1)
+"""
 NO_BROKER = LiveBroker(address="127.0.0.1:1")
 
 
@@ -315,6 +328,37 @@ def test_a_second_watch_takes_over_when_the_first_ends(
     until(lambda: said.has("another process watches the store"))
     first.end()
     until(lambda: no_watch(root_of(store)) == "")
+    touch(store)
+    until(lambda: is_mended(store))
+
+
+def test_a_second_watch_mends_while_the_first_hangs(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    first = subprocess.Popen([sys.executable, "-c", FIRST_WATCH, store.root])
+    try:
+        until(lambda: no_watch(root_of(store)) == "")
+        host.add(store)
+        until(lambda: said.has("this one takes over when that ends"))
+        first.send_signal(signal.SIGSTOP)
+        touch(store)
+        monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.5)
+        until(lambda: is_mended(store))
+        until(lambda: said.has(f"(process {first.pid} on "))
+        assert said.has("was killed or hangs")
+    finally:
+        first.kill()
+        first.wait()
+    until(lambda: said.has("watching"))
+
+
+def test_a_watch_that_can_not_show_its_life_mends(
+    store: ManagedStore, host: HostWatch, said: Said, tmp_path: Path
+) -> None:
+    (root_of(store) / DIRECTORY / NAME).mkdir()
+    host.add(store)
+    until(lambda: said.has("Is a directory"))
     touch(store)
     until(lambda: is_mended(store))
 

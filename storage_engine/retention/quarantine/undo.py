@@ -105,6 +105,15 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     return result
 
 
+def undone_before(store: ManagedStore, run_key: str) -> UndoResult | None:
+    """Return what an undo of a run came to that is done; None: none is.
+
+    :raises RunStateError: no such run.
+    """
+    context = open_context(store)
+    return context.result(context.run(run_key), Step.UNDO, UndoResult)
+
+
 def _kept(context: Context, run: Run) -> Quarantine:
     """
     :raises RunStateError: the run has no quarantine.
@@ -166,8 +175,9 @@ def _still_aside(run: Run, quarantine: Quarantine, files: Iterable[FileFacts]) -
         if not _same(facts, there):
             raise QuarantineError(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that went, of "
-                f"{facts.size_bytes} bytes and inode {facts.inode}, found {there.st_size} bytes and inode "
-                f"{there.st_ino}: it was touched or copied since. Nothing was changed. {_ELSEWHERE}"
+                f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
+                f"{there.st_size} bytes, inode {there.st_ino} and mtime {there.st_mtime_ns} ns: it was "
+                f"touched or copied since. Nothing was changed. {_ELSEWHERE}"
             )
         found[facts.path] = place
     return found

@@ -261,7 +261,7 @@ def set_mtime(acts: Acting, meant: Touched) -> Touched:
 
 
 def _set_mtime(meant: Touched) -> Touched:
-    fd = os.open(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(fd)
         if before.st_ino != meant.inode:

@@ -19,7 +19,7 @@ from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.rocketmq.beside import marker
 from storage_engine.rocketmq.beside.fence import SegmentGoneError, same_ms, set_mtime
 from storage_engine.rocketmq.beside.finding import list_files
-from storage_engine.rocketmq.beside.heartbeat import Watching, watching
+from storage_engine.rocketmq.beside.heartbeat import Watching, silent_watch, watching
 from storage_engine.rocketmq.beside.hold_state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.beside.local_hold import read_local, settled, write_settled
 from storage_engine.rocketmq.store import LOG
@@ -59,6 +59,9 @@ class FenceKeeper:
 
     def watching(self) -> AbstractContextManager[Watching | None]:
         return watching(self._root)
+
+    def silent(self) -> str:
+        return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Disturbance, ...]:
         """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone."""

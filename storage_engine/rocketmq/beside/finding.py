@@ -66,7 +66,7 @@ def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Fou
 def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ...]:
     """Say that the broker serves from segments that aren't there; nothing where it doesn't.
 
-    A broker that was loading its store while segments were deleted goes on serving them from memory. While
+    A broker that was loading its store, or running, while others removed segments goes on serving them. While
     it deletes, its min offset is behind for a moment, so that only what a look before saw, too, counts.
     """
     first = found.files[0].base_offset if found.files else 0
@@ -74,8 +74,8 @@ def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ..
         return ()
     said = (
         f"broker {found.address} says that its log begins at {found.min_offset}, but its first file at "
-        f"{first}: it was loading the store while what is before that was deleted, and serves it from "
-        "memory. Restart the broker, which puts that right"
+        f"{first}: what is before that was removed while the broker loaded the store or had it open, not by "
+        "the broker, which serves it from memory. Restart the broker, which puts that right"
     )
     return (said,)
 

@@ -17,6 +17,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, own_directory, try_locked
+from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
 NAME: Final = "watch"
@@ -25,6 +26,7 @@ BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
 """A watch that was not seen for so long isn't alive: its disk hangs, or it was killed."""
 _BYTES: Final = 512
+_MAX_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class Watching:
         try:
             try:
                 self._write_over(sign)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENXIO):  # none, or a pipe in its place
+                    raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -94,7 +98,8 @@ class Watching:
         :raises FileNotFoundError: there is no file yet.
         :raises OSError: it can't be written.
         """
-        descriptor = os.open(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(NAME, flags, dir_fd=self._directory)
         try:
             os.pwrite(descriptor, sign, 0)
         finally:
@@ -124,6 +129,12 @@ def no_watch(root: Path) -> str:
     return beat if isinstance(beat, str) else _why_dead(beat)
 
 
+def silent_watch(root: Path) -> str:
+    """Return which watch left no sign that it ended, and gives none of life; empty: none is known."""
+    beat = _read(root)
+    return _why_dead(beat) if isinstance(beat, Heartbeat) and not beat.has_ended else ""
+
+
 def is_shield_tended(root: Path) -> bool:
     """Return whether a watch is alive on a store that acts on what is deleted."""
     beat = _read(root)
@@ -135,12 +146,11 @@ def _read(root: Path) -> Heartbeat | str:
     path = root / DIRECTORY / NAME
     try:
         with own_directory(root) as directory:
-            descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        with os.fdopen(descriptor, "rb") as file:
-            return from_jsonable(Heartbeat, json.loads(file.read()), str(path))
+            content = read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory)
+        return from_jsonable(Heartbeat, json.loads(content), str(path))
     except FileNotFoundError:
         return "no watch is alive"
-    except (OSError, ValueError, BadInputError) as error:
+    except (OSError, BadInputError, *MALFORMED) as error:
         return f"no watch is known to be alive ({path}: {error})"
 
 

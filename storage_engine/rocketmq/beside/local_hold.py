@@ -18,16 +18,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_engine import durable
-from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.exceptions import BadInputError, CorruptFileError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.rocketmq.beside.fence import is_ours
 from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
+from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "hold"
 _LOCK: Final = "hold-record.lock"
 _SLOT_BYTES: Final = 16 * 1024
+_MAX_BYTES: Final = 16 << 20
+"""Of both slots: a fence of tens of thousands of segments."""
 
 
 @contextmanager
@@ -53,6 +56,11 @@ def read_local(root: Path) -> HoldState | None:
             data = _read(directory)
     except FileNotFoundError:
         return None
+    except CorruptFileError as error:
+        raise GateRefusedError(
+            f"{path}: expected the hold that lies with the store, found something else ({error}) Remove "
+            "it: the journal has the hold, and the next renewal writes it again."
+        ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     newest = max(_slots(data), key=_sequence, default=None)
@@ -182,9 +190,7 @@ def left_behind(root: Path) -> HoldState | None:
 
 
 def _read(directory: int) -> bytes:
-    descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+    return read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=directory)
 
 
 def _slots(data: bytes) -> Iterator[dict[str, Any]]:
@@ -197,7 +203,7 @@ def _slots(data: bytes) -> Iterator[dict[str, Any]]:
 def _slot(data: bytes) -> dict[str, Any] | None:
     """What is in a slot; None: nothing whole."""
     checksum, _, content = data.rstrip().partition(b" ")
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):
             found: dict[str, Any] = json.loads(content)
             return {"sequence": int(found["sequence"]), "state": found["state"]}

@@ -222,7 +222,7 @@ def remove_marker(root: Path, manager: str) -> None:
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))
