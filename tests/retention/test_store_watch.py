@@ -208,6 +208,37 @@ def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
     until(lambda: is_mended(store))
 
 
+def test_a_watch_that_can_not_say_anything_mends_and_records_all_the_same(
+    store: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with stdout on a full disk, or a pipe that nobody reads any more."""
+    unsaid = Said()
+
+    def say(text: str) -> None:
+        unsaid.append(text)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.1)
+    identify(store, Journal(store.journal_url))
+    journal = Path(store.journal_url.removeprefix("sqlite:///"))
+    away = journal.rename(journal.with_name("away"))
+    journal.mkdir()
+    root_of(store).rename(tmp_path / "unmounted")
+    host = HostWatch(say)
+    host.add(store)
+    until(lambda: unsaid.has("is it mounted?"))
+    (tmp_path / "unmounted").rename(root_of(store))
+    until(lambda: no_watch(root_of(store)) == "")
+    touch(store)
+    until(lambda: unsaid.has("can't be recorded yet"))
+    journal.rmdir()
+    away.rename(journal)
+    until(lambda: is_mended(store) and len(recorded(store)) == 1)
+    assert host.dead == ()
+    host.end(SECONDS)
+
+
 def test_recording_that_failed_for_whatever_reason_is_said_and_goes_on(
     store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
