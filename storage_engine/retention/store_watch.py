@@ -81,6 +81,7 @@ class StoreWatch(threading.Thread):
             while not self._ends and _identity(self._store.root) == identity:
                 own.beat(tends_shield=self._shield.is_wanted)
                 problems = [*self._do(lambda: self._fence.look(clock_ms())), *self._do(self._shield.look)]
+                self._tell(self._fence.left_over())
                 self._say_once("; ".join(problems) or "watching")
                 self._changes.follow(self._fence.directories)
                 self._pause(LOOK_SECONDS)
@@ -97,6 +98,9 @@ class StoreWatch(threading.Thread):
         except (StorageEngineError, OSError) as error:
             yield str(error)
             return
+        self._tell(found)
+
+    def _tell(self, found: tuple[Disturbance, ...]) -> None:
         self._recorder.add(self._store, found)
         for one in found:
             self._say(f"{self._store.name}: {one.kind.value}: {one.detail}")

@@ -276,6 +276,18 @@ def test_a_lock_that_a_stopped_process_has_is_said_and_the_watch_stays_alive(
     assert len([line for line in said if "hold-record.lock" in line]) == 1
 
 
+def test_what_was_found_is_said_and_recorded_while_each_look_fails(
+    store: ManagedStore, host: HostWatch, said: Said
+) -> None:
+    identify(store, Journal(store.journal_url))
+    host.add(store)
+    until(lambda: said.has("watching"))
+    with settled(root_of(store)):
+        path_of(root_of(store), 0).unlink()
+        until(lambda: said.has("fence-mended"))
+        until(lambda: len(recorded(store)) == 1)
+
+
 def sign_of_life_ms(store: ManagedStore) -> int:
     found: int = json.loads((root_of(store) / DIRECTORY / NAME).read_text())["at_ms"]
     return found

@@ -66,7 +66,10 @@ class FenceKeeper:
         state = read_local(self._root)
         if state is not None and now_ms < state.ends_at_ms and self._are_mounted(state):
             self._look(state)
-        # What was mended by a look that raised is told by the next one.
+        return self.left_over()
+
+    def left_over(self) -> tuple[Disturbance, ...]:
+        """See :meth:`storage_engine.model.broker.FenceWatch.left_over`; the next look gives it otherwise."""
         found, self._found = tuple(self._found), []
         return found
 

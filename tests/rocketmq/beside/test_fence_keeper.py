@@ -300,3 +300,18 @@ def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
     (gone,) = look(keeper)
     assert str(path_of(tmp_path, 0)) in gone.detail
     assert fenced(tmp_path) == [1, 2, 3, 4]
+
+
+def test_what_was_found_is_told_though_each_look_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
+    held_store(tmp_path)
+    path_of(tmp_path, 0).unlink()
+    keeper = FenceKeeper(tmp_path)
+    with settled(tmp_path):
+        with pytest.raises(TimeoutError, match=r"hold-record\.lock"):
+            look(keeper)
+        (gone,) = keeper.left_over()
+        assert str(path_of(tmp_path, 0)) in gone.detail
+        assert keeper.left_over() == ()
