@@ -187,6 +187,18 @@ def test_a_watch_whose_inotify_broke_has_it_again_later(
     until(lambda: is_seen_at_once(store))
 
 
+def test_a_directory_that_can_not_be_looked_at_is_said_once_and_raises_nothing(
+    tmp_path: Path, said: Said
+) -> None:
+    (tmp_path / "file").touch()
+    changes = file_changes.FileChanges(said.append)
+    for _ in range(2):
+        changes.follow([tmp_path / "file" / "commitlog", tmp_path])
+    changes.close()
+    (line,) = said
+    assert "aren't seen at once" in line
+
+
 def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
     store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
