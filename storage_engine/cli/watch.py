@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import click
 
@@ -14,12 +15,14 @@ from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.cli.options import give_up_option, lake_option, managed_store
 from storage_engine.cli.output import say
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.host import check_host
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
+
+_CHECK_SECONDS: Final = 1.0
 
 
 @click.command()
@@ -54,7 +57,8 @@ def watch(
     oldest segments that no lake proves have a second name, so that one that is deleted by force or by hand is
     archived from it, and cleanFileForciblyEnable is set back to false where --may-change-settings allows it.
 
-    Ends with exit code 0 on SIGTERM and SIGINT. --lake says where the journal of STORES is.
+    Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
+    journal of STORES is.
     """
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
     managed = _managed(stores, lake_dir, conn_ids, live)
@@ -70,8 +74,15 @@ def watch(
     host = HostWatch(say)
     for one in managed:
         host.add(one)
-    ends.wait()
+    while not (ends.wait(_CHECK_SECONDS) or host.dead):
+        pass
+    dead = host.dead
     host.end()
+    if dead:
+        raise StorageEngineError(
+            f"expected the watch to work until it is told to end, found that a thread of it has ended: "
+            f"{', '.join(dead)}. Start it again."
+        )
     return 0
 
 

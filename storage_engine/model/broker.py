@@ -259,6 +259,10 @@ class FenceWatch(Protocol):
         """
         ...
 
+    def left_over(self) -> tuple[Disturbance, ...]:
+        """Return, once, what a look has found and done before it raised."""
+        ...
+
 
 class Beating(Protocol):
     """What tells others that a watch is alive."""

@@ -42,8 +42,12 @@ class FileChanges:
     def follow(self, directories: Iterable[Path]) -> None:
         """See changes in these directories from now on. One that isn't there is left to the next call."""
         for directory in directories:
-            with suppress(FileNotFoundError):
+            try:
                 self._follow(directory)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._fail(error)
 
     def wait(self, seconds: float) -> None:
         """Wait until something has changed or somebody calls, but no longer than this."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,6 +85,7 @@ class StoreWatch(threading.Thread):
                     *self._do(lambda: self._fence.look(clock_ms())),
                     *self._do(self._shield.look),
                 ]
+                self._tell(self._fence.left_over())
                 self._say_once("; ".join(problems) or "watching")
                 self._changes.follow(self._fence.directories)
                 self._pause(LOOK_SECONDS)
@@ -97,7 +99,8 @@ class StoreWatch(threading.Thread):
         if not self._silent or self._silent != before:
             self._say_once("another process watches the store; this one takes over when that ends")
             return
-        problems = self._do(lambda: self._fence.look(clock_ms()))
+        problems = [*self._do(lambda: self._fence.look(clock_ms()))]
+        self._tell(self._fence.left_over())
         said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
         self._say_once("; ".join([said, *problems]))
 
@@ -116,9 +119,12 @@ class StoreWatch(threading.Thread):
         except (StorageEngineError, OSError) as error:
             yield str(error)
             return
+        self._tell(found)
+
+    def _tell(self, found: tuple[Disturbance, ...]) -> None:
+        self._recorder.add(self._store, found)
         for one in found:
             self._say(f"{self._store.name}: {one.kind.value}: {one.detail}")
-        self._recorder.add(self._store, found)
 
     def _pause(self, seconds: float) -> None:
         if not self._ends:
@@ -133,12 +139,12 @@ class StoreWatch(threading.Thread):
 class HostWatch:
     """Watches stores of this host, each once.
 
-    :param say: called from its threads.
+    :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._recorder = Recorder(say)
+        self._say = _never_raises(say)
+        self._recorder = Recorder(self._say)
         self._watches: dict[str, tuple[StoreWatch, int]] = {}
         self._leaving: list[StoreWatch] = []
         self._changing = threading.Lock()
@@ -166,6 +172,13 @@ class HostWatch:
                 watch.end()
                 self._leaving = [one for one in (*self._leaving, watch) if one.is_alive()]
 
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Return the names of threads that should be working and aren't."""
+        with self._changing:
+            threads = [self._recorder, *(watch for watch, _ in self._watches.values())]
+        return tuple(one.name for one in threads if one.ident is not None and not one.is_alive())
+
     def end(self, seconds: float = 5.0) -> None:
         """End all its threads; one that a disk or a database keeps for longer is left behind."""
         deadline = time.monotonic() + seconds
@@ -181,6 +194,16 @@ class HostWatch:
     def _now(self) -> list[StoreWatch]:
         with self._changing:
             return [*(watch for watch, _ in self._watches.values()), *self._leaving]
+
+
+def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return the same for threads that must not end because a disk is full or a pipe is closed."""
+
+    def try_to_say(text: str) -> None:
+        with suppress(Exception):
+            say(text)
+
+    return try_to_say
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -104,7 +104,7 @@ def test_verify_says_what_is_wrong_and_what_to_do(cli, store_copy, lake) -> None
         failed = cli("verify", *words)
         assert failed.exit_code == 1
         assert f"FAILURE commitlog/{0:020d} (lineage 1): data file file://{damaged} has SHA-256" in failed.out
-        assert "run storage-engine archive again" in failed.out
+        assert re.search(r"run storage-engine archive( \S+ --lake \S+)?\s+again", failed.out)
 
 
 @pytest.mark.parametrize(

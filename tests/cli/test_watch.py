@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
+from storage_engine.retention.store_watch import StoreWatch
 from tests.services.command_line import run_command
 
 BESIDE = {"mode": "beside", "broker_address": "127.0.0.1:1"}
@@ -40,3 +42,16 @@ def test_a_store_without_a_hold_or_on_another_host_is_refused(
     assert outcome.exit_code != 0
     assert said in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_watch_whose_thread_has_ended_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoreWatch, "run", lambda self: self._changes.close())
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    lake = str(tmp_path / "lake")
+    (tmp_path / "store").mkdir()
+    assert run_command("init-lake", "--lake", lake).exit_code == 0
+    outcome = run_command("watch", str(tmp_path / "store"), "--lake", lake)
+    assert outcome.exit_code != 0
+    assert "found that a thread of it has ended: storage-engine-watch" in outcome.err

@@ -200,6 +200,18 @@ def test_a_watch_whose_inotify_broke_has_it_again_later(
     until(lambda: is_seen_at_once(store))
 
 
+def test_a_directory_that_can_not_be_looked_at_is_said_once_and_raises_nothing(
+    tmp_path: Path, said: Said
+) -> None:
+    (tmp_path / "file").touch()
+    changes = file_changes.FileChanges(said.append)
+    for _ in range(2):
+        changes.follow([tmp_path / "file" / "commitlog", tmp_path])
+    changes.close()
+    (line,) = said
+    assert "aren't seen at once" in line
+
+
 def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
     store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +231,37 @@ def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
     )
     touch(store)
     until(lambda: is_mended(store))
+
+
+def test_a_watch_that_can_not_say_anything_mends_and_records_all_the_same(
+    store: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with stdout on a full disk, or a pipe that nobody reads any more."""
+    unsaid = Said()
+
+    def say(text: str) -> None:
+        unsaid.append(text)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
+    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.1)
+    identify(store, Journal(store.journal_url))
+    journal = Path(store.journal_url.removeprefix("sqlite:///"))
+    away = journal.rename(journal.with_name("away"))
+    journal.mkdir()
+    root_of(store).rename(tmp_path / "unmounted")
+    host = HostWatch(say)
+    host.add(store)
+    until(lambda: unsaid.has("is it mounted?"))
+    (tmp_path / "unmounted").rename(root_of(store))
+    until(lambda: no_watch(root_of(store)) == "")
+    touch(store)
+    until(lambda: unsaid.has("can't be recorded yet"))
+    journal.rmdir()
+    away.rename(journal)
+    until(lambda: is_mended(store) and len(recorded(store)) == 1)
+    assert host.dead == ()
+    host.end(SECONDS)
 
 
 def test_recording_that_failed_for_whatever_reason_is_said_and_goes_on(
@@ -256,6 +299,18 @@ def test_a_lock_that_a_stopped_process_has_is_said_and_the_watch_stays_alive(
         assert not is_mended(store)
     until(lambda: is_mended(store))
     assert len([line for line in said if "hold-record.lock" in line]) == 1
+
+
+def test_what_was_found_is_said_and_recorded_while_each_look_fails(
+    store: ManagedStore, host: HostWatch, said: Said
+) -> None:
+    identify(store, Journal(store.journal_url))
+    host.add(store)
+    until(lambda: said.has("watching"))
+    with settled(root_of(store)):
+        path_of(root_of(store), 0).unlink()
+        until(lambda: said.has("fence-mended"))
+        until(lambda: len(recorded(store)) == 1)
 
 
 def sign_of_life_ms(store: ManagedStore) -> int:

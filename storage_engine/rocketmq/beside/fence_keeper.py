@@ -49,8 +49,9 @@ class FenceKeeper:
         self._root = root
         self._directories: dict[Path, tuple[int, int]] = {}
         self._said_gone: set[tuple[int, int]] = set()
-        self._unset: dict[tuple[int, int], int] = {}
-        self._extends_at = self._tries_again_at = 0.0
+        self._unset: dict[tuple[int, int], tuple[int, float]] = {}
+        """How often an mtime couldn't be set, and when it is tried again."""
+        self._extends_at = 0.0
         self._found: list[Disturbance] = []
 
     @property
@@ -68,7 +69,10 @@ class FenceKeeper:
         state = read_local(self._root)
         if state is not None and now_ms < state.ends_at_ms and self._are_mounted(state):
             self._look(state)
-        # What was mended by a look that raised is told by the next one.
+        return self.left_over()
+
+    def left_over(self) -> tuple[Disturbance, ...]:
+        """See :meth:`storage_engine.model.broker.FenceWatch.left_over`; the next look gives it otherwise."""
         found, self._found = tuple(self._found), []
         return found
 
@@ -84,7 +88,8 @@ class FenceKeeper:
 
     def _is_to_be_set(self, touched: Touched) -> bool:
         """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
-        return _key(touched) not in self._unset or time.monotonic() >= self._tries_again_at
+        _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
+        return time.monotonic() >= tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
         """Set one file's mtime; None: it is gone, or can't be set, which is said once it has failed twice."""
@@ -93,10 +98,10 @@ class FenceKeeper:
         except SegmentGoneError:
             return None
         except (GateRefusedError, ChangedUnderUsError) as error:
-            self._tries_again_at = time.monotonic() + RETRY_SECONDS
-            self._unset[_key(touched)] = self._unset.get(_key(touched), 0) + 1
-            if self._unset[_key(touched)] == _SAID_AT:
-                detail = f"{error} The watch has fenced the others, and tries again."
+            failures = self._unset.get(_key(touched), (0, 0.0))[0] + 1
+            self._unset[_key(touched)] = (failures, time.monotonic() + RETRY_SECONDS)
+            if failures == _SAID_AT:
+                detail = f"{error} The watch goes on with the others, and tries again."
                 self._found.append(Disturbance(DisturbanceKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
         self._unset.pop(_key(touched), None)

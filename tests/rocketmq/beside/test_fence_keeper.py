@@ -235,7 +235,7 @@ def test_a_file_that_can_not_be_fenced_is_named_and_keeps_the_next_ones_from_not
             path_of(tmp_path, number).unlink()
         assert len(look(keeper)) == 2
         assert fenced(tmp_path) == [2, 3, 5]
-        monkeypatch.setattr(keeper, "_tries_again_at", 0.0)
+        keeper._unset = {key: (count, 0.0) for key, (count, _) in keeper._unset.items()}
         (unset,) = look(keeper)
         assert str(path_of(tmp_path, 4)) in unset.detail
         state = read_local(tmp_path)
@@ -244,9 +244,30 @@ def test_a_file_that_can_not_be_fenced_is_named_and_keeps_the_next_ones_from_not
         before = hold_bytes(tmp_path)
         assert look(keeper) == ()
         assert hold_bytes(tmp_path) == before
-    monkeypatch.setattr(keeper, "_tries_again_at", 0.0)
+    keeper._unset = {key: (count, 0.0) for key, (count, _) in keeper._unset.items()}
     assert look(keeper) == ()
     assert fenced(tmp_path) == [2, 3, 4, 5]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file immutable")
+def test_each_of_two_files_whose_times_can_not_be_set_is_named_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_keeper, "RETRY_SECONDS", 0.05)
+    held_store(tmp_path)
+    for number in (1, 2):
+        os.utime(path_of(tmp_path, number), ns=(0, 0))
+    keeper = FenceKeeper(tmp_path)
+    named: list[Disturbance] = []
+    deadline = time.monotonic() + 30
+    with immutable(path_of(tmp_path, 1)):
+        with immutable(path_of(tmp_path, 2)):
+            while len(named) < 2 and time.monotonic() < deadline:
+                named += look(keeper)
+        assert [one.kind for one in named] == [DisturbanceKind.FENCE_NOT_MENDED] * 2
+        while fenced(tmp_path) != [0, 2, 3] and time.monotonic() < deadline:
+            look(keeper)
+        assert fenced(tmp_path) == [0, 2, 3]
 
 
 def hold_bytes(root: Path) -> bytes:
@@ -279,3 +300,18 @@ def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
     (gone,) = look(keeper)
     assert str(path_of(tmp_path, 0)) in gone.detail
     assert fenced(tmp_path) == [1, 2, 3, 4]
+
+
+def test_what_was_found_is_told_though_each_look_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
+    held_store(tmp_path)
+    path_of(tmp_path, 0).unlink()
+    keeper = FenceKeeper(tmp_path)
+    with settled(tmp_path):
+        with pytest.raises(TimeoutError, match=r"hold-record\.lock"):
+            look(keeper)
+        (gone,) = keeper.left_over()
+        assert str(path_of(tmp_path, 0)) in gone.detail
+        assert keeper.left_over() == ()
