@@ -77,10 +77,10 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
     Every file is looked at first. Where the original is still there, this one is a copy from then on, and
     read-only. Nothing at the other place is changed.
     """
+    # First: once the lake can be opened, a run may write into a journal that a copy still shares.
+    part_journal(lake_dir)
     with progress("Checking", None) as advance:
         done = relocate_lake(LakeConfig.local(lake_dir), advance, take_over=take_over)
-    if done.changed:
-        part_journal(lake_dir)
     if as_json:
         print_json(done)
         return 0
@@ -185,11 +185,11 @@ def rebuild(
     """
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)
+    if lake_dir is not None and not dry_run:
+        part_journal(lake_dir)
     done = rebuild_lake(
         target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
     )
-    if lake_dir is not None and not dry_run:
-        part_journal(lake_dir)
     if as_json:
         print_json(done)
     else:
