@@ -12,7 +12,7 @@ import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.next_commands import with_arguments
-from storage_engine.cli.options import json_option, lake_option, part_journal, person
+from storage_engine.cli.options import TargetPath, json_option, lake_option, part_journal, person
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.witnesses import witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
@@ -109,7 +109,7 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
 @click.option(
     "--to",
     "target_dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=TargetPath(path_type=Path, file_okay=False),
     required=True,
     help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
 )

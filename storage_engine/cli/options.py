@@ -38,6 +38,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
 
+
+class TargetPath(click.Path):
+    """A path to write to. An empty one, as of an unset shell variable, is not the working directory."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if value == "":
+            self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
