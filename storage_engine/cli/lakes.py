@@ -12,7 +12,7 @@ import click
 
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.next_commands import with_arguments
-from storage_engine.cli.options import json_option, lake_option, part_journal, person
+from storage_engine.cli.options import TargetPath, json_option, lake_option, part_journal, person
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.witnesses import witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
@@ -77,10 +77,10 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
     Every file is looked at first. Where the original is still there, this one is a copy from then on, and
     read-only. Nothing at the other place is changed.
     """
+    # First: once the lake can be opened, a run may write into a journal that a copy still shares.
+    part_journal(lake_dir)
     with progress("Checking", None) as advance:
         done = relocate_lake(LakeConfig.local(lake_dir), advance, take_over=take_over)
-    if done.changed:
-        part_journal(lake_dir)
     if as_json:
         print_json(done)
         return 0
@@ -109,7 +109,7 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
 @click.option(
     "--to",
     "target_dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=TargetPath(path_type=Path, file_okay=False),
     required=True,
     help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
 )
@@ -185,11 +185,11 @@ def rebuild(
     """
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)
+    if lake_dir is not None and not dry_run:
+        part_journal(lake_dir)
     done = rebuild_lake(
         target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
     )
-    if lake_dir is not None and not dry_run:
-        part_journal(lake_dir)
     if as_json:
         print_json(done)
     else:

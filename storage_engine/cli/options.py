@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from storage_engine.cli.live_options import with_live_broker
+from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import (
@@ -35,6 +37,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
+
+
+class TargetPath(click.Path):
+    """A path to write to. An empty one, as of an unset shell variable, is not the working directory."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if value == "":
+            self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -232,10 +249,21 @@ def journal_of(lake_dir: Path) -> str:
 
 
 def part_journal(lake_dir: Path) -> None:
-    """Give the journal in a lake's directory a file of its own, where a copy of hard links shares it."""
+    """Give the journal in a lake's directory a file of its own, where a copy of hard links shares it.
+
+    :raises JournalUnavailableError: it shares its file and can't be given another.
+    """
     journal = lake_dir / _JOURNAL
-    if journal.is_file():
+    if not journal.is_file():
+        return
+    try:
         break_hard_links(journal)
+    except (OSError, sqlite3.Error) as error:
+        raise JournalUnavailableError(
+            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
+            f"{error}. Nothing was changed. Run again when nobody uses it; if it is damaged, bring it back "
+            "from a backup."
+        ) from error
 
 
 def check_store(managed: ManagedStore) -> None:

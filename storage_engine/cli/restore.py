@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import json_option, lake_option, moment_ms, second_lake_option
+from storage_engine.cli.options import TargetPath, json_option, lake_option, moment_ms, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
@@ -41,7 +41,7 @@ def _segments(
 @lake_option()
 @second_lake_option
 @click.option(
-    "--to", "to_dir", type=click.Path(path_type=Path), required=True, help="New directory to restore into."
+    "--to", "to_dir", type=TargetPath(path_type=Path), required=True, help="New directory to restore into."
 )
 @click.option("--store-id", help="Which store; needed only where the lake has several.")
 @click.option("--lineage", type=int, help="Which lineage; default: the newest.")
@@ -196,7 +196,7 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
 @click.command()
 @lake_option()
 @click.option(
-    "--to", "to_file", type=click.Path(path_type=Path), required=True, help="New file to write; see --format."
+    "--to", "to_file", type=TargetPath(path_type=Path), required=True, help="New file to write; see --format."
 )
 @click.option("--topic", help="Messages of this topic.")
 @click.option("--key", help="Messages that have this among their keys, or as their unique key.")

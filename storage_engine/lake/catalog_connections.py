@@ -69,7 +69,7 @@ def new_sqlite_file(path: Path) -> None:
 
 def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:
     """A connection to a file that is there: SQLite itself would make one, below an unmounted disk, too."""
-    path = quote(str(Path(arguments[0]).absolute()))
+    path = quote(str(Path(arguments[0].removeprefix("file:")).absolute()))
     connection: sqlite3.Connection = sqlite3.connect(f"file:{path}?mode=rw", **{**keywords, "uri": True})
     return connection
 

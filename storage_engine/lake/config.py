@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.credentials import property_secrets, shown_url, url_secrets, without_secrets
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 DESCRIPTION = "lake.json"
@@ -69,10 +69,11 @@ class LakeConfig:
 
         :raises BadInputError: ``lake.json`` is no lake's configuration, or others may read its secrets; or
             the path has a character that can't stand in a file URI.
+        :raises LakeUnavailableError: whether there is a ``lake.json`` can't be told.
         """
         root = Path(directory).resolve()
         # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
-        if os.path.lexists(described := root / DESCRIPTION):
+        if _is_there(described := root / DESCRIPTION):
             return _described(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
             raise BadInputError(
@@ -136,6 +137,19 @@ class LakeConfig:
         return from_jsonable(cls, data, "lake")
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise LakeUnavailableError(
+            f"{path}: can't look whether the lake is described there: {error.strerror}. Nothing was changed. "
+            "Check its disk and permissions."
+        ) from error
+    return True
+
+
 def _described(path: Path) -> LakeConfig:
     """A lake by the JSON object of its catalog's properties."""
     if not path.is_file():
@@ -172,6 +186,8 @@ def _check_places(properties: Mapping[str, str]) -> None:
         # A REST catalog's warehouse is a name.
         return
     file = uri.partition("?")[0].partition(":///")[2] if uri.startswith("sqlite") else ""
+    # SQLite's own URI stands after SQLAlchemy's three slashes.
+    file = file.removeprefix("file:")
     if file not in ("", ":memory:") and not file.startswith("/"):
         raise BadInputError(
             f"lake property uri: expected an absolute path, such as sqlite:////lake/catalog.db, found {uri}. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageE
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
 """What SQLite says of a file that is none of its own, or not whole."""
 
-LAKE_FAILURES = (OSError, SQLAlchemyError, RESTError, NoSuchTableError, NoSuchNamespaceError)
+LAKE_FAILURES = (OSError, SQLAlchemyError, sqlite3.Error, RESTError, NoSuchTableError, NoSuchNamespaceError)
 """How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
 
 
@@ -80,7 +81,8 @@ def is_file_failure(error: Exception) -> bool:
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
     """The error to raise for a library's failure; keeps the reason and the file it names."""
-    if isinstance(error, DBAPIError) and any(said in str(error.orig) for said in _DAMAGED_CATALOG):
+    is_of_database = isinstance(error, DBAPIError | sqlite3.Error)
+    if is_of_database and any(said in str(error) for said in _DAMAGED_CATALOG):
         return LakeUnavailableError(
             f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store was not "
             "changed. Put back a copy of the catalog's file; or move it away and run storage-engine lake "

@@ -22,7 +22,7 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
     database = make_url(uri).database
     if not database or database == ":memory:":
         raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
-    return Path(database)
+    return Path(database.removeprefix("file:"))
 
 
 def check_catalog_file(config: LakeConfig) -> None:

@@ -63,7 +63,7 @@ def local_directories(lake: LakeConfig) -> dict[str, Path]:
 def sqlite_file(url: str) -> Path | None:
     """The file of a SQLite database; None: the URL names no such."""
     database = make_url(url).database if url.startswith("sqlite") else None
-    return Path(database) if database else None
+    return Path(database.removeprefix("file:")) if database else None
 
 
 def inside_store(what: str, place: Path, root: Path) -> BadInputError:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from storage_engine.cli import lakes
 
 MIB = 1 << 20
 
@@ -65,6 +69,50 @@ def test_a_copy_of_hard_links_gets_a_journal_of_its_own(
     assert (copy / "journal.db").read_bytes() == (lake / "journal.db").read_bytes()
     clean(cli, store, lake)
     assert verified(cli, lake) == (0, 4)
+
+
+@pytest.mark.parametrize("command", ["relocate", "rebuild"])
+def test_the_journal_is_parted_whatever_a_killed_call_had_done(
+    cli: Any, cleaned: tuple[Path, Path], tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, lake = cleaned
+    copy = shutil.copytree(lake, tmp_path / "copy", copy_function=os.link)
+    with monkeypatch.context() as killed:
+        killed.setattr(f"storage_engine.cli.lakes.{command}_lake", _interrupted_after(command))
+        with pytest.raises(_Killed):
+            lakes.lake([command, "--lake", str(copy)], standalone_mode=False)
+    assert not (copy / "journal.db").samefile(lake / "journal.db")
+    (copy / "journal.db").unlink()
+    (copy / "journal.db").hardlink_to(lake / "journal.db")
+    assert cli("lake", command, "--lake", copy).exit_code == 0
+    assert not (copy / "journal.db").samefile(lake / "journal.db")
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _interrupted_after(command: str) -> Callable[..., None]:
+    done = getattr(lakes, f"{command}_lake")
+
+    def act(*given: Any, **options: Any) -> None:
+        done(*given, **options)
+        raise _Killed
+
+    return act
+
+
+def test_a_shared_journal_that_cannot_be_parted_stops_the_command_with_an_error(
+    cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, lake = cleaned
+    copy = shutil.copytree(lake, tmp_path / "copy", copy_function=os.link)
+    with closing(sqlite3.connect(lake / "journal.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    refused = cli("lake", "relocate", "--lake", copy, "--json")
+    assert (refused.exit_code, refused.json["error"]["type"]) == (1, "JournalUnavailableError")
+    assert "PRAGMA journal_mode=DELETE" in refused.json["error"]["message"]
+    assert (copy / "journal.db").samefile(lake / "journal.db")
 
 
 def test_a_copy_is_a_backup_and_no_second_lake(cli: Any, cleaned: tuple[Path, Path], tmp_path: Path) -> None:

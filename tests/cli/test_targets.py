@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +137,11 @@ def test_an_export_that_finds_nothing_says_so(cli, archived, tmp_path) -> None:
     assert refused.exit_code == 2
     assert "expected a key, found an empty text" in refused.err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", [("restore",), ("export",), ("lake", "copy")])
+def test_an_empty_target_is_not_the_working_directory(
+    cli: Any, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    refused = cli(*command, "--to", "", "--lake", tmp_path)
+    assert (refused.exit_code, "found an empty one" in refused.err) == (2, True), refused.err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 
@@ -197,3 +199,29 @@ def test_a_description_that_cannot_be_read_is_no_missing_one(tmp_path: Path, kin
     else:
         os.mkfifo(described)
     assert "expected a file with a JSON object" in make(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_description_that_cannot_be_looked_for_is_no_missing_one(
+    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.lstat
+
+    def failing(path: str | os.PathLike[str], **more: int) -> os.stat_result:
+        if Path(path).name == "lake.json":
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "lstat", failing)
+    with pytest.raises(LakeUnavailableError, match=os.strerror(code)):
+        LakeConfig.local(tmp_path)
+
+
+def test_an_absolute_sqlite_uri_is_absolute(tmp_path: Path) -> None:
+    uri = f"sqlite:///file:{tmp_path}/catalog.db?uri=true"
+    config = LakeConfig("x", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"})
+    make_lake(config)
+    open_lake(config)
+    assert (tmp_path / "catalog.db").is_file()
+    with pytest.raises(BadInputError, match="expected an absolute path"):
+        LakeConfig("x", {"uri": "sqlite:///file:catalog.db?uri=true", "warehouse": "/w"})
