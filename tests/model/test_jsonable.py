@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import Cause, Decision, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.policy import Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
@@ -22,21 +22,35 @@ facts = st.builds(
     mtime_ns=st.integers(),
     ctime_ns=st.integers(),
 )
-segments = st.builds(
-    Segment, log=st.text(), base_offset=st.integers(0), facts=facts, state=st.sampled_from(SegmentState)
-)
+
+
+@st.composite
+def log_plans(draw: st.DrawFn, log: str) -> LogPlan:
+    offsets = sorted(draw(st.sets(st.integers(0), max_size=3)))
+    return LogPlan(
+        log,
+        tuple(
+            Decision(
+                Segment(log, offset, draw(facts), draw(st.sampled_from(SegmentState))),
+                draw(st.sampled_from(Reason)),
+                draw(st.text()),
+            )
+            for offset in offsets
+        ),
+    )
+
+
 plans = st.builds(
     Plan,
     store_root=st.text(),
-    log=st.text(),
     decided_at_ms=st.integers(),
     triggers=st.lists(
         st.builds(Trigger, cause=st.sampled_from(Cause), urgency=st.sampled_from(Urgency), detail=st.text()),
         max_size=2,
     ).map(tuple),
-    decisions=st.lists(
-        st.builds(Decision, segment=segments, reason=st.sampled_from(Reason), detail=st.text()), max_size=3
-    ).map(tuple),
+    logs=st.lists(st.text(), unique=True, max_size=3).flatmap(
+        lambda names: st.tuples(*(log_plans(name) for name in names))
+    ),
     notices=st.lists(st.text(), max_size=2).map(tuple),
 )
 
