@@ -16,6 +16,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker import StoreSettings
 from storage_engine.model.facts import FactsScope
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq import facts
 from storage_engine.rocketmq.broker import open_files
 from storage_engine.rocketmq.consumer_offsets import parse_offsets
@@ -87,7 +88,7 @@ def look_at_everything(root: Path) -> None:
     with suppress(StorageEngineError):
         facts.collect(settings, EVERYTHING)
     with suppress(StorageEngineError):
-        list(in_process_lag(managed_store(root, None), (0,)))
+        list(in_process_lag(managed_store(root, None), (SegmentId("commitlog", 0),)))
     with suppress(StorageEngineError):
         open_files(settings).checkpoint()
     with suppress(StorageEngineError):

@@ -71,6 +71,7 @@ def test_delayed_messages_are_those_behind_each_levels_position(
         min(waiting, default=None),
         min(due, default=None),
         max(due, default=None),
+        log="commitlog",
     )
 
 
@@ -87,13 +88,18 @@ def test_timers_are_those_that_are_not_due_before_the_wheels_time(
         if int(frame["properties"]["TIMER_OUT_MS"]) >= read_time_ms
     }
     assert owed_of(root)[OwedKind.TIMER] == Owed(
-        OwedKind.TIMER, len(waiting), min(waiting), min(waiting.values()), max(waiting.values())
+        OwedKind.TIMER,
+        len(waiting),
+        min(waiting),
+        min(waiting.values()),
+        max(waiting.values()),
+        log="commitlog",
     )
 
 
 @pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "multipath"])
 def test_transactions_that_were_decided_owe_nothing(name: str, store_copy: StoreCopy) -> None:
-    assert owed_of(store_copy(name))[OwedKind.HALF] == Owed(OwedKind.HALF, 0)
+    assert owed_of(store_copy(name))[OwedKind.HALF] == Owed(OwedKind.HALF, 0, log="commitlog")
 
 
 def test_undecided_half_messages_were_never_committed(
@@ -110,7 +116,7 @@ def test_undecided_half_messages_were_never_committed(
 
 
 def test_store_without_timers_levels_and_transactions_owes_nothing(store_copy: StoreCopy) -> None:
-    assert owed_of(store_copy("edge-frames")) == {kind: Owed(kind, 0) for kind in OwedKind}
+    assert owed_of(store_copy("edge-frames")) == {kind: Owed(kind, 0, log="commitlog") for kind in OwedKind}
 
 
 def test_level_without_a_position_waits_with_all_that_it_has(
@@ -138,7 +144,7 @@ def test_group_without_an_offset_begins_at_the_oldest_half_message_that_is_left(
     # All operations are read again, so that what they decided is decided still.
     assert (whole.error, whole.lost) == ("", 0)
     _remove_segments(root, 6)
-    assert owed_of(root)[OwedKind.HALF] == Owed(OwedKind.HALF, 0)
+    assert owed_of(root)[OwedKind.HALF] == Owed(OwedKind.HALF, 0, log="commitlog")
 
 
 def test_what_went_with_its_segment_is_lost_and_no_longer_keeps_one(store_copy: StoreCopy) -> None:
@@ -176,7 +182,7 @@ def test_timer_log_goes_on_in_the_next_file_behind_a_blank(store_copy: StoreCopy
     assert found.error.startswith(str(directory))
     _set_timer_checkpoint(root, 1, 452)
     assert owed_of(root)[OwedKind.TIMER] == Owed(
-        OwedKind.TIMER, 3, 6 * MIB + 1, read_time_ms, read_time_ms + 55
+        OwedKind.TIMER, 3, 6 * MIB + 1, read_time_ms, read_time_ms + 55, log="commitlog"
     )
 
 
