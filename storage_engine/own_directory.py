@@ -69,7 +69,7 @@ def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
     :raises TimeoutError: another one has the lock for longer.
     """
     deadline = time.monotonic() + wait_seconds
-    while not _try_lock(descriptor):
+    while not try_lock(descriptor):
         if time.monotonic() >= deadline:
             raise TimeoutError(
                 errno.ETIMEDOUT,
@@ -88,10 +88,14 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
     :raises OSError: the directory can't be written.
     """
     with _opened(root, name) as (directory, descriptor):
-        yield directory if _try_lock(descriptor) else None
+        yield directory if try_lock(descriptor) else None
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or directory until its descriptor is closed; False: another one has the lock.
+
+    :raises OSError: it can't be locked.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -74,7 +74,7 @@ class Proofs:
             if not any(
                 is_proven_file(segment, row, self.acts)
                 for proofs in self.asked
-                for row in proofs.valid((segment.log, segment.base_offset))
+                for row in proofs.valid(segment.id)
             )
         ]
 
@@ -88,7 +88,7 @@ class Proofs:
 
         Two lakes that prove other bytes under one offset prove nothing.
         """
-        slot = (planned.log, planned.base_offset)
+        slot = planned.id
         hashes = {row.sha256 for proofs in self.asked for row in proofs.valid(slot)}
         if len(hashes) > 1:
             said = "; ".join(

@@ -157,7 +157,7 @@ def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
 
     :raises ShieldError: what is kept there is unknown.
     """
-    slot = (segment.log, segment.base_offset)
+    slot = segment.id
     if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):
         return ""
     return f" The shield has its bytes: a watch archives them, and so does {COMMAND}."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.reading import Spend, paced_sha256
 from storage_engine.same_bytes.settling import settle
 from storage_engine.same_bytes.trusted_times import times_are_trusted
 from storage_engine.same_bytes.writers import mapped_for_writing
@@ -22,7 +21,6 @@ from storage_engine.wording import count_text
 
 RENEW_SECONDS: Final = 30.0
 """From one renewal of a lease to the next, while a file is read slowly."""
-_BLOCK_BYTES: Final = 1 << 20
 
 
 def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
@@ -66,7 +64,7 @@ class Reading:
     :param renew: keeps the store ours; called now and then while a file is read, and after it.
     """
 
-    spend: Callable[[int], None]
+    spend: Spend
     renew: Callable[[], None]
 
 
@@ -98,15 +96,16 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
 
 def _digest(path: str, reading: Reading) -> str:
-    digest, renewed_at = hashlib.sha256(), time.monotonic()
+    renewed_at = time.monotonic()
+
+    def spend(size_bytes: int) -> None:
+        nonlocal renewed_at
+        reading.spend(size_bytes)
+        if time.monotonic() >= renewed_at + RENEW_SECONDS:
+            reading.renew()
+            renewed_at = time.monotonic()
+
     with Path(path).open("rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            reading.spend(len(block))
-            if time.monotonic() >= renewed_at + RENEW_SECONDS:
-                reading.renew()
-                renewed_at = time.monotonic()
-        # The broker reads its own pages through its mapping, which keeps them.
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        sha256 = paced_sha256(file, spend)
     reading.renew()
-    return digest.hexdigest()
+    return sha256

@@ -103,20 +103,14 @@ def _gone_below(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: 
 
     0: it has all of them, or is gone.
     """
-    if not has_directory(topic):
+    found = _queue_files(layout, topic, queue_id)
+    if found is None:
         return 0
-    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
-    kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
-    for path, kind in kinds:
-        files = kind.list_files(path)
-        if not files:
-            continue
-        first = kind.FORMAT.entry(files[0], 0)
-        if first is not None and (first["size"] == FILLER_SIZE or first["offset"] <= log_min_offset):
-            return 0
-        bounds: consume_queue.QueueBounds = kind.bounds(files, log_min_offset)
-        return bounds.min_offset
-    return 0
+    kind, files, first = found
+    if first is not None and (first["size"] == FILLER_SIZE or first["offset"] <= log_min_offset):
+        return 0
+    bounds: consume_queue.QueueBounds = kind.bounds(files, log_min_offset)
+    return bounds.min_offset
 
 
 def _in_queue(
@@ -144,19 +138,25 @@ def _in_queue(
 
 def _first_left(layout: StoreLayout, topic: str, queue_id: int, min_offset: int) -> int | None:
     """The first queue offset that a log from ``min_offset`` on still has; None: the queue loses nothing."""
+    found = _queue_files(layout, topic, queue_id)
+    if found is None:
+        return None
+    kind, files, first = found
+    if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= min_offset):
+        return None
+    bounds: consume_queue.QueueBounds = kind.bounds(files, min_offset)
+    return bounds.min_offset
+
+
+def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
+    """Return a queue's format, its files, and its first entry or None; None: it has no file."""
     if not has_directory(topic):
         return None
     plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
     kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
     for path, kind in kinds:
-        files = kind.list_files(path)
-        if not files:
-            continue
-        first = kind.FORMAT.entry(files[0], 0)
-        if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= min_offset):
-            return None
-        bounds: consume_queue.QueueBounds = kind.bounds(files, min_offset)
-        return bounds.min_offset
+        if files := kind.list_files(path):
+            return kind, files, kind.FORMAT.entry(files[0], 0)
     return None
 
 

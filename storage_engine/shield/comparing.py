@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
-from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.reading import Spend, paced_sha256
 from storage_engine.same_bytes.settling import settle
 from storage_engine.shield.links import note_segment
-from storage_engine.shield.seen import SeenLink, Spend, digest_of
-
-_BLOCK_BYTES: Final = 1 << 20
+from storage_engine.shield.seen import SeenLink, digest_of
 
 
 def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> bool:
@@ -28,7 +25,8 @@ def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) ->
     path = seen.link.segment.path
     try:
         facts = settle(path)
-        sha256 = _digest(path, spend)
+        with Path(path).open("rb", buffering=0) as file:
+            sha256 = paced_sha256(file, spend)
         found = facts.of(path)
     except (ChangedUnderUsError, OSError):
         return False
@@ -40,13 +38,3 @@ def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) ->
         return False
     note_segment(root, seen, facts)
     return True
-
-
-def _digest(path: str, spend: Spend) -> str:
-    digest = hashlib.sha256()
-    with Path(path).open("rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            spend(len(block))
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return digest.hexdigest()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +13,10 @@ from typing import Final
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+from storage_engine.same_bytes.reading import Spend, paced_sha256
 from storage_engine.shield.index import INDEX, Link, LinkKind, opened_shield, read_index, shield_path
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_BLOCK_BYTES: Final = 1 << 20
-
-Spend = Callable[[int], None]
-"""Waits until so many bytes more may be read."""
 
 
 class Place(StrEnum):
@@ -109,7 +105,6 @@ def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str
 
     :param spend: waits until so many bytes more may be read.
     """
-    digest = hashlib.sha256()
     with opened_shield(root) as directory:
         if directory is None:
             return None
@@ -122,13 +117,9 @@ def digest_of(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) -> str
                 return None
             # Every later write has to move its times.
             os.fsync(fd)
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-                spend(len(block))
-            # The broker reads its own pages through its mapping, which keeps them.
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            sha256 = paced_sha256(file, spend)
             after = FileFacts.of_stat(seen.facts.path, os.fstat(fd))
-    return digest.hexdigest() if same_bytes(after, seen.facts, read_own_acts(root)) else None
+    return sha256 if same_bytes(after, seen.facts, read_own_acts(root)) else None
 
 
 def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) -> Shield:

@@ -21,6 +21,8 @@ from storage_engine.retention.lag_policy import apply_lag_policy
 
 SIZE = 100
 T = TypeVar("T", Owed, QueueLag)
+Known = tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]]
+"""What was approved, what is decided now, and what is known of messages and consumers."""
 HOUR_NS = 3_600_000_000_000
 NOW_MS = 10_000 * 3_600_000
 LOGS = ("a", "b", "c")
@@ -82,7 +84,7 @@ def lag_of(draw: st.DrawFn, log: str) -> QueueLag:
 
 
 @st.composite
-def stores(draw: st.DrawFn) -> tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]]:
+def stores(draw: st.DrawFn) -> Known:
     """What was approved, what is decided now, and what is known of messages and consumers."""
     names = draw(st.lists(st.sampled_from(LOGS), min_size=1, unique=True))
     approved = tuple(draw(log_plans(name)) for name in names)
@@ -107,7 +109,7 @@ def of_each_log(plan: Plan) -> Iterator[Plan]:
 @settings(max_examples=100, deadline=None)
 @given(stores())
 def test_one_plan_of_several_logs_is_several_plans_of_one(
-    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]],
+    store: Known,
 ) -> None:
     approved, fresh, owed, lags = store
     together = still_eligible(approved, decided(fresh, owed, lags))
@@ -124,7 +126,7 @@ def test_one_plan_of_several_logs_is_several_plans_of_one(
 @settings(max_examples=60, deadline=None)
 @given(stores(), st.sampled_from(LOGS), st.booleans())
 def test_what_is_unknown_in_one_log_keeps_that_log_and_frees_no_other(
-    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]], log: str, by_lag: bool
+    store: Known, log: str, by_lag: bool
 ) -> None:
     approved, fresh, owed, lags = store
     assume(log in fresh.log_names)
@@ -140,9 +142,7 @@ def test_what_is_unknown_in_one_log_keeps_that_log_and_frees_no_other(
 
 @settings(max_examples=60, deadline=None)
 @given(stores(), st.sampled_from([None, "A", "a-0"]))
-def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(
-    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]], log: str | None
-) -> None:
+def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(store: Known, log: str | None) -> None:
     approved, fresh, owed, lags = store
     unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None, log)
     assert still_eligible(approved, decided(fresh, owed, (*lags, unknown))).go == ()
@@ -153,7 +153,7 @@ def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(
 @settings(max_examples=60, deadline=None)
 @given(stores())
 def test_only_an_approved_prefix_of_a_log_is_deleted(
-    store: tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]],
+    store: Known,
 ) -> None:
     approved, fresh, owed, lags = store
     now = decided(fresh, owed, lags)

@@ -13,7 +13,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import shield_watch
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.shield_watch import ShieldWatch
+from storage_engine.retention.shield_watch import ShieldWatch, _Duty
 from storage_engine.retention.steps.shield import ShieldResult
 from storage_engine.shield.links import make_links
 from storage_engine.shield.seen import look_at_shield
@@ -54,22 +54,23 @@ def watch(tmp_path: Path, said: list[str]) -> ShieldWatch:
     return ShieldWatch(store, said.append)
 
 
-@pytest.fixture
-def tending(watch: ShieldWatch, order: list[str]) -> Iterator[Work]:
-    work = Work("tend", order)
-    watch._tending._work = work
+def worked(duty: _Duty, name: str, order: list[str]) -> Iterator[Work]:
+    """Give a duty other work, and end it."""
+    work = Work(name, order)
+    duty._work = work
     yield work
     work.may_end.set()
-    watch._tending.join(SECONDS)
+    duty.join(SECONDS)
+
+
+@pytest.fixture
+def tending(watch: ShieldWatch, order: list[str]) -> Iterator[Work]:
+    yield from worked(watch._tending, "tend", order)
 
 
 @pytest.fixture
 def asking(watch: ShieldWatch, order: list[str]) -> Iterator[Work]:
-    work = Work("ask", order)
-    watch._asking._work = work
-    yield work
-    work.may_end.set()
-    watch._asking.join(SECONDS)
+    yield from worked(watch._asking, "ask", order)
 
 
 @pytest.fixture

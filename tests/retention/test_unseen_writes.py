@@ -31,6 +31,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.rocketmq.broker import remove_unchanged
 from storage_engine.same_bytes import own_acts as own_acts_module
+from storage_engine.same_bytes import reading
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
@@ -224,7 +225,7 @@ def test_a_lease_is_renewed_while_a_file_is_read_slowly(
     planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unseen_writes, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(unseen_writes, "_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 1 << 14)
     path = first(planned)
     renewed: list[bool] = []
     unseen_writes._digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))

@@ -65,7 +65,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     """
     if context.store.policy.archive is ArchiveMode.OFF:
         return Proofs((), acts=read_own_acts(context.record.real_path))
-    wanted = {(segment.log, segment.base_offset) for segment in plan.to_delete}
+    wanted = {segment.id for segment in plan.to_delete}
     proofs = read_proofs(
         context.store.lakes,
         context.record,

@@ -174,7 +174,7 @@ def still_unproven(
                 compared.setdefault(event.subject, []).append((facts, event.payload["lake"]))
 
     def is_proven(segment: Segment) -> bool:
-        slot = (segment.log, segment.base_offset)
+        slot = segment.id
         has_receipt = any(lake.valid(slot) for lake in proofs.asked)
         return any(
             proofs.acts.same_file(segment.facts, facts) and (has_receipt or lake in unreachable)

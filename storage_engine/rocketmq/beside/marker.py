@@ -11,7 +11,6 @@ leaves the store alone for so long. It is renewed in place, which works on a ful
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -25,7 +24,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, try_lock
 from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
@@ -63,19 +62,15 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     """
     deadline = time.monotonic() + wait_seconds
     with ExitStack() as opened:
-        try:
+        with _lock_errors(root, _LOCK):
             root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root_fd)
             # On a full disk the directory's own lock has to do.
             opened.enter_context(_locked(root, _LOCK, wait_seconds))
-            while not _lock(root_fd) and _locked_by_a_manager(root_fd):
+            while not try_lock(root_fd) and _locked_by_a_manager(root_fd):
                 if time.monotonic() >= deadline:
                     raise _busy(root)
                 time.sleep(_PAUSE_SECONDS)
-        except TimeoutError as error:
-            raise _busy(root) from error
-        except OSError as error:
-            raise _no_lock(root, _LOCK, error) from error
         yield
 
 
@@ -90,13 +85,23 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     :raises GateRefusedError: the lock can't be had.
     """
     with ExitStack() as opened:
-        try:
+        with _lock_errors(root, _CHANGES_LOCK):
             opened.enter_context(_locked(root, _CHANGES_LOCK, wait_seconds))
-        except TimeoutError as error:
-            raise _busy(root) from error
-        except OSError as error:
-            raise _no_lock(root, _CHANGES_LOCK, error) from error
         yield
+
+
+@contextmanager
+def _lock_errors(root: Path, name: str) -> Iterator[None]:
+    """
+    :raises StoreBusyError: in place of a TimeoutError.
+    :raises GateRefusedError: in place of another OSError.
+    """
+    try:
+        yield
+    except TimeoutError as error:
+        raise _busy(root) from error
+    except OSError as error:
+        raise _no_lock(root, name, error) from error
 
 
 @contextmanager
@@ -109,14 +114,6 @@ def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
         yield
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _busy(root: Path) -> StoreBusyError:
