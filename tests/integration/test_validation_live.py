@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,9 @@ def _old_ones_go(broker: Broker) -> Iterator[None]:
                 while not done.wait(0.3):
                     segments = sorted((broker.store / "commitlog").iterdir())
                     for segment in reversed(segments[:-KEPT_SEGMENTS]):
-                        os.utime(segment, (0, 0))
+                        # The broker may have deleted it since it was listed.
+                        with suppress(FileNotFoundError):
+                            os.utime(segment, (0, 0))
                     client.delete_expired_commitlog()
         except BaseException as error:
             failed.append(error)

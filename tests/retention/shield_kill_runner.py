@@ -128,7 +128,12 @@ def main(pristine: Path, work: Path, most: int) -> None:
         status, _ = in_child(lambda: run_story(work / "killed", None))
         _, end = in_child(lambda: end_state(work / "killed")) if not status else (0, None)
         if end != expected:
-            found.append(f"another end state: expected {expected}, found {end}")
+            differs = {
+                name: (expected[name], end and end[name])
+                for name in expected
+                if not end or end[name] != expected[name]
+            }
+            found.append(f"another end state after status {status}: (expected, found) {differs}")
         problems += [f"{where}: {what}" for what in found]
         shutil.rmtree(work / "killed")
     answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
