@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -50,9 +51,13 @@ def sql_url(uri: str) -> URL:
     return url.update_query_dict({k: v for k, v in _POSTGRES_DEFAULTS.items() if k not in url.query})
 
 
+@lru_cache(maxsize=32)
 def sql_engine(url: URL) -> Engine:
     """An engine without a pool: no connection outlives its use, crosses a fork, or was opened before it was
-    durable."""
+    durable.
+
+    One a URL, since an engine remembers the statements that it compiled.
+    """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "do_connect", _connect_existing)

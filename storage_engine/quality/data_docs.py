@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, PackageLoader, pass_context
+from jinja2 import BytecodeCache, ChoiceLoader, PackageLoader, pass_context
+from jinja2.bccache import Bucket
 
 from storage_engine.quality.gx import DefaultJinjaIndexPageView, DefaultJinjaPageView
 
@@ -27,6 +28,23 @@ _MARKUP = re.compile(r"<(?!/?(?:br|b|i|em|strong|code|pre)>)")
 """The begin of whatever isn't one of the plain tags that templates of the renderers have."""
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Templates that this process has compiled: Great Expectations makes an environment for each page."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._code:
+            bucket.bytecode_from_string(self._code[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _CompiledTemplates()
+
+
 class _EscapingView:
     """Escapes what the renderers pass on as markup, whoever wrote it."""
 
@@ -34,6 +52,7 @@ class _EscapingView:
         super().__init__(**directories)
         self.env: Any
         self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
+        self.env.bytecode_cache = _COMPILED
 
     @pass_context
     def render_content_block(self, context: Any, content_block: Any, *arguments: Any, **options: Any) -> Any:

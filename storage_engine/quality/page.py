@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -107,6 +108,7 @@ def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
     return suites
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("storage_engine.quality"),

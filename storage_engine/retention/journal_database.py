@@ -7,6 +7,7 @@ transaction takes the write lock when it begins and waits for it, instead of fai
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,7 +192,9 @@ def missing_sqlite_file(url: str) -> bool:
     return database not in (None, "", ":memory:") and not Path(str(database)).exists()
 
 
+@lru_cache(maxsize=32)
 def _engine(url: str) -> Engine:
+    """One a URL, since an engine remembers the statements that it compiled."""
     # Without a pool no connection outlives its transaction: nothing to share by accident across a fork.
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
