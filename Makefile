@@ -30,7 +30,8 @@ up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ct
 
 # Half of the tests wait for brokers and object stores, so there are more workers than processors.
 WORKERS ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Each test may start processes; what one of them has compiled no other compiles again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: install  ## Run the test suite: every claim, with a few rounds of what chance decides
