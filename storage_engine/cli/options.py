@@ -103,7 +103,9 @@ def lake_option(*, required: bool = True) -> Callable[[Command], Command]:
 
 def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
     """Refuse a directory without a lake before anything is written: its disk may not be mounted."""
-    if lake is not None and not any((lake / name).exists() for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)):
+    if lake is not None and not any(
+        os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)
+    ):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
             f"another directory, or make a lake there: storage-engine init-lake --lake {lake}",
