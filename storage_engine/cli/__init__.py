@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from storage_engine import __version__
-from storage_engine.cli.next_commands import parameters_of
+from storage_engine.cli.call_parameters import parameters_of
 from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.lake_output import print_info, print_rebuilt
-from storage_engine.cli.next_commands import with_arguments
-from storage_engine.cli.options import TargetPath, json_option, lake_option, part_journal, person
+from storage_engine.cli.options import TargetPath, journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, progress, say
-from storage_engine.cli.witnesses import witness_options, witnessed_lake
+from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
@@ -22,10 +22,30 @@ from storage_engine.lake.describing import describe
 from storage_engine.lake.promoting import promote as make_writable
 from storage_engine.lake.rebuilding import rebuild as rebuild_lake
 from storage_engine.lake.relocating import relocate as relocate_lake
+from storage_engine.next_commands import with_arguments
 from storage_engine.retention.rebuild_heads import rebuild_heads
 from storage_engine.wording import bytes_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+_conn_id_option = click.option(
+    "--conn-id", metavar="ID", help="Airflow connection of a store whose lake it is, instead of --lake."
+)
+
+
+def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
+    """Return a lake, and the URL of the journal that belongs to it.
+
+    :raises click.UsageError: both are given, or neither.
+    """
+    if (lake_dir is None) == (conn_id is None):
+        raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
+    if lake_dir is not None:
+        return LakeConfig.local(lake_dir), journal_of(lake_dir)
+    assert conn_id is not None
+    store = store_of_connection(conn_id)
+    return store.lake, store.journal_url
 
 
 def _directory_option(*, required: bool = True) -> Callable[[Command], Command]:
@@ -51,14 +71,16 @@ def lake() -> None:
 
 
 @lake.command()
-@_directory_option()
+@_directory_option(required=False)
+@_conn_id_option
 @json_option
-def info(lake_dir: Path, as_json: bool) -> int:
+def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
     then why. Nothing is changed.
     """
-    found = describe(LakeConfig.local(lake_dir))
-    found = replace(found, refused=with_arguments(found.refused, {"lake_dir": lake_dir}))
+    found = describe(_lake_of(lake_dir, conn_id)[0])
+    said = {"lake_dir": lake_dir, "conn_id": conn_id}
+    found = replace(found, refused=with_arguments(found.refused, said))
     if as_json:
         print_json(found)
     else:
@@ -67,20 +89,22 @@ def info(lake_dir: Path, as_json: bool) -> int:
 
 
 @lake.command()
-@lake_option()
+@lake_option(required=False)
+@_conn_id_option
 @_take_over_option
 @json_option
-def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
+def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_json: bool) -> int:
     """Bring a lake's metadata to where its files are, after a plain copy or a move of its directory, after
     its catalog was moved, or when a mark is lost.
 
     Every file is looked at first. Where the original is still there, this one is a copy from then on, and
     read-only. Nothing at the other place is changed.
     """
+    config, journal_url = _lake_of(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.
-    part_journal(lake_dir)
+    part_journal(journal_url)
     with progress("Checking", None) as advance:
-        done = relocate_lake(LakeConfig.local(lake_dir), advance, take_over=take_over)
+        done = relocate_lake(config, advance, take_over=take_over)
     if as_json:
         print_json(done)
         return 0
@@ -105,7 +129,8 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
 
 
 @lake.command("copy")
-@lake_option()
+@lake_option(required=False)
+@_conn_id_option
 @click.option(
     "--to",
     "target_dir",
@@ -114,7 +139,7 @@ def relocate(lake_dir: Path, take_over: bool, as_json: bool) -> int:
     help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
 )
 @json_option
-def copy_command(lake_dir: Path, target_dir: Path, as_json: bool) -> int:
+def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, as_json: bool) -> int:
     """Copy a lake: a backup that verifies on its own, has its own UUID, and is read-only.
 
     Each data file is compared with its receipt on the way. Run again later, it copies what is new.
@@ -125,7 +150,7 @@ def copy_command(lake_dir: Path, target_dir: Path, as_json: bool) -> int:
             "found none. Make it, or mount its disk.",
             param_hint="--to",
         )
-    source = open_lake(LakeConfig.local(lake_dir))
+    source = open_lake(_lake_of(lake_dir, conn_id)[0])
     done = copy_lake(source, LakeConfig.local(target_dir), partial(progress, "Copying"))
     if as_json:
         print_json(done)
@@ -141,14 +166,15 @@ def copy_command(lake_dir: Path, target_dir: Path, as_json: bool) -> int:
 
 
 @lake.command()
-@lake_option()
+@lake_option(required=False)
+@_conn_id_option
 @click.option(
     "--reason", required=True, help="Why the copy is to be written, such as that the original is gone."
 )
 @json_option
-def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
+def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
-    done = make_writable(open_lake(LakeConfig.local(lake_dir)), person(), reason)
+    done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
     if as_json:
         print_json(done)
     else:
@@ -156,9 +182,11 @@ def promote(lake_dir: Path, reason: str, as_json: bool) -> int:
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
             f"({done.person})"
         )
+        stores = f"STORE --lake {lake_dir}"
+        archiving = "run its DAG" if conn_id else f"storage-engine archive {stores}"
         say(
-            f"Next: storage-engine archive STORE --lake {lake_dir}. For a store of which the original had "
-            f"more than this copy, first: storage-engine stamp STORE --lake {lake_dir} --reason TEXT"
+            f"Next: {archiving}. For a store of which the original had more than this copy, first: "
+            f"storage-engine stamp {f'--conn-id {conn_id}' if conn_id else stores} --reason TEXT"
         )
     return 0
 
@@ -186,7 +214,7 @@ def rebuild(
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)
     if lake_dir is not None and not dry_run:
-        part_journal(lake_dir)
+        part_journal(journal_of(lake_dir))
     done = rebuild_lake(
         target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ from zoneinfo import ZoneInfo
 import click
 
 from storage_engine.cli.live_options import with_live_broker
-from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import (
@@ -31,7 +29,6 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.sqlite_file import break_hard_links
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,7 +100,9 @@ def lake_option(*, required: bool = True) -> Callable[[Command], Command]:
 
 def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
     """Refuse a directory without a lake before anything is written: its disk may not be mounted."""
-    if lake is not None and not any((lake / name).exists() for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)):
+    if lake is not None and not any(
+        os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)
+    ):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
             f"another directory, or make a lake there: storage-engine init-lake --lake {lake}",
@@ -246,24 +245,6 @@ def managed_store(
 def journal_of(lake_dir: Path) -> str:
     """The journal that lies in a lake's directory."""
     return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
-
-
-def part_journal(lake_dir: Path) -> None:
-    """Give the journal in a lake's directory a file of its own, where a copy of hard links shares it.
-
-    :raises JournalUnavailableError: it shares its file and can't be given another.
-    """
-    journal = lake_dir / _JOURNAL
-    if not journal.is_file():
-        return
-    try:
-        break_hard_links(journal)
-    except (OSError, sqlite3.Error) as error:
-        raise JournalUnavailableError(
-            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{error}. Nothing was changed. Run again when nobody uses it; if it is damaged, bring it back "
-            "from a backup."
-        ) from error
 
 
 def check_store(managed: ManagedStore) -> None:

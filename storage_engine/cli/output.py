@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from storage_engine.cli.next_commands import with_arguments
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
 
 _UNWRAPPED_WIDTH = 100_000

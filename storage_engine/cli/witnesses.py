@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.store_places import sqlite_file
+from storage_engine.retention.journal_database import without_backup
+from storage_engine.sqlite_file import break_hard_links
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,6 +88,24 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
             "changed. Mount its disk; or remove what is there if there is no journal any more."
         )
     return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""))
+
+
+def part_journal(url: str) -> None:
+    """Give a journal that is a file one of its own, where a copy of hard links shares it.
+
+    :raises JournalUnavailableError: it shares its file and can't be given another.
+    """
+    journal = sqlite_file(url)
+    if journal is None or not journal.is_file():
+        return
+    try:
+        break_hard_links(journal)
+    except (OSError, sqlite3.Error) as error:
+        raise JournalUnavailableError(
+            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
+            f"{error}. Nothing was changed. Run again when nobody uses it; if it is damaged, bring it back "
+            f"from a backup. {without_backup(journal)}"
+        ) from error
 
 
 def _check_there(journal_url: str, option: str) -> None:

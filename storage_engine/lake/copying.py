@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
@@ -43,12 +45,12 @@ from storage_engine.lake.moving import (
     own_location,
     placed_tables,
 )
-from storage_engine.lake.place import sqlite_file_of
+from storage_engine.lake.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files
 from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import delete_small_file, list_files
 from storage_engine.lake.staging import PARTIAL_SUFFIX
-from storage_engine.lake.store_places import local_directories, refuse_inside_store
+from storage_engine.lake.store_places import local_directories, refuse_below_store
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import MESSAGES, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
 from storage_engine.model.receipt import Receipt
@@ -80,13 +82,13 @@ def copy_lake(lake: Lake, to: LakeConfig, shown: Shown) -> Copied:
 
     :param lake: as opened.
     :param to: where the copy is, or comes to be.
-    :raises BadInputError: the place is inside the lake, or among the files of a broker's store.
+    :raises BadInputError: the place is inside the lake, or inside a broker's store.
     :raises LakeIdentityError: something else is in the place.
     :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
-    refuse_inside_store(BROKER, local_directories(to))
+    refuse_below_store(BROKER, local_directories(to))
     _target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, MESSAGES)), committing(lake):
         there, intent = _target(lake, to)
@@ -229,7 +231,7 @@ def _copy_id(there: Tables | None) -> str:
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:
     """
-    :raises BadInputError: the copy would lie inside the lake, or the lake inside the copy.
+    :raises BadInputError: a part of the copy would lie inside the lake, or of the lake inside the copy.
     """
     warehouse = to.properties.get("warehouse", "")
     if "://" not in warehouse:
@@ -237,14 +239,25 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             f"lake {to.location}: expected a warehouse with a location for the copy, found "
             f"{warehouse or 'none'}. Nothing was created. Name one in its lake.json, such as file:///backup/warehouse."
         )
-    for name in TABLES:
-        own = _loaded(lake, name).location
-        for inner, outer in ((own, warehouse), (warehouse, own)):
-            if is_below(f"{inner}/", f"{outer}/"):
+    tables = [_loaded(lake, name).location for name in TABLES]
+    held = [*tables, *_catalog_file(lake.config)]
+    nestings = (
+        ((warehouse, *_catalog_file(to)), (*tables, own_directory(lake.config))),
+        (held, (warehouse, own_directory(to))),
+    )
+    for inners, outers in nestings:
+        for inner, outer in product(inners, outers):
+            if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
                     f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it. Nothing was created. Name another directory."
+                    f"{outer} with it: what takes that takes both. Nothing was created. Name another "
+                    "directory, on another disk."
                 )
+
+
+def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
+    file = sqlite_file_of(config)
+    return () if file is None else (file,)
 
 
 def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
@@ -260,8 +273,7 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
         raise _taken(
             to, f"what storage-engine lake {intent.command} left of {intent.copy_of or 'a lake'}", original
         )
-    file = sqlite_file_of(to)
-    copy = None if file is not None and not file.exists() else connect(to)
+    copy = connect(to) if is_catalog_there(to) else None
     if copy is None or not read_pointers(copy):
         if intent != open_intent(file_io, location):
             intent = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
 from pyiceberg.io import load_file_io
 
-from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog import Lake, connect, open_lake
 from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
@@ -24,7 +25,7 @@ from storage_engine.lake.moving import all_receipts, mark_at, own_location
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, read_placed
 from storage_engine.lake.pointers import TABLES, read_pointers, sql_catalog
 from storage_engine.lake.receipts import current
-from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.model.receipt import Receipt
 
 
@@ -92,25 +93,24 @@ class LakeInfo:
 
 
 def describe(config: LakeConfig) -> LakeInfo:
-    """Say what a lake is.
+    """Say what a lake is; of one of a newer major version, all but its stores.
 
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
-    refused = ""
-    try:
-        open_lake(config)
-    except LakeUnavailableError as error:
-        refused = str(error)
-    try:
+    catalog: str | None = None
+    placed: dict[str, PlacedTable] = {}
+    infos: tuple[TableInfo, ...] = ()
+    with suppress(LakeUnavailableError):
         lake = connect(config)
+        catalog = lake.catalog_id
         placed, infos = _tables(lake)
-        catalog: str | None = lake.catalog_id
-    except LakeUnavailableError:
-        catalog, placed, infos = None, {}, ()
+    refused = _refusal(config)
     stores: tuple[StoreInfo, ...] = ()
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
         try:
+            # Receipts of a newer version may mean something else.
+            check_version_of(placed[SEGMENTS].location, properties)
             stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
         except StorageEngineError as error:
             refused = refused or str(error)
@@ -127,6 +127,14 @@ def describe(config: LakeConfig) -> LakeInfo:
         tables=infos,
         stores=stores,
     )
+
+
+def _refusal(config: LakeConfig) -> str:
+    try:
+        open_lake(config)
+    except (LakeUnavailableError, BadInputError) as error:
+        return str(error)
+    return ""
 
 
 def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:

@@ -30,16 +30,19 @@ class MetadataFiles:
     damaged: tuple[str, ...]
 
 
-def find_metadata(file_io: FileIO, name: str, location: str, skip: Sequence[str] = ()) -> MetadataFiles:
+def find_metadata(
+    file_io: FileIO, name: str, location: str, skip: Sequence[str] = (), *, above: int = -1
+) -> MetadataFiles:
     """Read every metadata file below a table's location.
 
     :param name: of the table.
     :param skip: UUIDs of attempts that came to nothing, whose files don't count.
+    :param above: only files whose names begin with a higher number than this.
     :raises LakeUnavailableError: the files can't be listed.
     """
     readable, damaged = {}, []
     for file in list_files(file_io, f"{location}/metadata"):
-        if metadata_version(file.inside) < 0 or any(attempt in file.inside for attempt in skip):
+        if metadata_version(file.inside) <= above or any(attempt in file.inside for attempt in skip):
             continue
         try:
             readable[file.inside] = read_placed(file_io, name, location, file.inside)

@@ -46,7 +46,7 @@ from storage_engine.lake.identity import (
     written_identity,
 )
 from storage_engine.lake.intents import open_intent
-from storage_engine.lake.place import sqlite_file_of
+from storage_engine.lake.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
     ListedFile,
@@ -106,7 +106,7 @@ def make_sqlite_file(file: Path) -> None:
 
 def _make(config: LakeConfig) -> None:
     file = sqlite_file_of(config)
-    lake = None if file is not None and not file.exists() else connect(config)
+    lake = connect(config) if is_catalog_there(config) else None
     # A catalog's file comes last: where it is, commands take a lake to be there.
     catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
     locations = _locations(config) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}

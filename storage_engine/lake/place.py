@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,28 +27,51 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
     return Path(database.removeprefix("file:"))
 
 
+def own_directory(config: LakeConfig) -> Path | None:
+    """Return the directory that holds a lake and is named by ``--lake``; None: its parts lie apart."""
+    file = sqlite_file_of(config)
+    return None if file is None or config != LakeConfig.local(file.parent) else file.parent
+
+
 def check_catalog_file(config: LakeConfig) -> None:
     """Make sure that a catalog which is a file is there.
 
     :raises LakeMissingError: it isn't.
-    :raises LakeUnavailableError: whether it is can't be told.
+    :raises LakeUnavailableError: whether it is can't be told, or what has its name is no file.
     """
-    file = sqlite_file_of(config)
-    if file is not None and not _exists(file, config):
+    if not is_catalog_there(config):
         raise LakeMissingError(
-            f"lake {config.location}: expected the catalog {file}, found no such file. Nothing was created. "
-            f"{make_advice(config)}"
+            f"lake {config.location}: expected the catalog {sqlite_file_of(config)}, found no such file. "
+            f"Nothing was created. {make_advice(config)}"
         )
 
 
-def _exists(file: Path, config: LakeConfig) -> bool:
+def is_catalog_there(config: LakeConfig) -> bool:
+    """Whether a catalog's file is there; True where the catalog is no file.
+
+    :raises LakeUnavailableError: that can't be told, or what has its name is no file.
+    """
+    file = sqlite_file_of(config)
+    if file is None:
+        return True
     try:
-        return file.exists()
+        if stat.S_ISREG(file.stat().st_mode):
+            return True
+        found, advice = "something that is no file", "Move it away"
+    except (FileNotFoundError, NotADirectoryError):
+        if not file.is_symlink():
+            return False
+        found = f"a symbolic link to {file.readlink()}, which isn't there"
+        advice = "Mount the disk that it leads to; if that catalog is lost, remove the link"
     except OSError as error:
         raise LakeUnavailableError(
             f"lake {config.location}: can't look for the catalog {file}: {error.strerror}. Nothing was "
             "changed. Check that its disk is mounted and can be read."
         ) from error
+    raise LakeUnavailableError(
+        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. {advice} "
+        "and run storage-engine lake rebuild, which makes the catalog again from the warehouse."
+    )
 
 
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
@@ -69,12 +94,11 @@ def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
 
 def make_advice(config: LakeConfig) -> str:
     """Say what to do where there is no lake."""
-    file = sqlite_file_of(config)
-    local = file is not None and config == LakeConfig.local(file.parent)
+    directory = own_directory(config)
     arguments = (
-        f"--lake {file.parent}"
-        if local and file
-        else "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
+        "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
+        if directory is None
+        else f"--lake {shlex.quote(str(directory))}"
     )
     return (
         "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "

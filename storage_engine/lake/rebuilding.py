@@ -43,7 +43,7 @@ from storage_engine.lake.moving import (
 )
 from storage_engine.lake.orphans import Orphan, Orphans, find_orphans, prove_orphan
 from storage_engine.lake.other_catalog import check_other_catalog
-from storage_engine.lake.place import sqlite_file_of
+from storage_engine.lake.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files
 from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import list_files
@@ -389,10 +389,7 @@ def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
 
 def _pointers(config: LakeConfig) -> dict[str, str]:
     """Return what the catalog names; nothing where it is lost."""
-    file = sqlite_file_of(config)
-    if file is not None and not file.exists():
-        return {}
-    return read_pointers(connect(config))
+    return read_pointers(connect(config)) if is_catalog_there(config) else {}
 
 
 def _file_name(location: str | None) -> str | None:

@@ -6,7 +6,7 @@ which tells a copy from a lake that has moved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeIdentityError
@@ -14,8 +14,9 @@ from storage_engine.lake.catalog import CHANGE_LOCK, connect
 from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.file_checks import Advance, check_files
-from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows
+from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, metadata_version
 from storage_engine.lake.intents import end, read_intent
+from storage_engine.lake.leaves import find_metadata
 from storage_engine.lake.moving import (
     Tables,
     all_receipts,
@@ -78,6 +79,7 @@ def relocate(config: LakeConfig, advance: Advance, *, take_over: bool = False) -
             check_version_of(table.location, table.metadata.properties)
         marks = {name: own_mark(table) for name, table in tables.items()}
         _check_marks(tables, marks)
+        _check_newest(tables, marks, () if intent is None else intent.attempts)
         elsewhere = any(table.is_elsewhere for table in tables.values())
         found = [mark for mark in marks.values() if mark is not None]
         # Files of another place come with that place's marks: they say nothing of a second catalog here.
@@ -132,6 +134,31 @@ def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
                 f"catalog knows, found only up to {table.file_name}: the catalog is older than the "
                 "warehouse. Nothing was changed. Run storage-engine lake rebuild, which brings the catalog "
                 "up to what is there."
+            )
+
+
+def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Sequence[str]) -> None:
+    """Make sure that the catalog names the last state of a table that no mark speaks for.
+
+    :param attempts: what a command that was killed wrote, which nobody relies on.
+    :raises LakeIdentityError: metadata lies there that came after the catalog's, or may have.
+    """
+    for name, table in tables.items():
+        if marks[name] is not None:
+            continue
+        above = metadata_version(table.file_name)
+        found = find_metadata(table.io, name, table.location, attempts, above=above)
+        newer = [
+            file.file_name
+            for file in found.readable.values()
+            if knows(file.metadata, file.file_name, table.file_name)
+        ]
+        if newer or found.damaged:
+            raise LakeIdentityError(
+                f"{table.location}: expected {table.file_name}, which the catalog names, to be the table's "
+                f"last state, as no mark says which is; found {max((*newer, *found.damaged))}, which came "
+                "after it or can't be read. Nothing was changed. Run storage-engine lake rebuild, which "
+                "brings the catalog up to what is there and writes the marks."
             )
 
 

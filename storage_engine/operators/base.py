@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
 
 if TYPE_CHECKING:
@@ -28,6 +30,18 @@ class StoreOperator(BaseOperator):
     def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.storage_engine_conn_id = storage_engine_conn_id
+
+    def execute(self, context: Context) -> Any:
+        with commands_named(self.storage_engine_conn_id):
+            return self.do_step(context)
+
+    @abstractmethod
+    def do_step(self, context: Context) -> Any:
+        """Do what this operator is for; returns the task's XCom."""
+
+    def warn(self, notice: str) -> None:
+        """Log what a person should know, with the commands that help as they are to be typed."""
+        self.log.warning("%s", with_connection(notice, self.storage_engine_conn_id))
 
     @cached_property
     def store(self) -> ManagedStore:

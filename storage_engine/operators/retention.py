@@ -53,7 +53,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         self.request = to_jsonable(request) if isinstance(request, PlanRequest) else request
         self.plan_only = plan_only
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import make_plan
 
         planned = make_plan(self.store, run_key(context), _request(self.request))
@@ -82,13 +82,13 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
             verb = "delete" if decision.deletes else "keep"
             self.log.info("%s %s: %s: %s", verb, decision.segment.name, decision.reason, decision.detail)
         for notice in (*plan.notices, *planned.unread):
-            self.log.warning("%s", notice)
+            self.warn(notice)
 
 
 class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first."""
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import release
         from storage_engine.retention.unread import loss_count, unread_lines
 
@@ -97,7 +97,7 @@ class StorageEngineReleaseOperator(StoreOperator):
             self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
         unread = unread_lines(self.store, result.unread, done=True)
         for notice in (*result.notices, *unread):
-            self.log.warning("%s", notice)
+            self.warn(notice)
         for kept in result.kept:
             self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
         return {
@@ -113,7 +113,7 @@ class StorageEngineReleaseOperator(StoreOperator):
 class StorageEngineCleanDependentsOperator(StoreOperator):
     """Deletes the consume queue and index files that point only at what is gone."""
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import clean_dependents
 
         result: Result = to_jsonable(clean_dependents(self.store, run_key(context)))
@@ -126,12 +126,12 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
     Beside a running broker nothing is flushed: how far that broker is behind is measured and reported.
     """
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import flush_checkpoint
 
         result = flush_checkpoint(self.store, run_key(context))
         for line in (*result.notices, *result.alarms):
-            self.log.warning("%s", line)
+            self.warn(line)
         flushed: Result = to_jsonable(result)
         return flushed
 
@@ -147,7 +147,7 @@ class StorageEngineTendOperator(StoreOperator):
 
     ui_color = "#f5efd9"
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.hold_text import hold_text
         from storage_engine.retention.progress_alarms import progress_text
         from storage_engine.retention.steps import tend
@@ -158,7 +158,7 @@ class StorageEngineTendOperator(StoreOperator):
         if tended.checkpoint.progress is not None:
             self.log.info("%s", progress_text(tended.checkpoint.progress))
         for notice in (*tended.sensed.notices, *tended.checkpoint.notices):
-            self.log.warning("%s", notice)
+            self.warn(notice)
         result: Result = to_jsonable(tended)
         if tended.alarms:
             # Failing ends the task here, before its result would be pushed.
@@ -177,7 +177,7 @@ class StorageEngineValidateOperator(StoreOperator):
         super().__init__(**kwargs)
         self.full = full
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.model.validation import Status
         from storage_engine.quality.validate import validate_store
 
@@ -206,14 +206,14 @@ class StorageEngineArchiveLagOperator(StoreOperator):
 
     ui_color = "#f5efd9"
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import record_archive_lag
 
         lag = record_archive_lag(self.store, run_key(context))
         if lag is None:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: the policy is archive: off")
         for note in lag.notes:
-            self.log.warning("%s", note)
+            self.warn(note)
         alarms = lag.alarms(self.store.policy)
         result: Result = {**to_jsonable(lag), "alarms": list(alarms)}
         self.log.info("sealed and not proven: %d segments, %d bytes", lag.segments, lag.size_bytes)
@@ -232,7 +232,7 @@ class StorageEngineMaintainOperator(StoreOperator):
 
     ui_color = "#e8e8e8"
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.retention.maintaining import maintain_lakes, maintain_store
 
         for lake in maintain_lakes(self.store):
@@ -240,14 +240,14 @@ class StorageEngineMaintainOperator(StoreOperator):
                 self.log.info("%s", table.text)
             self.log.info("put into the lake's trash: %d files, %d bytes", lake.taken_files, lake.taken_bytes)
             for notice in lake.notices:
-                self.log.warning("%s", notice)
+                self.warn(notice)
         done = maintain_store(self.store)
         for path in (*done.report_directories, *done.job_directories):
             self.log.info("removed %s", path)
         for sentence in done.quarantines:
             self.log.info("%s", sentence)
         for notice in done.notices:
-            self.log.warning("%s", notice)
+            self.warn(notice)
         self.log.info("removed of the journal: %s", done.rows)
         result: Result = to_jsonable(done)
         return result
@@ -263,7 +263,7 @@ class StorageEngineReportOperator(StoreOperator):
 
     ui_color = "#f5efd9"
 
-    def execute(self, context: Context) -> Result:
+    def do_step(self, context: Context) -> Result:
         from storage_engine.quality.validate import write_page
         from storage_engine.retention.finishing import finish
         from storage_engine.retention.report_files import PAGE

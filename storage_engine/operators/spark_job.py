@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
@@ -49,6 +51,18 @@ class StoreSparkOperator(SparkSubmitOperator):
     def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.storage_engine_conn_id = storage_engine_conn_id
+
+    def execute(self, context: Context) -> Any:
+        with commands_named(self.storage_engine_conn_id):
+            return self.do_step(context)
+
+    @abstractmethod
+    def do_step(self, context: Context) -> dict[str, Any]:
+        """Do what this operator is for; returns the task's XCom."""
+
+    def warn(self, notice: str) -> None:
+        """Log what a person should know, with the commands that help as they are to be typed."""
+        self.log.warning("%s", with_connection(notice, self.storage_engine_conn_id))
 
     @cached_property
     def store_hook(self) -> StorageEngineHook:
@@ -147,7 +161,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         super().__init__(**kwargs)
         self.spark_above_positions = spark_above_positions
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.report_files import LAG_TABLE, run_directory
         from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import (
@@ -178,7 +192,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             result = self.submit(context, request, ConsumerLagResult)
         record_lag(store, key, result.summary, result.at_risk)
         for notice in result.summary.source.notices:
-            self.log.warning("%s", notice)
+            self.warn(notice)
         for lag in result.at_risk:
             self.log.warning(
                 "%s still has to read %s/%d from segment %s, which the plan lets go",
@@ -218,7 +232,7 @@ class _ArchivingOperator(StoreSparkOperator):
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
         for notice in done.notices:
-            self.log.warning("%s", notice)
+            self.warn(notice)
         for receipt in done.receipts:
             self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
         return {
@@ -236,7 +250,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
     does instead: then this task succeeds, and the release goes by the waiver.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import archive_planned
 
         done = archive_planned(self.store, run_key(context), self._archive_with(context))
@@ -256,7 +270,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     only when they expire, or not at all.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.model.policy import ArchiveMode, ArchiveWhen
         from storage_engine.retention.steps import archive_sealed
 

@@ -154,6 +154,9 @@ class JournalDatabase:
 
         self._run(upgrade, read_only=False)
 
+    def _way_without_backup(self, error: Exception) -> str:
+        return "" if self._file is None or not _is_damaged(error) else f" {without_backup(self._file)}"
+
     @property
     def _reserve(self) -> Path | None:
         return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
@@ -180,8 +183,21 @@ class JournalDatabase:
         return JournalUnavailableError(
             f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
             "make its database reachable and writable, bring it back from a backup if it is damaged, and "
-            "run the same again."
+            f"run the same again.{self._way_without_backup(error)}"
         )
+
+
+def without_backup(file: Path) -> str:
+    """Say what to do with a journal's damaged file that nobody has a copy of."""
+    return (
+        f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
+        "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."
+    )
+
+
+def _is_damaged(error: Exception) -> bool:
+    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 def missing_sqlite_file(url: str) -> bool:

@@ -24,6 +24,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
+from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
@@ -89,19 +90,22 @@ class _CauseSensor(BaseSensorOperator):
         for alarm in sensed.alarms:
             self.log.warning("%s: %s", self.storage_engine_conn_id, alarm)
         for line in (*(trigger.detail for trigger in sensed.triggers), *sensed.notices):
-            self.log.info("%s: %s", self.storage_engine_conn_id, line)
+            told = with_connection(line, self.storage_engine_conn_id)
+            self.log.info("%s: %s", self.storage_engine_conn_id, told)
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
 
     def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        return self._look_or_defer(context, time.time() + self.timeout)
+        with commands_named(self.storage_engine_conn_id):
+            if not self.deferrable:
+                return super().execute(context)
+            return self._look_or_defer(context, time.time() + self.timeout)
 
     def execute_complete(
         self, context: Context, event: dict[str, Any] | None = None, deadline: float = 0.0
     ) -> Any:
         """Look again where the store is. A cause that doesn't hold here is waited for again."""
-        return self._look_or_defer(context, deadline)
+        with commands_named(self.storage_engine_conn_id):
+            return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         try:

@@ -69,3 +69,9 @@ def test_a_heading_names_every_argument_of_its_command(name: str) -> None:
     assert heading is not None
     arguments = [p.human_readable_name for p in command.params if isinstance(p, click.Argument)]
     assert re.findall(r"[A-Z]+", heading[1]) == arguments
+
+
+def test_what_queries_need_beside_this_package_is_said() -> None:
+    page = DOCUMENT.with_name("query.md").read_text()
+    for need in ("`PYSPARK_PYTHON`", "`pytz`"):
+        assert need in page

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage_engine.cli import cli as group
-from storage_engine.cli.next_commands import parameters_of, with_arguments
+from storage_engine.cli.call_parameters import parameters_of
+from storage_engine.next_commands import _COMMANDS, with_arguments
 
 
 @pytest.mark.parametrize(
@@ -41,12 +42,49 @@ def test_what_has_arguments_or_needs_others_stays(text: str) -> None:
     assert with_arguments(text, {"lake_dir": Path("/lake"), "store": Path("/store")}) == text
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"lake_dir": Path("a lake."), "store": Path("store")},
+        {"lake_dir": Path("/lake,"), "store": Path()},
+        {"lake_dir": Path("l"), "store": Path("it's, a store")},
+        {"lake_dir": Path("l"), "conn_id": "c."},
+        {"conn_id": "c"},
+        {"lake_dir": Path("first"), "second_lake_dir": Path("second"), "store": Path("~store")},
+    ],
+)
+def test_what_has_got_its_arguments_gets_no_others(said: dict[str, Any]) -> None:
+    for command in _COMMANDS:
+        for text in (
+            f"Run storage-engine {command}.",
+            f"storage-engine {command}, or else",
+            f"storage-engine {command}",
+            f"(storage-engine {command}) and storage-engine {command} on it; --conn-id names a store",
+        ):
+            once = with_arguments(text, said)
+            assert with_arguments(once, said) == once
+    for text in (
+        "gc --undo 20261122T101010Z-ab",
+        "stamp ./store --lake l",
+        "stamp store --lake l --reason r",
+    ):
+        assert with_arguments(f"storage-engine {text}", said) == f"storage-engine {text}"
+
+
 def test_what_is_not_known_is_left_out() -> None:
     text = "run storage-engine adopt, or storage-engine lake rebuild"
     assert with_arguments(text, {}) == text
     assert with_arguments(text, {"lake_dir": "l"}) == f"{text} --lake l"
     assert with_arguments(text, {"conn_id": "c"}) == (
         "run storage-engine adopt --conn-id c --reason TEXT, or storage-engine lake rebuild --conn-id c"
+    )
+    # A lake that was named beside a connection need not be that connection's.
+    assert with_arguments(text, {"conn_id": "c", "lake_dir": "l"}) == (
+        "run storage-engine adopt --conn-id c --reason TEXT, "
+        "or storage-engine lake rebuild --lake l --conn-id c"
+    )
+    assert with_arguments("init-lake --lake DIRECTORY, or --conn-id ID, of", {"conn_id": "c"}) == (
+        "init-lake --lake DIRECTORY, or --conn-id c, of"
     )
 
 

@@ -22,6 +22,7 @@ from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.promoting import promote
 from storage_engine.lake.relocating import relocate
+from tests.lake.conftest import Fingerprint
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
 
 
@@ -139,10 +140,31 @@ class TestRefused:
     ) -> None:
         archive(make_jobs, lake, segments[0])
         before = tree(tmp_path / "lake")
-        for inside in ("lake", "lake/warehouse/storage_engine/messages"):
+        for inside in ("lake", "lake/copy", "lake/warehouse/copy", "lake/warehouse/storage_engine/messages"):
             with pytest.raises(BadInputError, match="apart from the lake"):
                 copy_lake(lake, at(tmp_path / inside), unseen)
         assert tree(tmp_path / "lake") == before
+
+    def test_a_place_around_the_lake(
+        self, segments: list[Path], make_jobs, tmp_path: Path, fingerprint: Fingerprint
+    ) -> None:
+        lake = make_lake(at(tmp_path / "copy/deep/lake"))
+        archive(make_jobs, lake, segments[0])
+        before = fingerprint(tmp_path)
+        with pytest.raises(BadInputError, match="apart from the lake"):
+            copy_lake(lake, at(tmp_path / "copy"), unseen)
+        assert fingerprint(tmp_path) == before
+
+    def test_a_place_below_a_stores_root(
+        self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, fingerprint: Fingerprint
+    ) -> None:
+        archive(make_jobs, lake, segments[0])
+        (tmp_path / "store/consumequeue").mkdir()
+        before = fingerprint(tmp_path)
+        for below in ("store", "store/commitlog/copy", "store/copy", "store/backups/of/copy"):
+            with pytest.raises(BadInputError, match="outside a broker's store"):
+                copy_lake(lake, at(tmp_path / below), unseen)
+        assert fingerprint(tmp_path) == before
 
     def test_somebody_elses_data_files(
         self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path

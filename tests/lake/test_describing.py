@@ -9,6 +9,7 @@ from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.describing import describe
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.receipts import receipt_history
+from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, tree
 
 
@@ -51,3 +52,22 @@ def test_a_lake_without_catalog_says_that(
     found = describe(at(tmp_path / "lake"))
     assert (found.catalog, found.tables, "expected the catalog" in found.refused) == (None, (), True)
     assert not (tmp_path / "lake" / "catalog.db").exists()
+
+
+def test_a_lake_of_a_newer_major_version_is_described_as_far_as_that_is_known(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    for table in lake.tables():
+        with table.transaction() as change:
+            change.set_properties({SCHEMA_VERSION_PROPERTY: "3.0"})
+    before = tree(tmp_path / "lake")
+    found = describe(at(tmp_path / "lake"))
+    assert "found 3.0" in found.refused
+    assert (found.lake_id, found.catalog) == (lake_id_of(lake.segments()), lake.catalog_id)
+    assert [(table.schema_version, table.file_count, table.fault) for table in found.tables] == [
+        ("3.0", 1, ""),
+        ("3.0", 1, ""),
+    ]
+    assert found.stores == ()
+    assert tree(tmp_path / "lake") == before

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
+from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake import making
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake, connect, open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.copying import copy_lake
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.identity import mark_location
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.rebuilding import rebuild
+from storage_engine.lake.receipts import receipt_history
+from storage_engine.lake.relocating import relocate
 from tests.lake.conftest import Fingerprint, MakeJobs
+from tests.lake.lake_acts import unseen
 
 
 def metadata_of(table: Table) -> Path:
@@ -64,6 +70,54 @@ class TestWhereTheCatalogIsLost:
             make_lake(config)
         assert "S3CRET" not in str(caught.value)
         assert fingerprint(tmp_path) == before
+
+
+class TestWhereSomethingElseHasTheCatalogsName:
+    """A link to a disk that isn't mounted, or a directory: neither a missing catalog nor a lost one."""
+
+    @pytest.fixture(params=["a link that leads nowhere", "a directory", "a pipe"])
+    def case(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        file = tmp_path / "lake" / "catalog.db"
+        file.parent.mkdir()
+        if request.param == "a directory":
+            file.mkdir()
+        elif request.param == "a pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to(tmp_path / "unmounted/catalog.db")
+        return file
+
+    def test_every_act_says_what_to_do_and_changes_nothing(self, case: Path, tmp_path: Path) -> None:
+        lake = make_lake(LakeConfig.local(tmp_path / "source"))
+        config = LakeConfig.local(case.parent)
+        before = sorted(tmp_path.rglob("*"))
+        for act in (
+            lambda: open_lake(config),
+            lambda: make_lake(config),
+            lambda: rebuild(config, unseen, {}),
+            lambda: relocate(config, lambda _bytes: None),
+            lambda: copy_lake(lake, config, unseen),
+        ):
+            with pytest.raises(LakeUnavailableError, match="storage-engine lake rebuild") as caught:
+                act()
+            assert not isinstance(caught.value, LakeMissingError)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_what_is_said_helps(
+        self, segments: list[Path], make_jobs: MakeJobs, case: Path, tmp_path: Path
+    ) -> None:
+        """Moved away, as the message says, and rebuilt."""
+        case.rename(tmp_path / "moved away")
+        case.parent.rmdir()
+        lake = make_lake(LakeConfig.local(case.parent))
+        archive_all(lake, make_jobs(lake, segments[0]))
+        case.unlink()
+        (tmp_path / "moved away").rename(case)
+        with pytest.raises(LakeUnavailableError, match=r"Move it away|remove the link"):
+            rebuild(lake.config, unseen, {})
+        case.rename(tmp_path / "moved away")
+        rebuild(lake.config, unseen, {})
+        assert len(receipt_history(open_lake(lake.config), "store-1")) == 1
 
 
 class TestWhatAKilledAttemptLeft:

@@ -265,6 +265,66 @@ class TestAnotherCatalog:
         assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize(("place", "torn"), [("lake", False), ("copy", False), ("moved", True)])
+def test_without_marks_a_catalog_that_is_older_is_sent_to_rebuild(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, place: str, torn: bool
+) -> None:
+    """As after ``rsync --exclude '.*'`` of a lake and a catalog from the backup before."""
+    archive(make_jobs, lake, segments[0])
+    shutil.copy2(tmp_path / "lake" / "catalog.db", tmp_path / "older.db")
+    archive(make_jobs, lake, segments[1])
+    here = tmp_path / place
+    if place == "moved":
+        (tmp_path / "lake").rename(here)
+    elif place == "copy":
+        copy_tree(tmp_path / "lake", here)
+    shutil.copy2(tmp_path / "older.db", here / "catalog.db")
+    for mark in here.rglob(MARK_NAME):
+        mark.unlink()
+    if torn:
+        for metadata in here.rglob("metadata"):
+            max(metadata.glob("*.metadata.json")).write_bytes(b"{")
+    before = tree(tmp_path)
+    with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
+        relocate(at(here), silent)
+    assert tree(tmp_path) == before
+    rebuild(at(here), unseen, {})
+    check(here, segments[:2], tmp_path)
+
+
+def test_without_marks_a_move_that_was_killed_goes_on(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(make_jobs, lake, segments[0])
+    (tmp_path / "lake").rename(moved := tmp_path / "moved")
+    for mark in moved.rglob(MARK_NAME):
+        mark.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("storage_engine.lake.moving.repoint", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            relocate(at(moved), silent)
+    relocate(at(moved), silent)
+    check(moved, segments[:1], tmp_path)
+
+
+def test_without_marks_what_lost_a_race_does_not_count(
+    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+) -> None:
+    """Metadata of a commit that another was faster than has the other's number."""
+    archive(make_jobs, lake, segments[0])
+    for metadata in tmp_path.rglob("metadata"):
+        last = max(metadata.glob("*.metadata.json"))
+        shutil.copy2(last, last.with_name(f"{last.name[:6]}{'f' * 8}-lost.metadata.json"))
+    for mark in tmp_path.rglob(MARK_NAME):
+        mark.unlink()
+    assert relocate(at(tmp_path / "lake"), silent).changed
+    check(tmp_path / "lake", segments[:1], tmp_path)
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_the_warehouse_of_another_lake_is_refused(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

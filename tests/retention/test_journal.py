@@ -254,6 +254,9 @@ def test_damaged_pages_are_an_unavailable_journal(journal: Journal, path: Path) 
     assert "SELECT" not in str(raised.value)
     with pytest.raises(JournalUnavailableError):
         Journal(f"sqlite:///{path}").add_store("/t", "rocketmq")
+    assert f"Without a backup move {path} away" in str(raised.value)
+    path.rename(path.with_name("damaged"))
+    assert Journal(f"sqlite:///{path}").add_store("/t", "rocketmq").lineage == 1
 
 
 @pytest.mark.parametrize("broken", ["{", "[1]", '{"manual": 7}', "9" * 5000])
