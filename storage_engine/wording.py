@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 
 from rich.filesize import pick_unit_and_suffix
 
@@ -89,6 +91,18 @@ def duration_text(duration_ms: int | None) -> str:
 def count_text(count: int, thing: str) -> str:
     """A number of things, in the singular where there is one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def paths_text(paths: Sequence[str]) -> str:
+    """Files of one kind in a few words: the first, how many more, and the last of them."""
+    first, *more = paths
+    return f"{first} and {len(more)} more, the last {PurePath(more[-1]).name}" if more else first
+
+
+def times_text(timestamps_ms: Collection[int]) -> str:
+    """A timestamp that several things have, or from which to which they go."""
+    texts = list(dict.fromkeys(time_text(timestamp_ms) for timestamp_ms in sorted(timestamps_ms)))
+    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
 def unexpected(error: Exception) -> str:

@@ -31,6 +31,7 @@ from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.lag_table import lag_part, merge
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
+from storage_engine.retention.quarantine.undo import undone_before
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_files import PAGE
 from storage_engine.retention.report_text import report_text
@@ -106,6 +107,14 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell = _silent if as_json else _tell
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
+    undone = undone_before(managed, run_key)
+    if undone is not None:
+        tell(
+            f"run {run_key} was undone by {undone.person}: {count_text(undone.segments, 'segment')} came "
+            "back, and nothing is done now. Without --run-key a new run begins, which deletes them again if "
+            "the rules let it."
+        )
+        return _end(managed, run_key, as_json)
     tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
     plan = steps.make_plan(managed, run_key, request)
     tell(
@@ -117,6 +126,11 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     except StorageEngineError:
         tell(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
+    return _end(managed, run_key, as_json)
+
+
+def _end(managed: ManagedStore, run_key: str, as_json: bool) -> int:
+    """Write and show a run's report."""
     finished = finish(managed, run_key)
     report = build_report(managed, run_key)
     if as_json:

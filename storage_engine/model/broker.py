@@ -18,7 +18,7 @@ from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.model.watch import Watch
 
 
@@ -105,6 +105,13 @@ class BrokerStore(Protocol):
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide, for every segment, whether it goes and why. Pure."""
+        ...
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        """When sealed segments were written to last, by what they hold themselves; only where that is cheap.
+
+        :raises OSError: a file can't be read.
+        """
         ...
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:

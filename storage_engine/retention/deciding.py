@@ -10,7 +10,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
 from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.unread import find_unread
@@ -58,7 +58,7 @@ def decide(
     snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
     plan = broker.plan(snapshot, now_ms, request)
     owed = owed_by(broker, snapshot, policy.pending_policy)
-    plan = cut_by_policy(plan, owed, policy, now_ms)
+    plan = cut_by_policy(plan, owed, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
     dependents = broker.dependents(plan.new_min_offsets) if plan.to_delete else ()
     # What goes is kept for its consumers where the policy blocks.
@@ -68,13 +68,21 @@ def decide(
     return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
 
 
-def cut_by_policy(plan: Plan, owed: Iterable[Owed], policy: Policy, now_ms: int) -> Plan:
+def cut_by_policy(
+    plan: Plan, owed: Iterable[Owed], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
+) -> Plan:
     """Cut a broker's plan before the first segment that the store's policy keeps.
 
     :param owed: as of :func:`owed_by`.
+    :param sealed_ms: as of :func:`sealed_by`.
     """
-    plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms)
+    plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
     return apply_pending_policy(plan, owed, policy.pending_policy)
+
+
+def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
+    """When segments were written to last by what they hold; nothing is read where nobody asks."""
+    return {} if policy.minimum_retention_hours is None else broker.sealed_at_ms(snapshot)
 
 
 def owed_by(broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy) -> tuple[Owed, ...]:

@@ -96,7 +96,7 @@ class ShieldWatch:
         self._store = store
         self._say = say
         self._said: set[str] = set()
-        name = f"storage-engine-shield {store.name}"
+        name = f"storage-engine-shield {store.root}"
         self._tending = _Duty(name, self._tend, TEND_SECONDS, self._cannot_tend)
         self._asking = _Duty(f"{name} force", self._end_force, FORCE_SECONDS, self._cannot_ask)
         self._urgent = threading.Event()
@@ -172,7 +172,7 @@ class ShieldWatch:
             self._say_once(notice)
         if result.archived:
             offsets = ", ".join(map(str, result.archived))
-            self._say(f"{self._store.name}: archived from the shield: offset {offsets}")
+            self._say(f"{self._store.root}: archived from the shield: offset {offsets}")
         if not self._ends.is_set():
             urgent = self._urgent.is_set
             read_links(self._store, lambda: urgent() or self._ends.is_set(), TEND_SECONDS)
@@ -192,4 +192,4 @@ class ShieldWatch:
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._say(f"{self._store.name}: {text}")
+            self._say(f"{self._store.root}: {text}")

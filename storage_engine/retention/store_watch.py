@@ -36,7 +36,7 @@ class StoreWatch(threading.Thread):
     """
 
     def __init__(self, store: ManagedStore, recorder: Recorder, say: Callable[[str], None]) -> None:
-        super().__init__(name=f"storage-engine-watch {store.name}", daemon=True)
+        super().__init__(name=f"storage-engine-watch {store.root}", daemon=True)
         opener: WatchFence = broker_module(store.broker, "broker").watch_fence
         self._fence = opener(settings_of(store))
         self._shield = ShieldWatch(store, say)
@@ -45,7 +45,7 @@ class StoreWatch(threading.Thread):
         self._say = say
         self._said = ""
         self._silent = ""
-        self._changes = FileChanges(lambda text: say(f"{store.name}: {text}"))
+        self._changes = FileChanges(lambda text: say(f"{store.root}: {text}"))
         self._ends = False
 
     def end(self) -> None:
@@ -118,13 +118,16 @@ class StoreWatch(threading.Thread):
             found = duty()
         except (StorageEngineError, OSError) as error:
             yield str(error)
-            return
-        self._tell(found)
+        except Exception as error:
+            # Whatever it is, what comes after it in the same look must not wait for its mend.
+            yield f"a part of the watch has failed, and is tried again: {unexpected(error)}"
+        else:
+            self._tell(found)
 
     def _tell(self, found: tuple[Disturbance, ...]) -> None:
         self._recorder.add(self._store, found)
         for one in found:
-            self._say(f"{self._store.name}: {one.kind.value}: {one.detail}")
+            self._say(f"{self._store.root}: {one.kind.value}: {one.detail}")
 
     def _pause(self, seconds: float) -> None:
         if not self._ends:
@@ -132,7 +135,7 @@ class StoreWatch(threading.Thread):
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
-            self._say(f"{self._store.name}: {text}")
+            self._say(f"{self._store.root}: {text}")
         self._said = text
 
 

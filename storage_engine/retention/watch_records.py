@@ -69,7 +69,7 @@ class Recorder(threading.Thread):
                 # Whatever it is: nobody else would record what the watches mend from now on.
                 known = isinstance(error, StorageEngineError | OSError)
                 why = str(error) if known else unexpected(error)
-                self._say_once(f"{store.name}: what was mended can't be recorded yet: {why}")
+                self._say_once(f"{store.root}: what was mended can't be recorded yet: {why}")
                 with self._changed:
                     # Another store's journal may be well.
                     self._waiting.rotate(-len(found))

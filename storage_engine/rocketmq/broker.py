@@ -18,7 +18,7 @@ from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import FileFacts, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
 from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
@@ -32,6 +32,7 @@ from storage_engine.rocketmq.owed import owed
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
+from storage_engine.rocketmq.store_times import sealed_at_ms
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
 from storage_engine.same_bytes.own_acts import read_own_acts
@@ -71,6 +72,9 @@ class RocketMQBrokerStore:
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         return plan(snapshot, self.config, now_ms, self.zone, request)
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot)
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.layout)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.model.store import SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.mapped_files import mapped
 
@@ -60,6 +62,26 @@ def store_timestamps(
             with suppress(FileNotFoundError) if may_go else nullcontext():
                 times[low:high] = _in_file(file, offsets[low:high])
     return times
+
+
+def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[SegmentId, int]:
+    """Return when sealed segments were written to last, by the store time of the message that came after.
+
+    That one didn't fit into the segment, which was filled up for it. Nobody changes it with a file's times.
+
+    :param may_go: as for :func:`store_timestamps`.
+    :return: without segments of which that can't be told.
+    :raises OSError: a file can't be read.
+    """
+    found = {}
+    for log in snapshot.logs:
+        for segment, behind in pairwise(log.segments):
+            if segment.state is SegmentState.SEALED:
+                file = LogFile(behind.facts.path, behind.base_offset, behind.facts.size_bytes)
+                time_ms = int(store_timestamps([file], np.array([file.base_offset]), may_go=may_go)[0])
+                if time_ms != UNKNOWN:
+                    found[segment.id] = time_ms
+    return found
 
 
 def _in_file(file: LogFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -53,6 +53,17 @@ def test_an_undo_that_is_done_says_so_and_not_that_all_is_back(cli, store, lake)
     assert "log begins" not in again.out
     assert _there(store) == [2 * MIB]
 
+    # Going on with a run that was undone is no deletion either.
+    undone = cli("undo", "second", store, "--lake", lake)
+    assert undone.exit_code == 0
+    gone_on = cli("clean", store, "--lake", lake, *UNDOABLE, "--run-key", "second")
+    assert gone_on.exit_code == 0
+    assert "run second was undone by " in gone_on.err
+    assert "deleted, " not in gone_on.err
+    assert "brings it back" not in gone_on.err
+    assert "Run second: undone" in gone_on.out
+    assert _there(store) == [0, MIB, 2 * MIB]
+
 
 def test_undo_of_an_unknown_run_is_refused(cli, store, lake) -> None:
     cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1)
@@ -73,6 +84,4 @@ def test_a_plan_with_a_minimum_says_what_it_keeps(cli, store) -> None:
     plan = cli("plan", store, "--manual", "--minimum-retention-hours", 24 * 40, "--json").json
     assert plan["delete_offsets"] == []
     assert plan["decisions"][0]["reason"] == "minimum-retention"
-    assert cli("plan", store, "--manual", "--minimum-retention-hours", 24 * 20, "--json").json[
-        "delete_offsets"
-    ]
+    assert cli("plan", store, "--manual", "--minimum-retention-hours", 24, "--json").json["delete_offsets"]

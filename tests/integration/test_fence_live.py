@@ -151,7 +151,7 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
             return any(what in alarm for alarm in mended)
 
         until(lambda: is_recorded(str(log.path(left[0]))))
-        until(lambda: is_recorded("somebody touched it"))
+        until(lambda: is_recorded("somebody touched"))
         assert not [a for a in tend(store, "again").alarms if a.startswith(DisturbanceKind.FENCE_MENDED)]
 
         watch.send_signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from storage_engine.retention.preview import preview
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps import judging
+from storage_engine.rocketmq.commitlog import read_store_timestamp
 
 HOUR_NS = 3_600_000_000_000
 NOW_MS = 1_795_000_000_000
@@ -72,6 +73,32 @@ def test_the_last_write_is_what_it_was_before_a_hold_set_another_time() -> None:
     assert apply_minimum_retention(held, 48, NOW_MS).to_delete
     made_old = make_plan([90], original_ages_hours=[1])
     assert not apply_minimum_retention(made_old, 48, NOW_MS).to_delete
+
+
+@pytest.mark.parametrize(("hours_ago", "goes"), [(1, False), (90, True)])
+def test_a_file_that_was_made_old_is_no_older_than_its_messages(hours_ago: int, goes: bool) -> None:
+    plan = make_plan([10_000])
+    sealed_ms = {plan.decisions[0].segment.id: NOW_MS - hours_ago * 3_600_000}
+    plan = apply_minimum_retention(plan, 48, NOW_MS, sealed_ms)
+    assert bool(plan.to_delete) is goes
+    assert ("by its messages" in plan.decisions[0].detail) is not goes
+
+
+def test_no_touch_makes_segments_old_enough_for_any_run(managed: Stores) -> None:
+    store = managed(policy=Policy(ArchiveMode.OFF), overrides={"fileReservedTime": "1"})
+    log = Path(store.root) / "commitlog"
+    for path in log.iterdir():
+        os.utime(path, ns=(0, 0))
+    third = log / f"{2 * MIB:020d}"
+    sealed_ms = read_store_timestamp(third, 0, 2 * MIB)  # the second one was full then
+    forced = PlanRequest(manual=True, forced=True)
+    hours = (clock_ms() - sealed_ms) // 3_600_000
+    kept = replace(store, policy=Policy(ArchiveMode.OFF, minimum_retention_hours=hours + 24))
+    assert preview(kept, forced).plan.to_delete == ()
+    assert steps.make_plan(store, "r", forced).deletes == 7
+    assert steps.release(kept, "r").deleted == ()
+    old_enough = replace(store, policy=Policy(ArchiveMode.OFF, minimum_retention_hours=hours - 24))
+    assert len(preview(old_enough, forced).plan.to_delete) == 7
 
 
 def let_be_written(store: ManagedStore, number: int, hours_ago: float) -> None:
@@ -126,9 +153,9 @@ def test_what_was_written_since_the_plan_stays(young_third: Stores) -> None:
 
 def test_a_minimum_that_was_set_since_the_plan_counts(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF))
-    let_be_written(store, 1, 80)
-    assert len(steps.make_plan(store, "r", PlanRequest(manual=True)).delete_offsets) == 7
-    kept = replace(store, policy=Policy(ArchiveMode.OFF, minimum_retention_hours=90))
+    let_be_written(store, 1, 1)
+    assert len(steps.make_plan(store, "r", PlanRequest(manual=True, forced=True)).delete_offsets) == 7
+    kept = replace(store, policy=Policy(ArchiveMode.OFF, minimum_retention_hours=2))
     assert [release.base_offset for release in steps.release(kept, "r").deleted] == [0]
 
 

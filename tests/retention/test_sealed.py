@@ -17,6 +17,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
@@ -25,6 +26,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
+from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.unproven import may_go_unproven
 
 Make = Callable[..., ManagedStore]
 MIB = 1 << 20
@@ -53,6 +56,21 @@ def test_each_run_archives_the_oldest_that_fit_its_budget(managed: Make) -> None
     lag = record_archive_lag(store, "d")
     assert lag is not None
     assert (lag.segments, lag.size_bytes, lag.oldest_base_offset, lag.oldest_age_seconds) == (0, 0, None, 0)
+
+
+def test_who_ends_a_hold_is_told_how_much_may_go_that_no_lake_proves(managed: Make) -> None:
+    context = open_context(managed())
+    (said,) = may_go_unproven(context, clock_ms())
+    assert said.startswith(f"{SEALED} segments that no lake proves, {SEALED}.0 MiB, the oldest {0:020d}, may")
+    archive_sealed(context.store, "a", here, budget_bytes=2 * MIB)
+    (said,) = may_go_unproven(context, clock_ms())
+    assert said.startswith(f"{SEALED - 2} segments")
+    first = Path(context.store.root) / "commitlog" / f"{2 * MIB:020d}"
+    os.utime(first)  # it hasn't expired any more, and keeps those behind it
+    assert tuple(may_go_unproven(context, clock_ms())) == ()
+    first.parent.rename(first.parent.with_name("away"))
+    (said,) = may_go_unproven(context, clock_ms())
+    assert "isn't known: " in said
 
 
 @pytest.mark.parametrize("forced", [False, True], ids=["ordinary", "forced"])

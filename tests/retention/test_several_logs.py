@@ -95,7 +95,7 @@ def stores(draw: st.DrawFn) -> Known:
 
 
 def decided(fresh: Plan, owed: Iterable[Owed], lags: Iterable[QueueLag]) -> Plan:
-    return apply_lag_policy(cut_by_policy(fresh, owed, POLICY, NOW_MS), lags, POLICY.lag_policy)
+    return apply_lag_policy(cut_by_policy(fresh, owed, POLICY, NOW_MS, {}), lags, POLICY.lag_policy)
 
 
 def of_log(plan: Plan, items: Iterable[T]) -> list[T]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from asyncinotify import Inotify, Mask, Watch
@@ -25,9 +26,11 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import file_changes, store_watch, watch_records
+from storage_engine.retention.file_changes import FileChanges
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.store_watch import HostWatch
 from storage_engine.rocketmq.beside import heartbeat
 from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
@@ -128,7 +131,7 @@ def test_all_stores_of_a_host_are_mended_and_it_is_recorded(
     for store in stores:
         (detail,) = recorded(store)
         assert str(path_of(root_of(store), 0)) in detail
-        assert said.has(f"{store.name}: fence-mended: {detail}")
+        assert said.has(f"{store.root}: fence-mended: {detail}")
 
 
 def test_changes_are_seen_before_the_next_look(
@@ -217,13 +220,13 @@ def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
 ) -> None:
     failures = iter([ZeroDivisionError("nobody thought of it")])
 
-    def look(self: FenceKeeper, now_ms: int) -> tuple[Disturbance, ...]:
+    def follow(self: FileChanges, directories: Sequence[Path]) -> None:
         for failure in failures:
             raise failure
-        return real(self, now_ms)
+        real(self, directories)
 
-    real = FenceKeeper.look
-    monkeypatch.setattr(FenceKeeper, "look", look)
+    real = FileChanges.follow
+    monkeypatch.setattr(FileChanges, "follow", follow)
     monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
     host.add(store)
     until(
@@ -231,6 +234,33 @@ def test_a_watch_that_failed_for_whatever_reason_is_said_and_goes_on(
     )
     touch(store)
     until(lambda: is_mended(store))
+
+
+@pytest.mark.parametrize("part", [ShieldWatch, FenceKeeper])
+def test_a_part_of_a_watch_that_failed_for_whatever_reason_is_said_and_keeps_no_other_from_its_work(
+    store: ManagedStore,
+    host: HostWatch,
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    part: type[ShieldWatch | FenceKeeper],
+) -> None:
+    may_work = threading.Event()
+
+    def look(self: Any, *now_ms: int) -> tuple[Disturbance, ...]:
+        if not may_work.is_set():
+            raise ZeroDivisionError("nobody thought of it")
+        return real(self, *now_ms)
+
+    real: Any = part.look
+    monkeypatch.setattr(part, "look", look)
+    host.add(store)
+    until(lambda: said.has("has failed, and is tried again: ZeroDivisionError: nobody thought of it ("))
+    assert no_watch(root_of(store)) == ""
+    if part is FenceKeeper:
+        may_work.set()
+    touch(store)
+    until(lambda: is_mended(store))
+    assert not said.has("begins again")
 
 
 def test_a_watch_that_can_not_say_anything_mends_and_records_all_the_same(

@@ -106,12 +106,10 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: ManagedStore, run_key: str) -> UndoResult | None:
-    """Return what an undo of a run came to that is done; None: none is.
-
-    :raises RunStateError: no such run.
-    """
+    """Return what an undo of a run came to that is done; None: none is, or there is no such run."""
     context = open_context(store)
-    return context.result(context.run(run_key), Step.UNDO, UndoResult)
+    run = context.journal.find_run(context.record.store_id, run_key)
+    return None if run is None else context.result(run, Step.UNDO, UndoResult)
 
 
 def _kept(context: Context, run: Run) -> Quarantine:

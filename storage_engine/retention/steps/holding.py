@@ -19,6 +19,7 @@ from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
+from storage_engine.retention.steps.unproven import may_go_unproven
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,16 @@ def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
+    now_ms = clock_ms() if now_ms is None else now_ms
     make_removable(context)
+    was_held = context.journal.hold_memory(context.record.store_id).load() is not None
     with context.journal.lease(context.record.store_id):
-        status = context.broker.unmanage(clock_ms() if now_ms is None else now_ms)
+        status = context.broker.unmanage(now_ms)
         record_disturbances(context, status)
     # Behind that: a watch makes links for a held store only.
     left = remove_all(context)
+    if was_held:
+        left += tuple(may_go_unproven(context, now_ms))
     return _result(context, replace(status, notices=(*status.notices, *left)), True)
 
 

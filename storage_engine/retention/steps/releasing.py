@@ -20,7 +20,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.deciding import cut_by_policy, owed_by
+from storage_engine.retention.deciding import cut_by_policy, owed_by, sealed_by
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.history import (
     SegmentRelease,
@@ -143,7 +143,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         policy = context.store.policy
         owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
-        fresh = cut_by_policy(fresh, owed, policy, now_ms)
+        fresh = cut_by_policy(fresh, owed, policy, now_ms, sealed_by(context.broker, held.snapshot, policy))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         if eligible.go:
             check_clock(context, fresh)

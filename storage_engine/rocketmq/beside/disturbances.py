@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
 from storage_engine.model.hold import Disturbance, DisturbanceKind
-from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState
+from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
 from storage_engine.rocketmq.beside.live_config import CLUSTER, NAME, SLAVE
 from storage_engine.rocketmq.store import LOG
+from storage_engine.wording import paths_text, times_text
 
 ENDS_TRUST: Final = frozenset({DisturbanceKind.BROKER_REPLACED, DisturbanceKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or let go by it."""
@@ -177,25 +178,37 @@ def _range_gone(start: int, end: int) -> Disturbance:
 
 
 def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
-    for touched in state.touched:
-        file = found.file_at(touched.base_offset)
-        if file is None:
-            continue
-        if file.inode != touched.inode:
-            why = f"expected inode {touched.inode}, found {file.inode}: another file has its name"
-        elif file.mtime_ns in touched.possible_mtimes_ns:
-            continue
-        else:
-            why = (
-                f"expected the modification time {_time(touched.mtime_ns // 1_000_000)} that the hold set, "
-                f"found {_time(file.mtime_ns // 1_000_000)}: somebody touched it"
-            )
-        yield Disturbance(
-            DisturbanceKind.MTIME_CHANGED,
-            f"{file.path}: {why}. The hold rests on the rest of its fence until it is renewed. Find out who "
-            "changes the store's files, and stop it.",
-            log=LOG,
+    """One for all whose times were changed, and one for all that are other files."""
+    there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
+    seen = [(touched, file) for touched, file in there if file is not None]
+    others = [(touched, file) for touched, file in seen if file.inode != touched.inode]
+    if others:
+        inodes = [", ".join(str(of.inode) for of in side) for side in zip(*others, strict=True)]
+        name = "its name" if len(others) == 1 else "each name"
+        why = f"expected inode {inodes[0]}, found {inodes[1]}: another file has {name}"
+        yield _disturbed([file for _, file in others], why)
+    changed = [
+        (touched, file)
+        for touched, file in seen
+        if file.inode == touched.inode and file.mtime_ns not in touched.possible_mtimes_ns
+    ]
+    if changed:
+        expected, now = (
+            times_text([of.mtime_ns // 1_000_000 for of in side]) for side in zip(*changed, strict=True)
         )
+        them = "it" if len(changed) == 1 else "them"
+        why = f"expected the modification time {expected} that the hold set, found {now}"
+        why += f": somebody touched {them}"
+        yield _disturbed([file for _, file in changed], why)
+
+
+def _disturbed(files: Sequence[SeenFile], why: str) -> Disturbance:
+    return Disturbance(
+        DisturbanceKind.MTIME_CHANGED,
+        f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
+        "it is renewed. Find out who changes the store's files, and stop it.",
+        log=LOG,
+    )
 
 
 def _settings(state: HoldState, found: Found) -> Iterator[Disturbance]:

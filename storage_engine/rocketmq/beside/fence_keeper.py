@@ -24,7 +24,7 @@ from storage_engine.rocketmq.beside.hold_state import HoldState, SeenFile, Touch
 from storage_engine.rocketmq.beside.local_hold import read_local, settled, write_settled
 from storage_engine.rocketmq.store import LOG
 from storage_engine.same_bytes.own_acts import Acting, own_acts
-from storage_engine.wording import time_text
+from storage_engine.wording import paths_text, times_text
 
 LAST_FILES: Final = 3
 """Never fenced by a watch, which doesn't ask how far the log goes: a broker writes to one of them and makes
@@ -37,6 +37,7 @@ RETRY_SECONDS: Final = 0.5
 """An mtime that can't be set is tried again that often: somebody may only have set it at the same moment. Not
 more often, since each try may itself be a change that wakes the watch."""
 _SAID_AT: Final = 2
+_MS_NS: Final = 1_000_000
 
 
 class FenceKeeper:
@@ -83,7 +84,8 @@ class FenceKeeper:
         gone = [one for one in fenced if not _is_there(one)]
         self._said_gone &= set(map(_key, gone))
         short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
-        if (gone or short) and self._are_mounted(state):
+        unfinished = any(_is_only_meant(one) and self._is_to_be_set(one) for one in fenced)
+        if (gone or short or unfinished) and self._are_mounted(state):
             self._replace(gone)
 
     def _is_to_be_set(self, touched: Touched) -> bool:
@@ -126,26 +128,33 @@ class FenceKeeper:
         """Set the mtimes again that somebody has made older, unless the hold has changed meanwhile."""
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
+            mended: list[tuple[Touched, int]] = []
             for touched in () if state is None else _fenced(state):
                 if not (_is_touched(touched) and self._is_to_be_set(touched)):
                     continue
                 found_ns = _mtime_ns(touched)
-                if self._set_mtime(acts, touched) is not None:
-                    self._say_mended(
-                        f"{touched.path}: expected the modification time "
-                        f"{time_text(touched.mtime_ns // 1_000_000)} that the hold set, found "
-                        f"{_time(found_ns)}: somebody touched it. The watch has set it again."
-                    )
+                if self._set_mtime(acts, touched) is not None and found_ns is not None:
+                    mended.append((touched, found_ns))
+        if mended:
+            paths = [touched.path for touched, _ in mended]
+            expected = times_text([touched.mtime_ns // _MS_NS for touched, _ in mended])
+            found = times_text([found_ns // _MS_NS for _, found_ns in mended])
+            self._say_mended(
+                f"{paths_text(paths)}: expected the modification time {expected} that the hold set, found "
+                f"{found}: somebody touched {_them(paths)}. The watch has set it again."
+            )
 
     def _replace(self, gone: list[Touched]) -> None:
         """Fence as many segments again as there were, unless a run is changing the hold just now."""
-        for one in gone:
-            if _key(one) not in self._said_gone:
-                self._said_gone.add(_key(one))
-                self._say_mended(
-                    f"{one.path}: expected a segment of the hold's fence, found it removed or replaced. "
-                    "The watch fences others behind it. What was in it is told by the next run."
-                )
+        paths = [one.path for one in gone if _key(one) not in self._said_gone]
+        self._said_gone |= set(map(_key, gone))
+        if paths:
+            what = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
+            self._say_mended(
+                f"{paths_text(paths)}: expected {what} of the hold's fence, found {_them(paths)} removed or "
+                f"replaced. The watch fences others behind {_them(paths)}. What was in {_them(paths)} is "
+                "told by the next run."
+            )
         self._extends_at = time.monotonic() + EXTEND_SECONDS
         with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
             self._extend()
@@ -160,9 +169,11 @@ class FenceKeeper:
             lease_ns = max(touched.mtime_ns for touched in _fenced(state))
             known = {touched.base_offset: touched for touched in state.touched}
             new = [_lease(file, lease_ns) for file in wanted if not _is_known(known, file)]
-            new = [touched for touched in new if self._is_to_be_set(touched)]
+            # Nobody is changing the hold: who meant to set these was killed.
+            new += [touched for touched in _fenced(state) if _is_only_meant(touched)]
+            new = sorted(filter(self._is_to_be_set, new), key=_key)
             meant = _with_fence(state, known | {touched.base_offset: touched for touched in new}, wanted)
-            if meant == state:
+            if meant == state and not new:
                 return
             write_settled(directory, meant)
             with own_acts(self._root) as acts:
@@ -250,8 +261,11 @@ def _is_touched(touched: Touched) -> bool:
     return not any(same_ms(found_ns, ours) for ours in touched.possible_mtimes_ns)
 
 
-def _time(mtime_ns: int | None) -> str:
-    try:
-        return "nothing" if mtime_ns is None else time_text(mtime_ns // 1_000_000)
-    except (ValueError, OverflowError, OSError):  # an mtime can be any number
-        return f"{mtime_ns} ns after 1970"
+def _is_only_meant(touched: Touched) -> bool:
+    """Return whether a file's mtime was to be set, and is older than that."""
+    found_ns = _mtime_ns(touched)
+    return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
+
+
+def _them(paths: Sequence[str]) -> str:
+    return "it" if len(paths) == 1 else "them"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,10 +25,12 @@ from storage_engine.exceptions import (
     ChangedUnderUsError,
     GateRefusedError,
     ReleasedTooMuchError,
+    StoreBusyError,
     StoreNotFoundError,
 )
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
+from storage_engine.own_directory import WAIT_SECONDS
 from storage_engine.rocketmq.beside import hold, marker
 from storage_engine.rocketmq.beside.fence import is_due, same_ms
 from storage_engine.rocketmq.beside.hold_look import root_of
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""How long a broker may leave us without an answer while it is waited for."""
+"""How long a broker may leave us without an answer while it is waited for, and another process the hold."""
+_LOCK_SECONDS: Final = 1.0
+"""Then the broker is looked at again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ def let_go(
     :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
     :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
     :raises ReleasedTooMuchError: more is gone than these.
+    :raises StoreBusyError: another process keeps the hold's lock; all of them may go any time.
     """
     if not segments:
         return
@@ -103,25 +108,30 @@ def let_go(
     _have_it_go(store, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
-    with _changing(store) as (memory, state):
+    # Whoever looks at the hold next forgets them, too.
+    with suppress(StoreBusyError), _changing(store, UNANSWERED_SECONDS) as (memory, state):
         hold.forget_released(memory, state, prefix.end_offset)
 
 
 @contextmanager
-def _changing(store: BesideStore) -> Iterator[tuple[HoldMemory, HoldState]]:
+def _changing(
+    store: BesideStore, wait_seconds: float = WAIT_SECONDS
+) -> Iterator[tuple[HoldMemory, HoldState]]:
     """Give the hold as it is remembered now, to change it.
 
     :raises GateRefusedError: the store isn't held.
+    :raises StoreBusyError: another process changes it, and isn't done after ``wait_seconds``.
     """
-    with marker.changing(root_of(store)):
+    with marker.changing(root_of(store), wait_seconds):
         yield _standing_hold(store)
 
 
-def _expose(store: BesideStore, prefix: Prefix) -> HoldState:
+def _expose(store: BesideStore, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
     """
     :raises GateRefusedError: as :func:`hold.expose`.
+    :raises StoreBusyError: as :func:`_changing`.
     """
-    with _changing(store) as (memory, state):
+    with _changing(store, wait_seconds) as (memory, state):
         return hold.expose(store, memory, state, prefix.segments, prefix.stays)
 
 
@@ -185,6 +195,7 @@ def _have_it_go(store: BesideStore, state: HoldState, prefix: Prefix, patience: 
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
+    busy_since: float | None = None
     while True:
         info = _ask(store, state, patience)
         left = _left(prefix)
@@ -192,13 +203,19 @@ def _have_it_go(store: BesideStore, state: HoldState, prefix: Prefix, patience: 
         if not left and info.commitlog_min_offset == prefix.end_offset:
             return
         left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
-        if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
-            # The broker flushed what was just sealed, or somebody touched or removed some of it, or the hold
-            # would end soon.
-            state = _expose(store, prefix)
-        if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
-            state = _trigger(store)
-            triggered = time.monotonic()
+        try:
+            if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
+                # The broker flushed what was just sealed, or somebody touched or removed some of it, or the
+                # hold would end soon.
+                state = _expose(store, prefix, _LOCK_SECONDS)
+            if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
+                state = _trigger(store)
+                triggered = time.monotonic()
+            busy_since = None
+        except StoreBusyError as error:
+            busy_since = busy_since or time.monotonic()
+            if time.monotonic() - busy_since >= UNANSWERED_SECONDS:
+                raise _kept_busy(store, prefix, error) from error
         now = (info.commitlog_min_offset, len(left))
         if before is not None and now != before:
             patience.progressed()
@@ -227,12 +244,22 @@ def _is_exposed(state: HoldState) -> bool:
     return True
 
 
+def _kept_busy(store: BesideStore, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+    return StoreBusyError(
+        f"{root_of(store)}: expected to change the hold while the broker deletes, found that another process "
+        f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
+        f"{len(prefix.segments)} segments are left, and may go any time; what is behind them stays. End the "
+        "process that hangs, such as a watch, and run the same again, which goes on."
+    )
+
+
 def _trigger(store: BesideStore) -> HoldState:
     """A lost answer may be that of a broker which is at it: the files will tell.
 
     :raises BrokerError: it was not told.
+    :raises StoreBusyError: as :func:`_changing`.
     """
-    with _changing(store) as (memory, state):
+    with _changing(store, _LOCK_SECONDS) as (memory, state):
         state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
         save_state(memory, state)
     try:

@@ -66,19 +66,20 @@ def end_force(store: BesideStore) -> Disturbance | None:
     why = _why_not_set(store)
     if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
         return _set(store, value, why)
+    # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
+    found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
+    # Asked last: setting it is another connection than what was looked at.
+    answers_ms = store.admin.runtime_info().boot_timestamp_ms
+    if other := another_broker(state, found, answers_ms):
+        return other
+    if why:
+        return _set(store, value, why)
     with marker.changing(store.files.files.layout.root):
-        state = load_state(memory)
-        if state is None:
-            return None
-        found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
-        # Asked last: setting it is another connection than what was looked at.
-        answers_ms = store.admin.runtime_info().boot_timestamp_ms
-        if other := another_broker(state, found, answers_ms):
-            return other
-        if why:
-            return _set(store, value, why)
-        ended = with_force_ended(state, value or "")
-        if ended != state:
+        now = load_state(memory)
+        if now is None or _judged_by(now) != _judged_by(state):
+            return None  # a run has changed the hold, and sets it itself; else the next question finds it
+        ended = with_force_ended(now, value or "")
+        if ended != now:
             save_state(memory, ended)
         store.admin.update_config({FORCIBLY: "false"})
     return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
@@ -105,6 +106,11 @@ def another_broker(state: HoldState, found: Found, answers_ms: int) -> Disturban
         f"{found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its settings were "
         "left as they are. Run storage-engine hold, which looks at it anew.",
     )
+
+
+def _judged_by(state: HoldState) -> HoldState:
+    """Return what a broker was judged by: all that only a run changes, which a watch's own mends don't."""
+    return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
 def _why_not_set(store: BesideStore) -> str:

@@ -16,7 +16,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.beside import (
@@ -43,7 +43,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import LOG
-from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.store_times import LogFile, sealed_at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,9 @@ class BesideStore:
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         return self.files.plan(snapshot, now_ms, request)
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot, may_go=True)
 
     def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
         return owed(self.files.files.layout, attempts=ATTEMPTS)

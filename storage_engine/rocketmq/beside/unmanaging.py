@@ -14,6 +14,7 @@ from storage_engine.rocketmq.beside.hold_state import Found, HoldState, load_sta
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame
 from storage_engine.rocketmq.beside.lost_topics import with_topics
 from storage_engine.rocketmq.beside.passes import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
@@ -72,9 +73,14 @@ def _left_settings(state: HoldState) -> Iterator[str]:
 
 
 def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
-    for touched in state.touched:
-        if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched):
-            yield f"{touched.path}: somebody touched or replaced it, so its mtime wasn't put back"
+    paths = [
+        touched.path
+        for touched in state.touched
+        if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched)
+    ]
+    if paths:
+        what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
+        yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
 
 
 def _wait_for_last_pass(store: BesideStore, state: HoldState, boot_timestamp_ms: int) -> None:

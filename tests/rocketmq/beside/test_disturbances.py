@@ -98,6 +98,18 @@ def test_another_file_under_the_fences_name_is_told() -> None:
     assert "another file has its name" in only(STATE, with_file(seen(0, FENCE_NS, inode=99))).detail
 
 
+@pytest.mark.parametrize(
+    ("other_inode", "told"),
+    [(0, "found 2030-03-17 17:46:41Z: somebody touched them"), (9, "another file has each name")],
+)
+def test_what_was_done_to_a_whole_fence_is_told_once(other_inode: int, told: str) -> None:
+    touched = tuple(Touched(n * SIZE, f"/log/{n}", n + 1, ORIGINAL_NS, FENCE_NS, 1) for n in range(4))
+    files = tuple(seen(n, FENCE_NS + 10**9, other_inode) for n in range(4))
+    one = only(replace(STATE, touched=touched), replace(FOUND, files=(*files, *FOUND.files[4:])))
+    assert one.detail.startswith(f"/log/{0:020d} and 3 more, the last {3 * SIZE:020d}: ")
+    assert told in one.detail
+
+
 @pytest.mark.parametrize("mtime_ns", [ORIGINAL_NS, FENCE_NS])
 def test_an_mtime_that_was_about_to_be_set_may_have_been_or_not(mtime_ns: int) -> None:
     meant = replace(
