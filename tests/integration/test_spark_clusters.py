@@ -232,7 +232,8 @@ class TestLocalCluster:
     """Two executors that the driver starts."""
 
     @pytest.fixture(scope="class")
-    def spark(self, made_locally: Made) -> Iterator[SparkSession]:
+    @classmethod
+    def spark(cls, made_locally: Made) -> Iterator[SparkSession]:
         with spark_session("test kill", LOCAL_CLUSTER, CLUSTER_SETTINGS) as session:
             yield session
 
@@ -270,7 +271,8 @@ class TestStandalone:
     """A master with two workers, one of which doesn't see a certain store and lake."""
 
     @pytest.fixture(scope="class")
-    def hidden(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def hidden(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """Where that store and lake are."""
         directory = tmp_path_factory.mktemp("hidden")
         (directory / "store" / "commitlog").mkdir(parents=True)
@@ -278,8 +280,9 @@ class TestStandalone:
         return directory
 
     @pytest.fixture(scope="class")
+    @classmethod
     def spark(
-        self, made_locally: Made, hidden: Path, tmp_path_factory: pytest.TempPathFactory
+        cls, made_locally: Made, hidden: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[SparkSession]:
         if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
             pytest.fail("this test gives a Spark worker mounts of its own: run it as root with CAP_SYS_ADMIN")
