@@ -1,4 +1,4 @@
-"""Lakes on real servers that are copied and rebuilt, and a relocated one that Spark reads."""
+"""Lakes on real servers that are copied and rebuilt."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.promoting import promote
 from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.receipts import receipts
-from storage_engine.lake.relocating import relocate
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import unseen, verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
-from storage_engine.spark.session import spark_session
-from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import Postgres, postgres
-from tests.integration.test_query import OPENING
 
 pytestmark = pytest.mark.integration
 
@@ -168,22 +164,3 @@ def test_a_schema_that_comes_first_later_makes_no_other_catalog(database: Postgr
             assert open_lake(config).catalog_id == made.catalog_id
         finally:
             connection.execute("DROP SCHEMA later")
-
-
-def test_spark_reads_a_relocated_lake(
-    store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = store_copy("clean-stop")
-    local = LakeConfig.local(tmp_path / "lake")
-    make_lake(local)
-    archive(local, root, 0, 2)
-    (tmp_path / "lake").rename(tmp_path / "moved")
-    moved = LakeConfig.local(tmp_path / "moved")
-    relocate(moved, lambda _: None)
-    expected = sum(row.row_count for row in receipts(open_lake(moved), "s"))
-    jars = class_path(JAVA_PROJECTS / "iceberg")
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--driver-class-path {jars} pyspark-shell")
-    with spark_session("test relocated") as spark:
-        exec(OPENING["python spark"], {"spark": spark, "LAKE": str(tmp_path / "moved")})
-        rows = spark.sql("SELECT physical_offset, size FROM messages").toArrow()
-    assert rows.num_rows == expected

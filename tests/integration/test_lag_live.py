@@ -51,6 +51,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> 
         yield secured
 
 
+@pytest.fixture
+def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose only Java is the bundled one."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(java.parent), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest:
     tls = secured.access.tls
     assert tls is not None
@@ -139,7 +151,10 @@ def test_group_that_is_connected_and_never_committed_is_unknown_in_what_it_subsc
     assert not [key for key in found if key[:2] == ("everyone", TOPIC)]
 
 
-def test_submitted_job_gets_the_secret_in_its_environment_alone(secured: Secured, tmp_path: Path) -> None:
+def test_submitted_job_on_the_bundled_java_gets_the_secret_in_its_environment_alone(
+    secured: Secured, tmp_path: Path, without_java: None
+) -> None:
+    assert spark_environment()["JAVA_HOME"].startswith(str(tmp_path / "cache"))
     asked = request(secured, tmp_path, now_ms=1_900_000_000_000)
     paths = [tmp_path / "private" / name for name in ("request.json", "result.json")]
     environment = {**spark_environment(), **write_request(paths[0], asked)}
@@ -160,6 +175,7 @@ def test_submitted_job_gets_the_secret_in_its_environment_alone(secured: Secured
     assert result.summary.source.positions is PositionsFrom.BROKER
     written = read_lag_table(asked.table_path).to_pylist()
     assert sorted(map(str, written)) == sorted(map(str, rows(asked).values()))
+    assert result.summary.groups == len({row["group"] for row in written})
     said = [ended.stdout, ended.stderr, repr(asked), *(path.read_text() for path in paths)]
     assert not [text for text in said if SECRET in text]
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.receipts import receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import finishing, steps
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 from storage_engine.spark.job_io import read_result, write_request
+from storage_engine.spark.session import spark_environment, spark_settings
 from tests.integration.lake_cycle import RUN, contents, expired_store, finish, lake_on, plan
 from tests.integration.object_store import SECRET_KEY, ObjectStore
 
@@ -42,19 +45,28 @@ def test_no_secret_is_in_logs_reports_journal_lake_or_spark_s_event_log(
     store = expired_store(root, tmp_path, lake_on(object_store.properties(), tmp_path))
     plan(store, max_segments=2)
 
+    environment = spark_environment("local[2]")
+    submit = [str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"), "--master", "local[2]"]
+    for setting in spark_settings("local[2]").items():
+        submit += ["--conf", "=".join(setting)]
+
     def on_spark(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
         request, result = private / "request.json", tmp_path / "result.json"
         credentials = write_request(request, ArchiveRequest(tuple(jobs)))
         with (tmp_path / "spark.log").open("wb") as log:
             subprocess.run(
-                [sys.executable, str(ENTRY_POINT), str(request), str(result)],
-                env={**os.environ, "SPARK_CONF_DIR": str(conf), **credentials},
+                [*submit, str(ENTRY_POINT), str(request), str(result)],
+                env={**os.environ, **environment, "SPARK_CONF_DIR": str(conf), **credentials},
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                check=False,
+                check=True,
                 timeout=300,
             )
-        return read_result(result, request, ArchiveResult).receipts
+        answer = read_result(result, request, ArchiveResult).receipts
+        assert answer == receipts(open_lake(store.lake), answer[0].store_id)
+        told = json.loads(result.read_text())["result"]["receipts"]
+        assert [row["store_id"] for row in told] == [row.store_id for row in answer]
+        return answer
 
     steps.archive_planned(store, RUN, on_spark)
     assert len(finish(store, before, tmp_path / "restored")) == 2

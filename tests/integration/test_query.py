@@ -25,6 +25,7 @@ from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.relocating import relocate
 from storage_engine.spark.session import spark_session
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, open_store, unpack
@@ -286,3 +287,19 @@ def test_compressed_bodies(spark: Any, duck: Any, messages: Any, truth: list[dic
     assert sorted(hashlib.sha256(body).hexdigest() for body in bodies.to_pylist()) == sorted(
         frame.get("bodyDecompressedSha256", frame["bodySha256"]) for frame in orders
     )
+
+
+def test_spark_reads_a_relocated_lake(spark: Any, tmp_path: Path) -> None:
+    made = make_lake(LakeConfig.local(tmp_path / "lake"))
+    snapshot = open_store(unpack("clean-stop", tmp_path / "store")).snapshot(0)
+    first = snapshot.logs[0].sealed[:2]
+    jobs = segment_jobs(
+        made, first, store_id="s", lineage=0, broker=snapshot.broker, store_root=snapshot.root
+    )
+    expected = sum(row.row_count for row in archive_all(made, jobs))
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    relocate(LakeConfig.local(tmp_path / "moved"), lambda _: None)
+    session = spark.newSession()
+    exec(OPENING["python spark"], {"spark": session, "LAKE": str(tmp_path / "moved")})
+    rows = session.sql("SELECT physical_offset, size FROM messages").toArrow()
+    assert rows.num_rows == expected

@@ -12,16 +12,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from storage_engine.exceptions import LakeUnavailableError, StoreNotFoundError
 from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import collect
@@ -33,23 +35,32 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.spark.archive_segments import archive_segments
+from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
+from storage_engine.spark.job_io import write_request
 from storage_engine.spark.session import spark_session
-from tests.integration.spark_cluster import CLUSTER_SETTINGS, processes, standalone, wait_until
+from tests.integration.spark_cluster import (
+    CLUSTER_SETTINGS,
+    PATIENCE_SECONDS,
+    processes,
+    standalone,
+    wait_until,
+)
 from tests.rounds import rounds, some
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
-SEGMENT_BYTES = 8 << 20
+SEGMENT_BYTES = 4 << 20
 PYTHON_WORKER = "storage_engine.spark.python_daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-@pytest.fixture(autouse=True)
-def _this_python_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _this_python_everywhere() -> Iterator[None]:
     """A cluster's workers run the Python that the driver's environment names."""
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        yield
 
 
 @pytest.fixture
@@ -69,13 +80,6 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A master with two workers."""
-    with standalone(tmp_path_factory.mktemp("cluster")) as url:
-        yield url
-
-
 def _jobs(lake: Lake, paths: list[Path]) -> tuple[SegmentJob, ...]:
     chosen = [Segment("commitlog", int(p.name), FileFacts.of(p), SegmentState.SEALED) for p in paths]
     root = str(paths[0].parents[1])
@@ -88,6 +92,19 @@ def _proof(receipt: Receipt) -> dict[str, Any]:
     unlike = {"proven_at_ms", "previous_hash", "row_hash", "data_file"}
     fields = {name: value for name, value in asdict(receipt).items() if name not in unlike}
     return {**fields, "data_file": Path(receipt.data_file).name}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What does not depend on the Spark that archived: the proofs and the rows."""
+
+    proofs: list[dict[str, Any]]
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, lake: Lake) -> Made:
+        proofs = [_proof(row) for row in receipts(lake, "store-1")]
+        return cls(proofs, lake.messages().scan().to_arrow().sort_by("physical_offset"))
 
 
 def _assert_each_is_there_once(lake: Lake, paths: list[Path], target: Path) -> None:
@@ -132,79 +149,27 @@ def _meanwhile(work: Callable[[], None]) -> Iterator[list[BaseException]]:
         raise errors[0]
 
 
-def test_every_kind_of_cluster_makes_the_same_table(
-    cluster: str, segments: list[Path], tmp_path: Path
-) -> None:
-    proofs, tables = [], []
-    for number, master in enumerate(("local[2]", LOCAL_CLUSTER, cluster)):
-        lake = make_lake(LakeConfig.local(tmp_path / f"lake-{number}"))
-        with spark_session("test clusters", master, CLUSTER_SETTINGS) as spark:
-            rows = archive_segments(spark, _jobs(lake, segments))
-        assert rows == receipts(lake, "store-1")
-        proofs.append([_proof(row) for row in rows])
-        tables.append(lake.messages().scan().to_arrow().sort_by("physical_offset"))
-    assert proofs[0] == proofs[1] == proofs[2]
-    assert tables[0].equals(tables[1])
-    assert tables[0].equals(tables[2])
-
-
-@pytest.mark.parametrize("_round", range(rounds("STORAGE_ENGINE_CLUSTER_ROUNDS", 1, 5)))
-@pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR])
-def test_a_task_whose_process_is_killed_is_done_again(
-    victim: str, _round: int, lake: Lake, segments: list[Path], tmp_path: Path
-) -> None:
-    def kill() -> None:
-        wait_until(lambda: _partials(lake), "a data file that is being written")
-        # The last of the family of daemon and workers is at work on a task.
-        processes(victim)[-1].kill()
-
-    with spark_session("test kill", LOCAL_CLUSTER, CLUSTER_SETTINGS) as spark:
-        with _meanwhile(kill):
-            archive_segments(spark, _jobs(lake, segments))
-        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
-    _assert_nothing_is_left_but_garbage(lake)
-
-
-def test_a_task_that_hangs_gets_a_twin_and_its_segment_is_there_once(
-    cluster: str, lake: Lake, segments: list[Path], tmp_path: Path
-) -> None:
-    stopped: list[psutil.Process] = []
-
-    def stop() -> None:
-        wait_until(lambda: _partials(lake), "a data file that is being written")
-        executor = processes(EXECUTOR)[0]
-        stopped.extend(processes(PYTHON_WORKER, root=executor))
-        for process in stopped:
-            process.suspend()
-
-    settings = {
-        **CLUSTER_SETTINGS,
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.1",
-        "spark.speculation.minTaskRuntime": "100ms",
-    }
-    with spark_session("test twin", cluster, settings) as spark:
-        with _meanwhile(stop):
-            archive_segments(spark, _jobs(lake, segments))
-        assert stopped
-        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
-        for process in stopped:
-            process.kill()
-    _assert_nothing_is_left_but_garbage(lake)
+def _wait_until_idle(spark: SparkSession) -> None:
+    """Wait until no attempt at a task goes on, of those either whose result is not needed any more."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()  # type: ignore[union-attr]
+    wait_until(
+        lambda: not any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()),
+        "every attempt to end",
+    )
 
 
 DRIVER = """
 import os, signal, sys
-from pathlib import Path
 from storage_engine.lake import commit
 from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
 from storage_engine.spark.job_io import read_request
 from storage_engine.spark.session import spark_session
 
-setattr(commit, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+whole, cut, dies_at = sys.argv[1:]
 with spark_session("test killed driver") as spark:
-    archive_segments(spark, read_request(Path(sys.argv[1]), ArchiveRequest).jobs)
+    archive_segments(spark, read_request(whole, ArchiveRequest).jobs)
+    setattr(commit, dies_at, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    archive_segments(spark, read_request(cut, ArchiveRequest).jobs)
 """
 
 
@@ -217,44 +182,166 @@ DEATHS = [
 """Where a driver dies, and what garbage that leaves."""
 
 
-@pytest.mark.parametrize(("dies_at", "expected"), some(DEATHS, 2))
-def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_run_finishes(
-    dies_at: str, expected: set[GarbageKind], lake: Lake, segments: list[Path], tmp_path: Path
-) -> None:
-    from storage_engine.spark.archive_segments import ArchiveRequest
-    from storage_engine.spark.job_io import write_request
+class KilledDriver:
+    """A driver of local[2] that archived into one lake, and was killed while it archived into another."""
 
-    jobs = _jobs(lake, segments[:2])
-    write_request(tmp_path / "request.json", ArchiveRequest(jobs))
-    driver = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(tmp_path / "request.json"), dies_at], timeout=300, check=False
-    )
-    assert driver.returncode == -signal.SIGKILL
+    def __init__(self, dies_at: str, segments: list[Path], work: Path) -> None:
+        self.whole, self.cut = (make_lake(LakeConfig.local(work / name)) for name in ("whole", "cut"))
+        self.jobs = _jobs(self.cut, segments[:2])
+        requests = [work / "whole.json", work / "cut.json"]
+        for request, jobs in zip(requests, (_jobs(self.whole, segments), self.jobs), strict=True):
+            write_request(request, ArchiveRequest(jobs))
+        command = [sys.executable, "-c", DRIVER, *map(str, requests), dies_at]
+        self.status = subprocess.run(command, timeout=300, check=False).returncode
+
+
+@pytest.fixture(scope="module")
+def drivers(segments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, KilledDriver]:
+    """By where they died."""
+    return {
+        place: KilledDriver(place, segments, tmp_path_factory.mktemp(place)) for place, _ in some(DEATHS, 1)
+    }
+
+
+@pytest.fixture(scope="module")
+def made_locally(drivers: dict[str, KilledDriver]) -> Made:
+    """What every other kind of cluster has to make as well."""
+    return Made.of(next(iter(drivers.values())).whole)
+
+
+@pytest.mark.parametrize(("dies_at", "expected"), some(DEATHS, 1))
+def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_run_finishes(
+    dies_at: str,
+    expected: set[GarbageKind],
+    drivers: dict[str, KilledDriver],
+    segments: list[Path],
+    tmp_path: Path,
+) -> None:
+    driver = drivers[dies_at]
+    assert driver.status == -signal.SIGKILL
+    _assert_each_is_there_once(driver.whole, segments, tmp_path / "whole")
+    lake = driver.cut
     found = collect(lake, grace_ms=0, delete=False)
     assert {file.kind for file in (*found.garbage, *found.orphans)} == expected
-    archive_all(lake, jobs)
+    archive_all(lake, driver.jobs)
     _assert_each_is_there_once(lake, segments[:2], tmp_path / "restored")
     _assert_nothing_is_left_but_garbage(lake)
 
 
-def test_an_executor_that_sees_another_file_system_is_named_before_work_starts(
-    lake: Lake, segments: list[Path], tmp_path: Path
-) -> None:
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
-        pytest.fail("this test gives a Spark worker mounts of its own: run it as root with CAP_SYS_ADMIN")
-    hide = 'mount -t tmpfs none "$0" && mount -t tmpfs none "$1" && shift && exec "$@"'
-    hidden = (str(segments[0].parent), str(tmp_path / "lake" / "warehouse"))
-    seen = tmp_path / "seen" / "commitlog" / segments[0].name
-    seen.parent.mkdir(parents=True)
-    shutil.copy(segments[0], seen)
-    host = f"the executor on host {socket.gethostname()}"
-    with (
-        standalone(tmp_path, [("unshare", "-m", "sh", "-c", hide, *hidden)]) as url,
-        spark_session("test blind", url, CLUSTER_SETTINGS) as spark,
-    ):
-        with pytest.raises(StoreNotFoundError, match=f"{segments[0].parent}/.*{host} finds none there"):
+class TestLocalCluster:
+    """Two executors that the driver starts."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spark(cls, made_locally: Made) -> Iterator[SparkSession]:
+        with spark_session("test kill", LOCAL_CLUSTER, CLUSTER_SETTINGS) as session:
+            yield session
+
+    @pytest.mark.parametrize("_round", range(rounds("STORAGE_ENGINE_CLUSTER_ROUNDS", 1, 5)))
+    @pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR])
+    def test_a_task_whose_process_is_killed_is_done_again_and_the_table_is_the_same(
+        self,
+        victim: str,
+        _round: int,
+        spark: SparkSession,
+        made_locally: Made,
+        lake: Lake,
+        segments: list[Path],
+        tmp_path: Path,
+    ) -> None:
+        killed: list[psutil.Process] = []
+
+        def kill() -> None:
+            wait_until(lambda: _partials(lake), "a data file that is being written")
+            # The last of the family of daemon and workers is at work on a task.
+            process = processes(victim)[-1]
+            killed.extend((process, *process.children(recursive=True)))
+            process.kill()
+
+        with _meanwhile(kill):
             archive_segments(spark, _jobs(lake, segments))
+        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
+        assert Made.of(lake) == made_locally
+        assert psutil.wait_procs(killed, timeout=PATIENCE_SECONDS)[1] == []
+        _wait_until_idle(spark)
+        _assert_nothing_is_left_but_garbage(lake)
+
+
+class TestStandalone:
+    """A master with two workers, one of which doesn't see a certain store and lake."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def hidden(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Where that store and lake are."""
+        directory = tmp_path_factory.mktemp("hidden")
+        (directory / "store" / "commitlog").mkdir(parents=True)
+        make_lake(LakeConfig.local(directory / "lake"))
+        return directory
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spark(
+        cls, made_locally: Made, hidden: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[SparkSession]:
+        if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+            pytest.fail("this test gives a Spark worker mounts of its own: run it as root with CAP_SYS_ADMIN")
+        hide = 'mount -t tmpfs none "$0" && mount -t tmpfs none "$1" && shift && exec "$@"'
+        places = (str(hidden / "store" / "commitlog"), str(hidden / "lake" / "warehouse"))
+        settings = {
+            **CLUSTER_SETTINGS,
+            # A job begins when both executors are there.
+            "spark.cores.max": "2",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_SECONDS}s",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.quantile": "0.1",
+            "spark.speculation.minTaskRuntime": "100ms",
+        }
+        workers = [("unshare", "-m", "sh", "-c", hide, *places), ()]
+        with (
+            standalone(tmp_path_factory.mktemp("cluster"), workers) as url,
+            spark_session("test clusters", url, settings) as session,
+        ):
+            yield session
+
+    def test_an_executor_that_sees_another_file_system_is_named_before_work_starts(
+        self, spark: SparkSession, hidden: Path, segments: list[Path], tmp_path: Path
+    ) -> None:
+        lake = open_lake(LakeConfig.local(hidden / "lake"))
+        unseen, seen = (
+            directory / "commitlog" / segments[0].name for directory in (hidden / "store", tmp_path / "seen")
+        )
+        seen.parent.mkdir(parents=True)
+        for path in (unseen, seen):
+            shutil.copy(segments[0], path)
+        host = f"the executor on host {socket.gethostname()}"
+        with pytest.raises(StoreNotFoundError, match=f"{unseen.parent}/.*{host} finds none there"):
+            archive_segments(spark, _jobs(lake, [unseen]))
         with pytest.raises(LakeUnavailableError, match=f"{host} doesn't see it"):
             archive_segments(spark, _jobs(lake, [seen]))
-    assert receipts(lake, "store-1") == ()
-    assert _partials(lake) == []
+        assert receipts(lake, "store-1") == ()
+        assert _partials(lake) == []
+
+    def test_a_task_that_hangs_gets_a_twin_and_the_table_is_the_same(
+        self, spark: SparkSession, made_locally: Made, lake: Lake, segments: list[Path], tmp_path: Path
+    ) -> None:
+        stopped: list[psutil.Process] = []
+
+        def stop() -> None:
+            wait_until(lambda: _partials(lake), "a data file that is being written")
+            executor = processes(EXECUTOR)[0]
+            stopped.extend(processes(PYTHON_WORKER, root=executor))
+            for process in stopped:
+                process.suspend()
+
+        with _meanwhile(stop):
+            archive_segments(spark, _jobs(lake, segments))
+        assert stopped
+        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
+        assert Made.of(lake) == made_locally
+        for process in stopped:
+            process.kill()
+        _wait_until_idle(spark)
+        _assert_nothing_is_left_but_garbage(lake)

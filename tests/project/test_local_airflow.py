@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import pytest
 from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import Project
 from storage_engine.project.local_airflow import LocalAirflow, component_environment
+from storage_engine.project.up import up
+from tests.rounds import some
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -67,29 +71,40 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / f"airflow-of-{os.getpid()}-{time.monotonic_ns()}"
 
 
-def test_up_serves_with_the_login_that_it_prints_and_ctrl_c_ends_every_process(directory: Path) -> None:
+ENDED_AT = ["starting api-server", "DAG run"]
+"""What an ended demo said last; in the middle of a run in ``make test-all`` only."""
+
+UP_ENDED_AT = ["starting api-server", "Press Ctrl-C"]
+"""What ``up`` said last; that Airflow serves is looked at in the demo, too."""
+
+
+@pytest.mark.parametrize("after", some(UP_ENDED_AT, 1))
+def test_ctrl_c_ends_every_process_of_up(directory: Path, after: str) -> None:
     process = start("up", directory)
-    said = "\n".join(read_until(process, "Press Ctrl-C"))
-    address, password = re.search(r"address +(\S+)", said), re.search(r"password +(\S+)", said)
-    assert address, said
-    assert password, said
-    api = AirflowApi.log_in(address[1], "admin", password[1])
-    connections = {c["connection_id"]: c for c in api.get("/api/v2/connections")["connections"]}
-    assert set(connections) == {"storage_engine_default", "spark_default"}
-    with pytest.raises(ApiError) as refused:
-        AirflowApi.log_in(address[1], "admin", "guess")
-    assert refused.value.status == 401
-    assert password[1] not in " ".join(_command_lines())
-    assert _listening_addresses(directory) == {"127.0.0.1"}
+    said = "\n".join(read_until(process, after))
+    if after == "Press Ctrl-C":
+        address, password = re.search(r"address +(\S+)", said), re.search(r"password +(\S+)", said)
+        assert address, said
+        assert password, said
+        assert_serves(directory, address[1], password[1])
     status, output = end(process, signal.SIGINT)
     assert status == 0, output
     assert left_over(directory) == []
 
 
-@pytest.mark.parametrize("after", ["creating its database", "starting api-server"])
-def test_an_interrupted_demo_leaves_no_process_behind(directory: Path, after: str) -> None:
+def test_up_says_where_airflow_is_and_its_login(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalAirflow, "_start", lambda airflow: None)
+    monkeypatch.setattr(LocalAirflow, "wait", lambda airflow: os.kill(os.getpid(), signal.SIGINT))
+    said: list[str] = []
+    assert up(directory, said.append) == 0
+    login = json.loads(Project(directory).passwords_file.read_text())
+    assert f"password  {login['admin']}" in said
+    assert any(re.fullmatch(r"address   http://127\.0\.0\.1:\d+", line) for line in said)
+
+
+def test_an_interrupted_demo_leaves_no_process_behind(directory: Path) -> None:
     process = start("demo", directory)
-    read_until(process, after)
+    read_until(process, "creating its database")
     status, output = end(process, signal.SIGINT)
     assert status == 128 + signal.SIGINT, output
     assert "nothing is left running" in output
@@ -97,17 +112,49 @@ def test_an_interrupted_demo_leaves_no_process_behind(directory: Path, after: st
 
 
 @pytest.mark.timeout(900)
-def test_a_demo_in_the_place_of_one_that_was_ended_in_the_middle_runs_to_its_end(directory: Path) -> None:
+@pytest.mark.parametrize("after", some(ENDED_AT, 1))
+def test_a_demo_in_the_place_of_one_that_was_ended_runs_to_its_end(directory: Path, after: str) -> None:
     process = start("demo", directory)
-    read_until(process, "DAG run")
+    read_until(process, after)
     status, output = end(process, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM, output
     assert left_over(directory) == []
+    tear(directory)
     process = start("demo", directory)
+    said = "\n".join(read_until(process, "DAG run"))
+    address = re.search(r"http://127\S+", said)
+    assert address, said
+    login = json.loads(Project(directory).passwords_file.read_text())
+    assert_serves(directory, address[0], login["admin"])
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert "Everything held." in output
     assert left_over(directory) == []
+
+
+def tear(directory: Path) -> None:
+    """Leave what a demo may have done when it was ended in the middle of its run, each thing by half."""
+    project = Project(directory)
+    for segment in sorted((directory / "store" / "commitlog").iterdir())[:2]:
+        segment.unlink()
+    shutil.rmtree(next(path for path in (project.lake / "warehouse").rglob("metadata") if path.is_dir()))
+    for name in ("airflow.db", "journal.db", "journal.db-wal", "connections.json"):
+        (directory / name).write_bytes(b"cut off")
+    for path in (project.reports / ".spark-job-x", directory / "restored" / "commitlog"):
+        path.mkdir(parents=True)
+        (path / "request.json").write_text("{")
+
+
+def assert_serves(directory: Path, address: str, password: str) -> None:
+    """Airflow takes this login, no other, on loopback only, and has the project's connections."""
+    api = AirflowApi.log_in(address, "admin", password)
+    connections = {c["connection_id"]: c for c in api.get("/api/v2/connections")["connections"]}
+    assert set(connections) == {"storage_engine_default", "spark_default"}
+    with pytest.raises(ApiError) as refused:
+        AirflowApi.log_in(address, "admin", "guess")
+    assert refused.value.status == 401
+    assert password not in " ".join(_command_lines())
+    assert _listening_addresses(directory) == {"127.0.0.1"}
 
 
 def test_another_airflows_variables_do_not_reach_ours(
