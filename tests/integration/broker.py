@@ -19,7 +19,7 @@ from pathlib import Path
 from storage_engine.exceptions import BrokerError, NotOnBrokerError
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.name_server import NameServers
-from tests.integration.jars import JAVA_PROJECTS, class_path, java
+from tests.integration.jvm import java_command, write_properties
 from tests.integration.remoting import RemotingClient
 from tests.integration.server import free_port, free_ports
 
@@ -33,19 +33,6 @@ BROKER_MAIN = "ServesAtOnce"
 """The broker as it is; its name server knows it when it has started, not 10 s later."""
 CLEANS_AT_ONCE = "CleansAtOnce"
 """The same broker, whose cleaning begins when it has started, not a minute later."""
-
-JVM_OPTIONS = (
-    "-Xms256m",
-    "-Xmx512m",
-    "-XX:MaxDirectMemorySize=512m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-    "-XX:+IgnoreUnrecognizedVMOptions",
-)
 
 FIXTURE_SIZES: Mapping[str, int] = {
     "mappedFileSizeCommitLog": 1048576,
@@ -96,8 +83,7 @@ class JavaProcess:
         cls, main_class: str, arguments: Sequence[str], home: Path, jvm_options: Sequence[str] = ()
     ) -> JavaProcess:
         home.mkdir(parents=True, exist_ok=True)
-        options = [*JVM_OPTIONS, *jvm_options, f"-Duser.home={home}", "-cp", class_path(JAVA_PROJECTS)]
-        command = [java(), *options, main_class, *arguments]
+        command = java_command(home, main_class, arguments, jvm_options)
         if setpriv := shutil.which("setpriv"):
             # Even a test run that is killed leaves no broker behind.
             command = [setpriv, "--pdeathsig", "KILL", *command]
@@ -156,7 +142,7 @@ def name_server(work: Path) -> Iterator[int]:
     """Run a name server for the duration of the block; yields its port."""
     port = free_port()
     conf = work / "namesrv.conf"
-    _write_properties(conf, {"listenPort": port, "bindAddress": "127.0.0.1"})
+    write_properties(conf, {"listenPort": port, "bindAddress": "127.0.0.1"})
     server = JavaProcess.start(
         "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
     )
@@ -201,14 +187,13 @@ def start_broker(
     :param work: directory for its config, home and logs; created.
     :param overrides: keys of broker.conf beyond those of the fixture stores.
     :param access: how this broker wants to be spoken to.
-    :param main_class: a class, or a source file that Java compiles as it starts it.
     :raises BrokerStartError: when it ends before it serves; the process is gone then.
     """
     work.mkdir(parents=True, exist_ok=True)
     first = free_ports(4)
     port = first + 2
     conf = work / "broker.conf"
-    _write_properties(
+    write_properties(
         conf,
         {
             **BROKER_CONF,
@@ -287,9 +272,3 @@ def _is_registered(name_servers: NameServers, broker: Broker) -> bool:
     return any(
         address in members.addresses.values() for members in name_servers.cluster_info().brokers.values()
     )
-
-
-def _write_properties(path: Path, values: Mapping[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (f"{key}={str(v).lower() if isinstance(v, bool) else v}\n" for key, v in values.items())
-    path.write_text("".join(lines), encoding="utf-8")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -68,17 +69,19 @@ def _resolved(pom: Path, resolved: Path) -> str:
 
 
 def _compiled(sources: Sequence[Path], target: Path, jars: str) -> Path:
-    """Directory of the classes; Java would compile a source file at each start of it."""
-    classes, stamp = target / "classes", target / "compiled"
+    """Jar of the classes; Java would compile a source file at each start of it."""
+    jar = target / "classes.jar"
     newest = max(path.stat().st_mtime for path in [*sources, target / "classpath.txt"])
-    if stamp.exists() and stamp.stat().st_mtime >= newest:
-        return classes
+    if jar.exists() and jar.stat().st_mtime >= newest:
+        return jar
     compiler = Path(java()).resolve().with_name("javac")
-    command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", jars, *map(str, sources)]
     if not compiler.exists():
         raise JavaError(f"No {compiler} found: install a JDK (Debian: openjdk-17-jdk-headless).")
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if result.returncode != 0:
-        raise JavaError(f"{compiler} failed:\n{result.stderr[-4000:]}")
-    stamp.touch()
-    return classes
+    with tempfile.TemporaryDirectory(dir=target) as classes:
+        command = [str(compiler), "-nowarn", "-d", classes, "-cp", jars, *map(str, sources)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if result.returncode != 0:
+            raise JavaError(f"{compiler} failed:\n{result.stderr[-4000:]}")
+        made = Path(shutil.make_archive(f"{classes}/classes", "zip", classes))
+        made.replace(jar)
+    return jar

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.integration.broker import JVM_OPTIONS, Broker
-from tests.integration.jars import JAVA_PROJECTS, class_path, java
+from tests.integration.broker import Broker
+from tests.integration.jvm import java_command
 
 START_SECONDS = 180
 STOP_SECONDS = 180
@@ -109,17 +109,8 @@ def running_load(
         "body-bytes": body_bytes,
         "seed": seed,
     }
-    command = [
-        java(),
-        *JVM_OPTIONS,
-        "-Xms64m",
-        f"-Duser.home={work}",
-        "-cp",
-        class_path(JAVA_PROJECTS),
-        "Load",
-        *(f"{key}={value}" for key, value in arguments.items()),
-        *(f"group={group}" for group in groups),
-    ]
+    options = [f"{key}={value}" for key, value in arguments.items()]
+    command = java_command(work, "Load", [*options, *(f"group={group}" for group in groups)], ["-Xms64m"])
     with console.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, cwd=work

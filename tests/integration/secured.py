@@ -68,6 +68,8 @@ def secured_broker(
     }
     jvm_options = (
         "-Dtls.server.mode=enforcing",
+        # Its name server has no TLS.
+        "-Dtls.enable=false",
         "-Dtls.test.mode.enable=false",
         f"-Dtls.config.file={work / 'none'}",
         f"-Dtls.server.certPath={certificate}",

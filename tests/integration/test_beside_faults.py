@@ -44,6 +44,7 @@ pytestmark = [
 STRIDE = 1 if EVERY else 5
 BOUND_SECONDS = 120
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
+WITH_TLS_TOO = ("-Dtls.server.mode=permissive",)
 HELD_SETTINGS = ("cleanFileForciblyEnable", "fileReservedTime")
 
 
@@ -63,7 +64,12 @@ def hasty(proxy: RemotingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
 def log(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[LiveLog]:
     work = tmp_path_factory.mktemp("beside")
     with running_broker(
-        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+        work / "store",
+        work,
+        name_server_port,
+        SETTINGS,
+        main_class=CLEANS_AT_ONCE,
+        jvm_options=WITH_TLS_TOO,
     ) as broker:
         create_topic(broker.client)
         log = LiveLog(broker)

@@ -36,9 +36,6 @@ SETTINGS = {
     "timerWheelEnable": False,
 }
 
-WITHOUT_TLS = ("-Dtls.server.mode=disabled",)
-"""Nobody asks for it here, and making up its keys takes a broker's start a while."""
-
 
 @dataclass(frozen=True)
 class Shell:
@@ -70,9 +67,7 @@ def shell(tmp_path: Path, name_server_port: int) -> Iterator[Shell]:
     for path in (store / "commitlog").iterdir():
         os.utime(path, ns=(then_ns, then_ns))
     work = tmp_path / "broker"
-    with running_broker(
-        store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE, jvm_options=WITHOUT_TLS
-    ) as broker:
+    with running_broker(store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker:
         make_lake(LakeConfig.local(tmp_path / "lake"))
         yield Shell(broker, tmp_path / "lake")
 

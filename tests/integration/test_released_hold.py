@@ -18,7 +18,6 @@ from tests.services.released_state import MIB, RUN, State, expired, leases_run_o
 pytestmark = pytest.mark.integration
 
 SETTINGS = {"fileReservedTime": 48, "cleanResourceInterval": 200, "cleanFileForciblyEnable": True}
-WITHOUT_TLS = ("-Dtls.server.mode=disabled",)
 MARKER = ".storage-engine-hold"
 CLEAN = ("clean", "--manual", "--max-segments", 2, "--run-key", RUN)
 
@@ -73,7 +72,6 @@ def live(tmp_path: Path, name_server_port: int) -> Iterator[Live]:
         name_server_port,
         SETTINGS,
         main_class=CLEANS_AT_ONCE,
-        jvm_options=WITHOUT_TLS,
     )
     with start as broker:
         yield Live(broker, state, mtimes_ns(state))

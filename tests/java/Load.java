@@ -66,7 +66,7 @@ public class Load {
     private volatile boolean ends;
     private boolean said;
 
-    private Load(String[] arguments) throws IOException {
+    Load(String[] arguments) throws IOException {
         for (String argument : arguments) {
             String[] parts = argument.split("=", 2);
             if (parts[0].equals("group")) {
@@ -87,7 +87,7 @@ public class Load {
         return Integer.parseInt(options.getOrDefault(option, String.valueOf(otherwise)));
     }
 
-    private void run() throws Exception {
+    void run() throws Exception {
         String nameServer = options.get("name-server");
         List<String> topics = Arrays.asList(options.get("topics").split(","));
         if (options.containsKey("broker")) {
