@@ -231,17 +231,18 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
             os.unlink(temporary, dir_fd=dir_fd)
 
 
-def remove_abandoned(name: str, suffix: str, *, dir_fd: int) -> None:
-    """Remove what killed processes have left of :func:`new_file`; what somebody writes to now stays.
+def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: bool = False) -> None:
+    """Remove temporary files that killed processes have left; what somebody writes to now stays.
 
     :param name: final name of the files.
+    :param alone: the caller has a lock that each writer of this directory takes, so that nobody writes.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
     for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
         # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
         with suppress(OSError), io.FileIO(os.open(found, _ANY_FILE, dir_fd=dir_fd)) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
+            if alone or time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
                 os.unlink(found, dir_fd=dir_fd)
 
 

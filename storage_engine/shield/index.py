@@ -24,6 +24,8 @@ from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"
+CLONES: Final = "clone"
+"""Name of clones while they are made."""
 _LOCK: Final = "shield.lock"
 _VERSION: Final = 1
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -183,6 +185,7 @@ def remove_shield(root: str | os.PathLike[str]) -> bool:
     with locked_shield(root) as directory:
         if directory is None:
             return True
+        remove_abandoned(directory)
         with os.scandir(directory) as entries:
             left = {entry.name for entry in entries} - {INDEX}
         if left:
@@ -192,6 +195,12 @@ def remove_shield(root: str | os.PathLike[str]) -> bool:
             os.rmdir(NAME, dir_fd=own)
             os.fsync(own)
     return True
+
+
+def remove_abandoned(directory: int) -> None:
+    """Remove what killed processes have left half-made in a shield that this process has locked."""
+    for name in (INDEX, CLONES):
+        durable.remove_abandoned(name, dir_fd=directory, alone=True)
 
 
 def replaced(links: Sequence[Link], *new: Link) -> tuple[Link, ...]:

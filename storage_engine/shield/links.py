@@ -17,10 +17,12 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.own_directory import WAIT_SECONDS
 from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts
 from storage_engine.shield.index import (
+    CLONES,
     Link,
     LinkKind,
     locked_shield,
     read_index,
+    remove_abandoned,
     replaced,
     shield_path,
     with_digest,
@@ -34,8 +36,6 @@ _NO_CLONE: Final = frozenset(
 )
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_CLONES: Final = "clone"
-_SUFFIX: Final = ".tmp"
 
 
 class NoLinkError(ShieldError):
@@ -62,7 +62,7 @@ def make_links(
     made: list[Link] = []
     with locked_shield(root, makes=True, wait_seconds=wait_seconds) as directory:
         assert directory is not None
-        durable.remove_abandoned(_CLONES, _SUFFIX, dir_fd=directory)
+        remove_abandoned(directory)
         links = read_index(directory, root)
         there = {seen.link.name for seen in look(directory, root, links).links}
         meant = [
@@ -212,7 +212,7 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
     source = _open_segment(link)
     try:
         before = FileFacts.of_stat(link.segment.path, os.fstat(source))
-        temporary = durable.temporary_name(_CLONES, _SUFFIX)
+        temporary = durable.temporary_name(CLONES)
         try:
             with durable.create(temporary, dir_fd=directory) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.durable import temporary_name
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.shield.index import LinkKind, locked_shield, read_index, shield_path, write_index
+from storage_engine.shield.index import (
+    CLONES,
+    INDEX,
+    LinkKind,
+    locked_shield,
+    read_index,
+    remove_shield,
+    shield_path,
+    write_index,
+)
 from storage_engine.shield.links import NoLinkError, drop_links, drop_unchanged, make_links
 from storage_engine.shield.seen import Place, look_at_shield
 from tests.clones import as_clone
@@ -161,3 +171,19 @@ def test_a_link_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     with locked_shield(tmp_path) as directory:
         assert directory is not None
         assert read_index(directory, tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", [INDEX, CLONES])
+def test_what_a_kill_left_half_made_keeps_no_shield(tmp_path: Path, name: str) -> None:
+    (link,) = make_links(tmp_path, [segment_in(tmp_path)], 1)
+    drop_links(tmp_path, [link.name])
+    (shield_path(tmp_path) / temporary_name(name)).write_bytes(b"half")
+    assert remove_shield(tmp_path)
+    assert not shield_path(tmp_path).exists()
+
+
+def test_a_file_of_a_stranger_keeps_the_shield(tmp_path: Path) -> None:
+    (link,) = make_links(tmp_path, [segment_in(tmp_path)], 1)
+    drop_links(tmp_path, [link.name])
+    (shield_path(tmp_path) / "notes.tmp").write_bytes(b"mine")
+    assert not remove_shield(tmp_path)
