@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import Decided, decide
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.shield.index import shield_path
 
 
 def preview(
@@ -38,4 +40,9 @@ def preview(
         from storage_engine.retention.quarantine.set_aside import check_quarantine
 
         check_quarantine(store, broker.data_paths, decided)
-    return decided
+    if not shield_path(store.real_root).exists():
+        return decided
+    from storage_engine.retention.shielding import shield_notices
+
+    shielded = shield_notices(store.real_root, decided.plan.to_delete)
+    return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))

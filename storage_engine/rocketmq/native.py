@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,10 +29,15 @@ _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Compile a function on first use and keep the machine code on disk for later processes."""
+    """Compile a function on first use and keep the machine code on disk for later processes.
+
+    Who may write neither beside this file nor in a home, as a service's user, compiles it in each process.
+    """
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled = numba.njit(cache=True, **options)(function)
-    if not _bind_to_sources(compiled):
+    compiled = None
+    with suppress(RuntimeError):  # no place to keep it
+        compiled = numba.njit(cache=True, **options)(function)
+    if compiled is None or not _bind_to_sources(compiled):
         compiled = numba.njit(**options)(function)
     return cast("Kernel", compiled)
 

@@ -29,6 +29,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.preview import preview
 from storage_engine.retention.shield_proofs import Judged
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import NAME, read_stamp
@@ -165,6 +166,8 @@ def test_a_plan_and_a_card_say_what_the_shield_keeps(store: ManagedStore) -> Non
     first = segments(store)[0]
     first.unlink()
     assert any("is in the shield and not in the lake yet" in notice for notice in shield_notices(store.root))
+    foreseen = preview(store, MANUAL).plan
+    assert set(shield_notices(store.root, foreseen.to_delete)) <= set(foreseen.notices)
     steps.make_plan(store, "r", MANUAL)
     notices = steps.recorded_plan(store, "r").notices
     assert any("is in the shield and not in the lake yet" in notice for notice in notices)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import config
 
 from storage_engine.rocketmq import native, text_kernels
 from storage_engine.rocketmq.commitlog import address_of
@@ -37,6 +38,21 @@ def _write_host(target: int, source: int, ipv6: bool) -> int:
 @kernel
 def _read_host(target: int, source: int, size: int, ipv6: bool) -> bool:
     return text_kernels.read_host(target, source, size, ipv6)
+
+
+def test_who_has_no_place_to_keep_compiled_code_compiles_it_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service's user without a home, whom the package doesn't belong to."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(config, "CACHE_LOCATOR_CLASSES", "UserWideCacheLocator")
+
+    @kernel
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(21) == 42
 
 
 def padded(data: bytes) -> np.ndarray:
