@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import threading
 import time
@@ -28,6 +27,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
 from tests.integration.tcp_proxy import TcpProxy
+from tests.services.pools import pool_of_processes
 
 pytestmark = pytest.mark.integration
 
@@ -155,7 +155,7 @@ def test_processes_that_archive_different_stores_have_each_segment_once(
 ) -> None:
     root = str(store_copy("clean-stop"))
     stores = [f"store-{number}" for number in range(3)]
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
+    with pool_of_processes(3) as pool:
         pool.starmap(_archive_store, [(lake.config.to_json(), root, store_id) for store_id in stores])
     for store_id in stores:
         history = receipt_history(lake, store_id)

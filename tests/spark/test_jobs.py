@@ -45,6 +45,7 @@ from storage_engine.spark.consumer_lag import (
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.session import spark_session
 from tests.lakes import path_of
+from tests.services.command_line import run_command
 
 ROOT = Path(__file__).parents[2]
 NOW_MS = 1_900_000_000_000
@@ -172,6 +173,26 @@ def test_a_spark_that_fails_is_not_mistaken_for_a_refusal(
 
 def _die(*_: object) -> None:
     os._exit(7)
+
+
+@pytest.mark.integration
+def test_the_command_archives_with_spark_and_its_stdout_is_json_alone(
+    spark: Any, store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters: list[str] = []
+
+    def session(name: str, master: str) -> Any:
+        masters.append(master)
+        return nullcontext(spark)
+
+    monkeypatch.setattr("storage_engine.spark.session.spark_session", session)
+    make_lake(LakeConfig.local(tmp_path / "lake"))
+    words = ("archive", store_copy("edge-frames"), "--lake", tmp_path / "lake")
+    done = run_command(*words, "--spark", "local[1]", "--json")
+    assert done.exit_code == 0, done.err
+    assert masters == ["local[1]"]
+    assert [row["base_offset"] for row in done.json["archived"]] == [0, 1 << 20]
+    assert run_command(*words).out.startswith("Nothing to archive")
 
 
 def make_request(root: Path, tmp_path: Path, **settings: object) -> ConsumerLagRequest:
