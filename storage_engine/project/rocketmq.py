@@ -28,6 +28,9 @@ BROKER_NAME = "broker-a"
 _HOST = "127.0.0.1"
 _START_SECONDS = 120.0
 _MAVEN_SECONDS = 900
+_PORT_ATTEMPTS = 5
+_PORT_TAKEN, _START_LINES = "Address already in use", 40
+"""What a process says at its end when it can't listen, and so many lines of its log are of its end."""
 
 _JVM_OPTIONS = (
     "-Xms256m",
@@ -112,10 +115,7 @@ class RocketMQ:
     def __init__(self, directory: Path, jars: Jars, settings: Mapping[str, object]) -> None:
         self.root = directory / "store"
         self.broker_conf = directory / "broker.conf"
-        first = _free_ports(5)
-        # The broker takes listenPort - 2 for its fast port.
-        self.address = f"{_HOST}:{first + 2}"
-        self.name_servers = f"{_HOST}:{first + 4}"
+        self._take_ports()
         self._name_server_conf = directory / "name-server.conf"
         self._home = directory / "rocketmq"
         self._jars = jars
@@ -124,6 +124,15 @@ class RocketMQ:
 
     def __enter__(self) -> Self:
         try:
+            for _ in range(_PORT_ATTEMPTS - 1):
+                try:
+                    self._start()
+                    return self
+                except StorageEngineError:
+                    if not self._lost_a_port():
+                        raise
+                self._tree.stop(politely=False)
+                self._take_ports()
             self._start()
         except BaseException:
             self._tree.stop()
@@ -171,6 +180,17 @@ class RocketMQ:
         command = [str(java_path("Load.java")), *fixed, *options]
         process = self._java(name, command, ["-Xmx512m"], stdin=subprocess.PIPE)
         return Load(process, record, self._log(name))
+
+    def _take_ports(self) -> None:
+        first = _free_ports(5)
+        # The broker takes listenPort - 2 for its fast port.
+        self.address = f"{_HOST}:{first + 2}"
+        self.name_servers = f"{_HOST}:{first + 4}"
+
+    def _lost_a_port(self) -> bool:
+        """Whether another process took a port between our look at it and the start."""
+        ended = [_tail(self._log(name), _START_LINES) for name in self._tree.ended()]
+        return any(_PORT_TAKEN in said for said in ended)
 
     def _start(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,15 @@ def java_command(
     :param options: of the JVM, beyond :data:`OPTIONS`, and over them.
     :raises JavaError: Java, Maven or a compiler is missing or fails.
     """
-    return _command(home, [f"-XX:SharedArchiveFile={_class_archive()}", *options], main_class, arguments)
+    return _command(home, [class_archive_option(), *options], main_class, arguments)
+
+
+def class_archive_option() -> str:
+    """The option that maps the archive; a JVM of other jars ignores it.
+
+    :raises JavaError: Java, Maven or a compiler is missing or fails.
+    """
+    return f"-XX:SharedArchiveFile={_class_archive()}"
 
 
 def write_properties(path: Path, values: Mapping[str, object]) -> None:

@@ -54,6 +54,8 @@ def secured_broker(
     authorization = "org.apache.rocketmq.auth.authorization.provider"
     settings = {
         "brokerName": "broker-secured",
+        # Asked how it is, a broker walks its whole timer wheel.
+        "timerWheelEnable": False,
         "authenticationEnabled": True,
         "authenticationProvider": f"{authentication}.DefaultAuthenticationProvider",
         "authenticationMetadataProvider": f"{authentication}.LocalAuthenticationMetadataProvider",

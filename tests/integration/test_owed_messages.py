@@ -78,7 +78,7 @@ class Stopped:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Stopped:
     work = tmp_path_factory.mktemp("owed")
-    soon = {"flushDelayOffsetInterval": 1000}
+    soon = {"flushDelayOffsetInterval": 1000, "timerFlushIntervalMs": 1000}
     with running_broker(work / "store", work, name_server_port, soon) as broker:
         answer = broker.client.call(
             UPDATE_AND_CREATE_TOPIC,

@@ -35,7 +35,7 @@ from tests.rounds import rounds
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = rounds("STORAGE_ENGINE_LIVE_ROUNDS", 4, 20)
+ROUNDS = rounds("STORAGE_ENGINE_LIVE_ROUNDS", 2, 20)
 SEED = 20
 SEGMENT_BYTES = 128 * 1024
 MOST_SEGMENTS = 7
@@ -102,19 +102,19 @@ class Live:
             time.sleep(0.1)
 
 
-@pytest.fixture
-def live(tmp_path: Path, name_server_port: int) -> Iterator[Live]:
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Live]:
+    work = tmp_path_factory.mktemp("live")
     with running_broker(
-        tmp_path / "store", tmp_path / "broker", name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+        work / "store", work / "broker", name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
     ) as broker:
         settings = LiveBroker(address=broker.client.address, may_change_settings=True, allow_same_disk=True)
-        store = ManagedStore.local(
-            "live", str(broker.store), tmp_path / "managed", time_zone="UTC", live=settings
-        )
+        root = str(broker.store)
+        store = ManagedStore.local("live", root, work / "managed", time_zone="UTC", live=settings)
         with running_load(
             broker,
             name_server_port,
-            tmp_path / "load",
+            work / "load",
             topics=TOPICS,
             groups=("fast", "slow@20"),
             rate=100,

@@ -76,16 +76,17 @@ def only(kind: DisturbanceKind, alarms: tuple[str, ...]) -> str:
     return alarm
 
 
-@pytest.fixture
-def watched(tmp_path: Path, name_server_port: int) -> Iterator[Watched]:
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Watched]:
+    work = tmp_path_factory.mktemp("watched")
     with running_broker(
-        tmp_path / "store", tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
     ) as broker:
         create_topic(broker.client)
         log = LiveLog(broker)
         log.fill(6)
-        store = replace(log.managed(tmp_path / "managed"), broker_conf=str(tmp_path / "broker.conf"))
-        watched = Watched(log, store, tmp_path, name_server_port)
+        store = replace(log.managed(work / "managed"), broker_conf=str(work / "broker.conf"))
+        watched = Watched(log, store, work, name_server_port)
         assert steps.hold(store).status.held
         assert watched.alarms() == ()
         yield watched

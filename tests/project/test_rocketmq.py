@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.project.rocketmq import RocketMQ, find_jars
+from storage_engine.project import rocketmq
+from storage_engine.project.rocketmq import Jars, RocketMQ, find_jars
+from tests.integration.jars import JAVA_PROJECTS, class_path, java
+from tests.integration.jvm import class_archive_option
 from tests.project.test_local_airflow import end, left_over, read_until, start
 
 SETTINGS = {"mappedFileSizeCommitLog": 1 << 20}
+QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@contextmanager
+def first_name_server_port_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Let somebody listen, from just after it was found free, where the first name server would."""
+    free = rocketmq._free_ports
+    first = free(5)
+    found = [first]
+    monkeypatch.setattr(rocketmq, "_free_ports", lambda size: found.pop() if found else free(size))
+    with socket.create_server(("127.0.0.1", first + 4)):
+        yield first + 4
 
 
 def fake(directory: Path, name: str, script: str) -> None:
@@ -62,10 +80,15 @@ def test_what_maven_said_is_told_when_it_fails(only_path: Path, tmp_path: Path) 
 
 
 @pytest.mark.integration
-def test_clients_of_a_broker_write_down_what_they_did_and_nothing_is_left(tmp_path: Path) -> None:
+def test_clients_of_a_broker_write_down_what_they_did_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / f"rocketmq-of-{os.getpid()}-{time.monotonic_ns()}"
     directory.mkdir()
-    with RocketMQ(directory, find_jars(directory), SETTINGS) as mq:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{QUICK} {class_archive_option()}")
+    jars = Jars(java(), class_path(JAVA_PROJECTS))
+    with first_name_server_port_taken(monkeypatch) as taken, RocketMQ(directory, jars, SETTINGS) as mq:
+        assert not mq.name_servers.endswith(f":{taken}")
         load = mq.load("load", "topics=a", "rate=50", "group=g")
         load.wait_until_sending()
         while mq.max_offset() < 20_000:
@@ -84,8 +107,11 @@ def test_clients_of_a_broker_write_down_what_they_did_and_nothing_is_left(tmp_pa
 
 
 @pytest.mark.integration
-def test_an_interrupted_live_demo_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_an_interrupted_live_demo_leaves_no_process_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / f"live-of-{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK)
     process = start("demo-live", directory)
     read_until(process, "creating its database")
     status, output = end(process, 15)
