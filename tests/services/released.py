@@ -25,6 +25,7 @@ from tests.services.freeze_release import RELEASES
 
 DRIVER = Path(__file__).with_name("released_driver.py")
 KERNELS = Path("storage_engine/rocketmq")
+HOW = "native.py"
 TODAY = Path(__file__).parents[2]
 
 
@@ -138,20 +139,18 @@ def extracted(release: Path, cache: Path) -> Path:
 
 
 def lend_machine_code(release: Path) -> None:
-    """Give a frozen release the kernels that today's package has compiled, if both have the same sources.
+    """Give a frozen release the kernels that today's package has compiled, where both have the same sources.
 
-    Numba takes machine code whose source has the size and the time that it had when it was compiled.
+    Numba takes machine code whose source has the size and the time that it had when it was compiled. How a
+    kernel is compiled is no part of what is frozen.
     """
-    sources = {path.name: path for path in release.glob("*.py")}
-    same = [
-        path
-        for path in (TODAY / KERNELS).glob("*.py")
-        if path.name in sources and path.read_bytes() == sources[path.name].read_bytes()
-    ]
-    for path in same:
-        stat = path.stat()
-        os.utime(sources[path.name], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    today = TODAY / KERNELS
+    shutil.copy2(today / HOW, release / HOW)
+    for source in release.glob("*.py"):
+        path = today / source.name
+        if path.exists() and path.read_bytes() == source.read_bytes():
+            shutil.copystat(path, source)
     code = release / "__pycache__"
     code.mkdir(exist_ok=True)
-    for path in (TODAY / KERNELS / "__pycache__").glob("*.nb[ic]"):
+    for path in (today / "__pycache__").glob("*.nb[ic]"):
         shutil.copy2(path, code)
