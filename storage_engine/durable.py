@@ -282,8 +282,13 @@ def unlink_in(path: Path, directory: int) -> bool:
     """:func:`unlink` a file of a directory.
 
     :param directory: its descriptor: that the path leads elsewhere by now changes nothing.
+    :raises OSError: it can't be removed; names the path.
     """
-    return unlink(path.name, dir_fd=directory)
+    try:
+        return unlink(path.name, dir_fd=directory)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _parent(path: str | os.PathLike[str], dir_fd: int | None) -> os.stat_result:

@@ -123,7 +123,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     )
     try:
         _archive_and_release(managed, run_key, tell)
-    except StorageEngineError:
+    except (StorageEngineError, OSError):
         tell(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
         raise
     return _end(managed, run_key, as_json)

@@ -50,6 +50,21 @@ def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lak
     assert "night" in other.err
 
 
+def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store, lake) -> None:
+    log = store / "commitlog"
+    done = subprocess.run(["chattr", "+i", str(log)], check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip("directories can't be made immutable here")
+    try:
+        refused = cli("clean", store, "--lake", lake, "--manual", "--archive-policy", "off")
+    finally:
+        subprocess.run(["chattr", "-i", str(log)], check=True)
+    assert refused.exit_code == 1
+    assert f"Error: {log}/{0:020d}: Operation not permitted." in refused.err
+    assert "stopped; the plan is " in refused.err
+    assert _there(store) == [0, MIB, 2 * MIB]
+
+
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json
     assert first["outcome"] == "done"
