@@ -40,6 +40,9 @@ KEY = "ORD-1200006"
 TRANSACTION = "FD0000000000000000000000000000024AD730946E0964B0AE3E1D68"
 HALF, GIVEN_UP, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
+SMALL_QUERIES = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false"}
+"""What costs more than these queries do: many partitions, and code compiled for each."""
+
 
 def _blocks(heading: str) -> dict[str, str]:
     """The document's code blocks under a heading, by what their fences say."""
@@ -85,7 +88,7 @@ def spark(directory: str) -> Iterator[Any]:
     jars = class_path(JAVA_PROJECTS / "iceberg")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--driver-class-path {jars} pyspark-shell")
-        with spark_session("test query") as session:
+        with spark_session("test query", settings=SMALL_QUERIES) as session:
             for block in (OPENING["python spark"], BODIES["python spark"]):
                 exec(block, {"spark": session, "LAKE": directory})
             yield session
