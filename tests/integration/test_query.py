@@ -40,9 +40,6 @@ KEY = "ORD-1200006"
 TRANSACTION = "FD0000000000000000000000000000024AD730946E0964B0AE3E1D68"
 HALF, GIVEN_UP, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
-SMALL_QUERIES = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false"}
-"""What costs more than these queries do: many partitions, and code compiled for each."""
-
 
 def _blocks(heading: str) -> dict[str, str]:
     """The document's code blocks under a heading, by what their fences say."""
@@ -88,7 +85,7 @@ def spark(directory: str) -> Iterator[Any]:
     jars = class_path(JAVA_PROJECTS / "iceberg")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--driver-class-path {jars} pyspark-shell")
-        with spark_session("test query", settings=SMALL_QUERIES) as session:
+        with spark_session("test query") as session:
             for block in (OPENING["python spark"], BODIES["python spark"]):
                 exec(block, {"spark": session, "LAKE": directory})
             yield session
@@ -139,17 +136,13 @@ def _in_pyiceberg(messages: Any, code: str) -> Any:
     return answer.to_pylist() if isinstance(answer, pa.Table) else answer
 
 
-def _hash(rows: pa.Table, schema: pa.Schema) -> str:
-    """Over every value of every row, whatever order, chunks and offset widths they come in."""
-    ordered = (
+def _ordered(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Every value of every row, whatever order and offset widths they come in."""
+    return (
         rows.select(schema.names)
         .cast(schema)
         .sort_by([(name, "ascending") for name in ("store_id", "lineage", "physical_offset")])
     )
-    digest = hashlib.sha256()
-    for name in schema.names:
-        digest.update(repr(ordered[name].to_pylist()).encode())
-    return digest.hexdigest()
 
 
 def test_all_engines_read_the_same_rows(spark: Any, duck: Any, messages: Any) -> None:
@@ -162,8 +155,9 @@ def test_all_engines_read_the_same_rows(spark: Any, duck: Any, messages: Any) ->
     counts = {engine: table.num_rows for engine, table in tables.items()}
     assert set(counts.values()) == {counts["PyIceberg"]}
     assert counts["PyIceberg"] > 8000
-    hashes = {engine: _hash(table, schema) for engine, table in tables.items()}
-    assert set(hashes.values()) == {hashes["PyIceberg"]}, hashes
+    ordered = {engine: _ordered(table, schema) for engine, table in tables.items()}
+    assert ordered["Spark"].equals(ordered["PyIceberg"])
+    assert ordered["DuckDB"].equals(ordered["PyIceberg"])
 
 
 def test_all_messages_of_a_topic_between_two_times(
