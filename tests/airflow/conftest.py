@@ -6,9 +6,8 @@ import atexit
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +50,11 @@ def airflow_home() -> Path:
 
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: Path) -> Path:
-    """A migrated metadata database; made once, when the first test needs it."""
-    subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=300
-    )
+    """A metadata database; made once, when the first test needs it."""
+    from airflow.utils.db import initdb
+
+    with warnings.catch_warnings(action="ignore"):
+        initdb()
     return airflow_home / "airflow.db"
 
 

@@ -74,7 +74,7 @@ def directory(tmp_path: Path) -> Path:
 ENDED_AT = ["starting api-server", "DAG run"]
 """What an ended demo said last; in the middle of a run in ``make test-all`` only."""
 
-UP_ENDED_AT = ["starting api-server", "Press Ctrl-C"]
+UP_ENDED_AT = ["creating its database", "Press Ctrl-C"]
 """What ``up`` said last; that Airflow serves is looked at in the demo, too."""
 
 
