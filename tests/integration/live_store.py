@@ -25,6 +25,9 @@ EXPIRED_HOURS = 100
 FLUSH_SECONDS = 1.0
 """A broker flushes every 500 ms; a full file's mtime stays from then on."""
 
+FILE_PAUSE_SECONDS = 0.1
+"""deleteCommitLogFilesInterval."""
+
 SETTINGS: Mapping[str, object] = {
     "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "fileReservedTime": 48,
@@ -170,6 +173,21 @@ class LiveLog:
         self.broker.client.delete_expired_commitlog()
         return lambda: self._until_it_is_through(before)
 
+    def wait_until_idle(self) -> None:
+        """Until the broker is through with every pass that a trigger has asked it for, a late one too."""
+        deadline = time.monotonic() + 120
+        while self._is_busy() or self.names() != self._names_a_file_later():
+            assert time.monotonic() < deadline, f"passes of the broker: {self._passes()}"
+
+    def _is_busy(self) -> bool:
+        said = re.findall(r"executeDeleteFilesManually was|manualDeleteFileSeveralTimes: \d+", self._said())
+        return bool(said) and not said[-1].endswith(": 0")
+
+    def _names_a_file_later(self) -> list[int]:
+        """The names after the pause that a pass makes after each file, twice."""
+        time.sleep(2 * FILE_PAUSE_SECONDS)
+        return self.names()
+
     def _until_it_is_through(self, passes_before: int) -> None:
         deadline = time.monotonic() + 120
         while not any((passes := self._passes())[passes_before:]) or passes[-1]:
@@ -179,5 +197,8 @@ class LiveLog:
 
     def _passes(self) -> list[int]:
         """How many more of those that a trigger asks for it had before it, at each pass that it told of."""
+        return [int(left) for left in re.findall(r"manualDeleteFileSeveralTimes: (\d+)", self._said())]
+
+    def _said(self) -> str:
         log = self.broker.java.home / "logs" / "rocketmqlogs" / "store.log"
-        return [int(left) for left in re.findall(r"manualDeleteFileSeveralTimes: (\d+)", log.read_text())]
+        return log.read_text() if log.exists() else ""

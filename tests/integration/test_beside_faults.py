@@ -79,6 +79,7 @@ def log(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iter
 
 @pytest.fixture
 def proxy(log: LiveLog) -> Iterator[RemotingProxy]:
+    log.wait_until_idle()  # the test before may have had it delete
     with RemotingProxy(log.broker.port) as proxy:
         yield proxy
 
