@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import CODEC, default_chunk_bytes
+from storage_engine.rocketmq.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 STORES = ("clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames")
 RELAXED = settings(
@@ -301,6 +303,18 @@ def test_only_rows_that_need_them_keep_raw_bytes(message: Any, build_frame: Any)
             assert damages == []
             assert (rows.column("raw")[0].as_py() is not None) is expected, item
             assert encode(rows, len(frame)) == frame
+
+
+@pytest.mark.parametrize(("edge_ms", "outwards_ms"), [(MIN_TIMESTAMP_MS, -1), (MAX_TIMESTAMP_MS, 1)])
+def test_a_time_at_the_calendars_edge_is_read_as_a_number(
+    edge_ms: int, outwards_ms: int, message: Any, build_frame: Any
+) -> None:
+    """As docs/query.md says to."""
+    for born_ms, expected in ((edge_ms, edge_ms), (edge_ms + outwards_ms, None)):
+        rows, _ = decode(build_frame(message(born_timestamp_ms=born_ms), 0))
+        with duckdb.connect() as duck:
+            duck.register("messages", rows.select(["born_timestamp"]))
+            assert duck.sql("SELECT epoch_ms(born_timestamp) FROM messages").fetchall() == [(expected,)]
 
 
 @pytest.mark.parametrize("names_count", [2, 40, 3000])
