@@ -33,14 +33,17 @@ NEVER = "99"
 STORE = "storage_engine_default"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
-def _airflow(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _airflow(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spark = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark-submit"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
-    yield
-    # Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them in
-    # whatever test comes later.
-    gc.collect()
 
 
 def age(root: Path, segments: int) -> list[Path]:
