@@ -17,7 +17,13 @@ from tests.services.released_state import MIB, RUN, State, expired, leases_run_o
 
 pytestmark = pytest.mark.integration
 
-SETTINGS = {"fileReservedTime": 48, "cleanResourceInterval": 200, "cleanFileForciblyEnable": True}
+SETTINGS = {
+    "fileReservedTime": 48,
+    "cleanResourceInterval": 200,
+    "cleanFileForciblyEnable": True,
+    # A broker walks the whole wheel each time that it is asked how it is.
+    "timerWheelEnable": False,
+}
 MARKER = ".storage-engine-hold"
 CLEAN = ("clean", "--manual", "--max-segments", 2, "--run-key", RUN)
 
