@@ -21,8 +21,13 @@ from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.jvm import class_archive_option
 from tests.project.test_local_airflow import end, left_over, read_until, start
 
-SETTINGS = {"mappedFileSizeCommitLog": 1 << 20}
-QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SETTINGS = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    # For so long after its start a broker keeps a processor busy; by itself 3 s.
+    "transactionMetricFlushInterval": 300,
+}
+QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dtls.server.mode=disabled"
+"""For every JVM of a test, which lives for seconds."""
 
 
 @contextmanager
