@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
@@ -44,5 +45,9 @@ def preview(
         return decided
     from storage_engine.retention.shielding import shield_notices
 
-    shielded = shield_notices(store.real_root, decided.plan.to_delete)
+    try:
+        shielded = shield_notices(store.real_root, decided.plan.to_delete)
+    except ShieldError as error:
+        # A run refuses that; what it would do may be looked at.
+        shielded = (str(error),)
     return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))

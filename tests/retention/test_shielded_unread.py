@@ -82,7 +82,9 @@ def test_a_shield_that_can_not_be_read_is_unknown_and_said(managed: Make) -> Non
     lose(store, 0)
     (shield_path(store.root) / "index.json").write_text("{")
     said = "what consumers have not read of what only the shield has is not wholly known: "
-    assert preview(store, NOTHING).unread.shielded_error
+    seen = preview(store, NOTHING)
+    assert seen.unread.shielded_error
+    assert any("expected the record of the shield" in notice for notice in seen.plan.notices)
     (notice,) = in_process_lag(store, ()).source.notices
     assert notice.startswith(said)
 
