@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -82,24 +81,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
-@pytest.fixture(scope="session")
-def _unpacked_stores() -> dict[str, Path]:
-    return {}
-
-
 @pytest.fixture
-def store_copy(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, _unpacked_stores: dict[str, Path]
-) -> StoreCopy:
+def store_copy(tmp_path: Path) -> StoreCopy:
     """Copy a fixture store without its timer wheel; returns its root. Each copy is fresh and writable."""
 
     def copy(name: str) -> Path:
-        if name not in _unpacked_stores:
-            _unpacked_stores[name] = unpack(name, tmp_path_factory.mktemp(f"original-{name}"))
-        source = _unpacked_stores[name]
-        target = tmp_path / "stores" / f"{name}-{len(list(tmp_path.glob('stores/*')))}" / source.name
-        shutil.copytree(source, target)
-        return target
+        return unpack(name, tmp_path / "stores" / f"{name}-{len(list(tmp_path.glob('stores/*')))}")
 
     return copy
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+import shutil
 import tarfile
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "rocketmq"
@@ -22,7 +27,17 @@ def unpack(name: str, target: Path, *, timer_wheel: bool = False) -> Path:
     :param timer_wheel: also the file that only a broker reads.
     :returns: the store's root.
     """
-    target.mkdir(parents=True, exist_ok=True)
+    root = _original(name, timer_wheel)
+    shutil.copytree(root, target / root.name, symlinks=True)
+    return target / root.name
+
+
+@cache
+def _original(name: str, timer_wheel: bool) -> Path:
+    """Root of a store that is extracted once a process, since that takes most of a second."""
+    target = Path(tempfile.mkdtemp(prefix=f"storage-engine-{name}-"))
+    owner = os.getpid()  # a fork ends without removing what is not its own
+    atexit.register(lambda: shutil.rmtree(target) if os.getpid() == owner else None)
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
         members = [m for m in archive.getmembers() if timer_wheel or Path(m.name).name != TIMER_WHEEL]
         archive.extractall(target, members, filter="data")
