@@ -143,10 +143,13 @@ def test_where_times_do_not_tell_bytes_are_compared_right_before_the_deletion(
         make_old(first(store))
         steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=2))
         archive(store)
+        archived = first(store).stat()
         mapping[500] ^= 0xFF
         with pytest.raises(LakeConflictError, match=r"found [0-9a-f]{64}\. It was not deleted"):
             steps.release(store, "r")
         mapping[500] ^= 0xFF
+    # A kernel that had written the page out meanwhile has moved the time.
+    os.utime(first(store), ns=(archived.st_atime_ns, archived.st_mtime_ns))
     result = steps.release(store, "r")
     assert len(result.deleted) == 2
     for release in result.deleted:
