@@ -150,7 +150,7 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
             mended.extend(alarm for alarm in alarms if alarm.startswith(DisturbanceKind.FENCE_MENDED))
             return any(what in alarm for alarm in mended)
 
-        until(lambda: is_recorded(str(log.path(left[0]))))
+        until(lambda: is_recorded(f"{log.path(left[0])}: expected a segment of the hold's fence"))
         until(lambda: is_recorded("somebody touched"))
         assert not [a for a in tend(store, "again").alarms if a.startswith(DisturbanceKind.FENCE_MENDED)]
 
