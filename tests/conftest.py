@@ -75,8 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: ended(compiling))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files; the order within a file stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the longest files; the order within a file stays. What is marked again is for all rounds."""
+    left_out = [item for item in items if not ALL and item.get_closest_marker("again")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("again")]
     ranks = {f"tests/{name}.py": rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
