@@ -136,6 +136,7 @@ def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schem
     return pa.schema([columns[field.name] for field in every])
 
 
+@cache
 def messages_schema(codec_schema: pa.Schema) -> Schema:
     """The Iceberg schema of ``messages`` for a codec's columns."""
     return pyarrow_to_schema(messages_arrow_schema(codec_schema))
@@ -149,6 +150,7 @@ def first_messages_schema(codec_schema: pa.Schema) -> Schema:
     )
 
 
+@cache
 def segments_schema() -> Schema:
     """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`."""
     return Schema(*_receipt_fields())
