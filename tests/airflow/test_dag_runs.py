@@ -23,7 +23,6 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.preview import preview
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
-from tests.rounds import some
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -92,7 +91,11 @@ def archived(directory: Path) -> list[int]:
     return sorted(row.base_offset for row in receipts(lake, store.store_id))
 
 
-@pytest.mark.parametrize("spark", some([None, "spark_default"], 1))
+IN_PROCESS_AND_ON_SPARK = [None, pytest.param("spark_default", marks=pytest.mark.again)]
+"""Connections to Spark; the demo is a DAG run that submits to it, too."""
+
+
+@pytest.mark.parametrize("spark", IN_PROCESS_AND_ON_SPARK)
 def test_retention_archives_proves_and_deletes_what_has_expired(
     spark: str | None, store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +237,7 @@ def test_forced_cleanup_by_default_only_shows_its_plan(store_connection: Any, ru
     assert list_stores(lake) == ()
 
 
+@pytest.mark.again
 def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any, run: Any) -> None:
     store = store_connection(STORE, deleteWhen=NEVER)
     age(store.root, 0)
@@ -249,11 +253,11 @@ def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any
     }
 
 
+@pytest.mark.parametrize("spark", IN_PROCESS_AND_ON_SPARK)
 def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_spark(
-    store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+    spark: str | None, store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark = {"spark_conn_id": "spark_default"}
-    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20, **spark}
+    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20, "spark_conn_id": spark}
     store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 0)
     state, tasks = run("storage_retention.py")
@@ -268,14 +272,21 @@ def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_sp
     assert (written["archived_ahead"], written["archive_lag"]["segments"], written["alarms"]) == (3, 4, [])
     assert not list(store.reports.glob(".spark-job-*"))
 
-    # No Spark can be started from here on.
+    # The store is one that archives on Spark, and no Spark can be started.
+    variable = f"AIRFLOW_CONN_{STORE.upper()}"
+    connection = json.loads(os.environ[variable])
+    connection["extra"]["spark_conn_id"] = "spark_default"
+    monkeypatch.setenv(variable, json.dumps(connection))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
-    conf = {"reason": "a test", "segments": 3, "dry_run": False}
+    conf = {"reason": "it's {{ full }}", "segments": 3, "dry_run": False}
     state, tasks = run("storage_forced_cleanup.py", conf)
     assert state == "success", tasks
     assert set(tasks.values()) == {"success"}
     assert min(path.name for path in (store.root / "commitlog").iterdir()) == f"{3 << 20:020d}"
-    assert {row["proof"] for row in report(store.reports)["segments"] if row["planned"]} == {"proven"}
+    written = report(store.reports)
+    assert written["request"]["reason"] == "it's {{ full }}"
+    deleted = [segment for segment in written["segments"] if segment["fate"] == "deleted"]
+    assert {(segment["reason"], segment["proof"]) for segment in deleted} == {("forced", "proven")}
 
 
 def test_an_archive_lag_above_its_threshold_is_a_failed_task_and_nothing_else_waits(

@@ -115,7 +115,14 @@ def test_a_connection_that_the_server_ends_within_a_commit_is_made_anew(
     _assert_each_once(lake)
 
 
-@pytest.mark.parametrize("request_part", [b"UPDATE iceberg_tables", b"COMMIT", b"SELECT"])
+@pytest.mark.parametrize(
+    "request_part",
+    [
+        b"COMMIT",
+        pytest.param(b"UPDATE iceberg_tables", marks=pytest.mark.again),
+        pytest.param(b"SELECT", marks=pytest.mark.again),
+    ],
+)
 def test_a_catalog_that_falls_silent_ends_in_an_error_and_run_again_it_finishes(
     request_part: bytes,
     lake: Lake,
