@@ -207,7 +207,7 @@ def test_no_secret_is_in_the_files_of_a_submitted_job_or_spark_s_event_log(
     for directory in (events, conf, private):
         directory.mkdir(mode=0o700)
     (conf / "spark-defaults.conf").write_text(
-        f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\n"
+        f"spark.eventLog.enabled true\nspark.eventLog.compress false\nspark.eventLog.dir {events.as_uri()}\n"
     )
     root = store_copy("clean-stop")
     before = contents(root)

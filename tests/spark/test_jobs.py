@@ -1,16 +1,22 @@
-"""Both jobs in one Spark session; tests/integration submits each to a Spark of its own."""
+"""Both jobs, and what every session promises, in one Spark; tests/integration has Sparks of other kinds.
+
+The first test looks at how it starts, the last but one ends it.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -43,6 +49,7 @@ from storage_engine.spark.consumer_lag import (
     prepare,
 )
 from storage_engine.spark.job_io import read_result, run_job, write_request
+from storage_engine.spark.python_daemon import TASK_MODULES
 from storage_engine.spark.session import spark_session
 from tests.lakes import path_of
 from tests.services.command_line import run_command
@@ -52,10 +59,93 @@ NOW_MS = 1_900_000_000_000
 GOING = (0, 1 << 20, 2 << 20, 3 << 20, 4 << 20)
 
 
+SECRET = "object-secret-0001"
+
+
+@dataclass(frozen=True)
+class Around:
+    """What of this process a session must leave as it was."""
+
+    environment: dict[str, str]
+    children: frozenset[psutil.Process]
+    addresses: frozenset[Any]
+
+    @classmethod
+    def now(cls) -> Around:
+        process = psutil.Process()
+        return cls(
+            {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+            frozenset(process.children(recursive=True)),
+            frozenset(connection.laddr for connection in process.net_connections()),
+        )
+
+    def assert_nothing_is_left(self) -> None:
+        gc.collect()
+        found = Around.now()
+        assert found.environment == self.environment
+        assert found.children <= self.children
+        # What tests before this one left open may close meanwhile.
+        assert found.addresses <= self.addresses
+
+
+@dataclass(frozen=True)
+class SharedSpark:
+    """The one Spark of this file.
+
+    :param end: stops it; doing so again does nothing.
+    :param directory: where the driver works; ``printed`` in it is what the JVM prints all its life.
+    :param events: has Spark's event log.
+    """
+
+    session: SparkSession
+    end: Callable[[], None]
+    around: Around
+    directory: Path
+    printed: Path
+    events: Path
+
+
+@contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    """Give what this process and those that it starts print to a file."""
+    kept = [os.dup(number) for number in (1, 2)]
+    with path.open("ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, number)
+            os.close(before)
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with spark_session("test jobs") as session:
-        yield session
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    work = tmp_path_factory.mktemp("spark")
+    directory, events, printed = work / "directory", work / "events", work / "printed"
+    for each in (directory, events):
+        each.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+    }
+    around = Around.now()
+    before = Path.cwd()
+    with ExitStack() as stack:
+        os.chdir(directory)
+        try:
+            with _printing_to(printed):
+                session = stack.enter_context(spark_session("test jobs", settings=settings))
+        finally:
+            os.chdir(before)
+        yield SharedSpark(session, stack.close, around, directory, printed, events)
+
+
+@pytest.fixture
+def spark(shared: SharedSpark) -> Any:
+    return shared.session
 
 
 @pytest.fixture
@@ -85,6 +175,44 @@ def _staged(lake: Lake) -> list[str]:
     root = local_path(lake.messages().location())
     assert root is not None
     return [path.name for path in root.rglob("*.partial")]
+
+
+def _silent(printed: bytes) -> bool:
+    return not printed.replace(b"WARNING: Using incubator modules: jdk.incubator.vector\n", b"")
+
+
+@pytest.mark.integration
+def test_session_works_quietly_on_loopback(shared: SharedSpark) -> None:
+    spark = shared.session
+    squares = spark.sparkContext.parallelize(range(10), 2).map(lambda number: (number**2, sys.executable))
+    assert squares.collect() == [(number**2, sys.executable) for number in range(10)]
+    assert spark.range(3).toArrow().column("id").to_pylist() == [0, 1, 2]
+    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.uiWebUrl is None
+    process = psutil.Process()
+    listening = {
+        connection.laddr.ip
+        for each in {process, *process.children(recursive=True)} - shared.around.children
+        for connection in each.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    with pytest.raises(SparkJobError, match="no running Spark session"), spark_session("second"):
+        pass
+    assert spark.range(1).count() == 1
+    assert _silent(shared.printed.read_bytes())
+
+
+@pytest.mark.integration
+def test_workers_start_with_what_tasks_import_and_read_no_archives(spark: Any) -> None:
+    def look(_: int) -> tuple[set[str], list[str]]:
+        # What a path's archives are read with; each is read anew before every task.
+        archives = [key for key, found in sys.path_importer_cache.items() if "zip" in type(found).__name__]
+        return set(TASK_MODULES) & set(sys.modules), archives
+
+    for loaded, archives in spark.sparkContext.parallelize(range(2), 2).map(look).collect():
+        assert loaded == set(TASK_MODULES)
+        assert archives == []
 
 
 @pytest.mark.integration
@@ -266,3 +394,33 @@ def test_job_that_never_ran_left_no_result(tmp_path: Path) -> None:
     write_request(tmp_path / "request.json", make_request(tmp_path, tmp_path))
     with pytest.raises(SparkJobError, match="left no result"):
         read_result(tmp_path / "result.json", tmp_path / "request.json", ConsumerLagResult)
+
+
+@pytest.mark.integration
+def test_a_session_that_has_ended_left_nothing(
+    shared: SharedSpark, segments: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = LakeConfig.local(tmp_path / "lake").with_properties({"s3.secret-access-key": SECRET})
+    archive_segments(shared.session, _jobs(make_lake(config), segments[:1]))
+    printed = shared.printed.read_bytes()
+    shared.end()
+    shared.around.assert_nothing_is_left()
+    assert list(shared.directory.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    assert _silent(shared.printed.read_bytes().removeprefix(printed))
+    logged = [path for path in shared.events.rglob("*") if path.is_file()]
+    assert any(b"SparkListenerTaskEnd" in path.read_bytes() for path in logged)
+    assert not [path for path in logged if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.integration
+def test_session_that_does_not_start_says_so_and_leaves_nothing(
+    shared: SharedSpark, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shared.end()
+    around = Around.now()
+    refused = pytest.raises(SparkJobError, match=r"Spark with master local\[none\].*did not start")
+    with refused, spark_session("test", master="local[none]"):
+        pass
+    around.assert_nothing_is_left()
+    capfd.readouterr()
