@@ -228,6 +228,32 @@ def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_ru
     _assert_nothing_is_left_but_garbage(lake)
 
 
+def _killed_amid_a_task(
+    victim: str, spark: SparkSession, made_locally: Made, lake: Lake, segments: list[Path], target: Path
+) -> None:
+    """Kill a process of the cluster while it writes a data file: the work is done again, and is the same."""
+    killed: list[psutil.Process] = []
+
+    def kill() -> None:
+        wait_until(lambda: _partials(lake), "a data file that is being written")
+        # The last of the family of daemon and workers is at work on a task.
+        process = processes(victim)[-1]
+        killed.extend((process, *process.children(recursive=True)))
+        process.kill()
+
+    with _meanwhile(kill):
+        archive_segments(spark, _jobs(lake, segments))
+    _assert_each_is_there_once(lake, segments, target)
+    assert Made.of(lake) == made_locally
+    assert psutil.wait_procs(killed, timeout=PATIENCE_SECONDS)[1] == []
+    _wait_until_idle(spark)
+    _assert_nothing_is_left_but_garbage(lake)
+
+
+KILLS = pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR])
+
+
+@pytest.mark.again
 class TestLocalCluster:
     """Two executors that the driver starts."""
 
@@ -238,7 +264,7 @@ class TestLocalCluster:
             yield session
 
     @pytest.mark.parametrize("_round", range(rounds("STORAGE_ENGINE_CLUSTER_ROUNDS", 1, 5)))
-    @pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR])
+    @KILLS
     def test_a_task_whose_process_is_killed_is_done_again_and_the_table_is_the_same(
         self,
         victim: str,
@@ -249,22 +275,7 @@ class TestLocalCluster:
         segments: list[Path],
         tmp_path: Path,
     ) -> None:
-        killed: list[psutil.Process] = []
-
-        def kill() -> None:
-            wait_until(lambda: _partials(lake), "a data file that is being written")
-            # The last of the family of daemon and workers is at work on a task.
-            process = processes(victim)[-1]
-            killed.extend((process, *process.children(recursive=True)))
-            process.kill()
-
-        with _meanwhile(kill):
-            archive_segments(spark, _jobs(lake, segments))
-        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
-        assert Made.of(lake) == made_locally
-        assert psutil.wait_procs(killed, timeout=PATIENCE_SECONDS)[1] == []
-        _wait_until_idle(spark)
-        _assert_nothing_is_left_but_garbage(lake)
+        _killed_amid_a_task(victim, spark, made_locally, lake, segments, tmp_path / "restored")
 
 
 class TestStandalone:
@@ -345,3 +356,15 @@ class TestStandalone:
             process.kill()
         _wait_until_idle(spark)
         _assert_nothing_is_left_but_garbage(lake)
+
+    @KILLS
+    def test_a_task_whose_process_is_killed_is_done_again_and_the_table_is_the_same(
+        self,
+        victim: str,
+        spark: SparkSession,
+        made_locally: Made,
+        lake: Lake,
+        segments: list[Path],
+        tmp_path: Path,
+    ) -> None:
+        _killed_amid_a_task(victim, spark, made_locally, lake, segments, tmp_path / "restored")
