@@ -45,7 +45,7 @@ from tests.integration.spark_cluster import (
     standalone,
     wait_until,
 )
-from tests.rounds import rounds, some
+from tests.rounds import rounds
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -198,27 +198,30 @@ class KilledDriver:
 @pytest.fixture(scope="module")
 def drivers(segments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, KilledDriver]:
     """By where they died."""
-    return {
-        place: KilledDriver(place, segments, tmp_path_factory.mktemp(place)) for place, _ in some(DEATHS, 1)
-    }
+    return {place: KilledDriver(place, segments, tmp_path_factory.mktemp(place)) for place, _ in DEATHS}
 
 
 @pytest.fixture(scope="module")
-def made_locally(drivers: dict[str, KilledDriver]) -> Made:
-    """What every other kind of cluster has to make as well."""
-    return Made.of(next(iter(drivers.values())).whole)
+def made_locally(segments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """What this process makes, and every kind of cluster has to make as well."""
+    lake = make_lake(LakeConfig.local(tmp_path_factory.mktemp("local") / "lake"))
+    archive_all(lake, _jobs(lake, segments))
+    return Made.of(lake)
 
 
-@pytest.mark.parametrize(("dies_at", "expected"), some(DEATHS, 1))
+@pytest.mark.again
+@pytest.mark.parametrize(("dies_at", "expected"), DEATHS)
 def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_run_finishes(
     dies_at: str,
     expected: set[GarbageKind],
     drivers: dict[str, KilledDriver],
+    made_locally: Made,
     segments: list[Path],
     tmp_path: Path,
 ) -> None:
     driver = drivers[dies_at]
     assert driver.status == -signal.SIGKILL
+    assert Made.of(driver.whole) == made_locally
     _assert_each_is_there_once(driver.whole, segments, tmp_path / "whole")
     lake = driver.cut
     found = collect(lake, grace_ms=0, delete=False)
