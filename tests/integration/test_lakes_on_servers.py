@@ -89,6 +89,7 @@ def test_a_store_is_archived_released_verified_and_restored(
     assert len(finish(store, before, tmp_path / "restored")) == 2
 
 
+@pytest.mark.again
 def test_two_processes_that_archive_the_same_segments_have_each_once(
     lake: LakeConfig, store_copy: Callable[[str], Path]
 ) -> None:
