@@ -6,8 +6,11 @@ A few times in ``make test``; in ``make test-all`` as often as it can tell somet
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
+
+import pytest
+from _pytest.mark import ParameterSet
 
 Case = TypeVar("Case")
 
@@ -18,6 +21,11 @@ ALL = os.environ.get("STORAGE_ENGINE_ALL_ROUNDS", "0") not in ("", "0")
 def rounds(variable: str, few: int, all_of_them: int) -> int:
     """Return the number of rounds: what the environment's variable says, else few or all of them."""
     return int(os.environ.get(variable) or (all_of_them if ALL else few))
+
+
+def each_once(cases: Iterable[str], *strongest: str) -> list[ParameterSet | str]:
+    """Return all cases as parameters of a test; ``make test`` takes the strongest alone."""
+    return [case if case in strongest else pytest.param(case, marks=pytest.mark.again) for case in cases]
 
 
 def some(cases: Sequence[Case], few: int) -> Sequence[Case]:

@@ -35,14 +35,15 @@ def cleaned(
     They are put back as they were where they were: at another place a lake would be a copy.
     """
     here, kept = places
-    if not kept.exists():
-        store = unpack("clean-stop", here)
-        expire(store)
-        clean(cli, store, here / "lake")
-        shutil.copytree(here, kept)
-    else:
+    store, lake = here / "A", here / "lake"
+    if kept.exists():
         shutil.copytree(kept, here)
-    yield here / "A", here / "lake"
+    else:
+        assert unpack("clean-stop", here) == store
+        expire(store)
+        clean(cli, store, lake)
+        shutil.copytree(here, kept)
+    yield store, lake
     shutil.rmtree(here)
 
 

@@ -188,7 +188,7 @@ def kill(name: str, case: Case, most: int) -> tuple[int, list[str]]:
     ):
         problems.append(f"{name}: ended as {expected}")
     stride = max(1, len(operations) / most)
-    chosen = sorted({int(number * stride) for number in range(min(most, len(operations)))})
+    chosen = sorted({int((number + 0.5) * stride) for number in range(min(most, len(operations)))})
     for number in chosen:
         case.prepare()
         before = tree(case.untouched) if case.untouched else {}

@@ -13,7 +13,7 @@ import pytest
 from tests.rounds import rounds
 
 RUNNER = Path(__file__).with_name("command_kill_runner.py")
-KILLS = rounds("STORAGE_ENGINE_COMMAND_KILLS", 2, 1_000)
+KILLS = rounds("STORAGE_ENGINE_COMMAND_KILLS", 1, 1_000)
 """At most so many a command; more than it has operations means every one of them."""
 
 
