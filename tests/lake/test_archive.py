@@ -30,6 +30,7 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.staging import discard
 from storage_engine.model.store import FileFacts
+from tests.rounds import rounds
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 STORES = ["clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames"]
@@ -329,7 +330,11 @@ def test_a_topic_is_read_without_most_of_the_file(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds("STORAGE_ENGINE_ANY_BYTES", 8, 25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     content=st.lists(
         st.one_of(
