@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
-from _pytest.mark import ParameterSet
 
 Case = TypeVar("Case")
 
@@ -23,8 +22,8 @@ def rounds(variable: str, few: int, all_of_them: int) -> int:
     return int(os.environ.get(variable) or (all_of_them if ALL else few))
 
 
-def each_once(cases: Iterable[str], *strongest: str) -> list[ParameterSet | str]:
-    """Return all cases as parameters of a test; ``make test`` takes the strongest alone."""
+def again_but(cases: Iterable[str], *strongest: str) -> list[Any]:
+    """Return cases as parameters of a test; all but the strongest are left to ``make test-all``."""
     return [case if case in strongest else pytest.param(case, marks=pytest.mark.again) for case in cases]
 
 

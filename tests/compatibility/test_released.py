@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.stores import unpack
-from tests.rounds import each_once
+from tests.rounds import again_but
 from tests.services import released_state as old
 from tests.services.command_line import Outcome, run_command
 from tests.services.released import Kill, Released
@@ -78,7 +78,7 @@ def read_only(released: Released, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class TestReadingNeedsNoTakeover:
-    @pytest.mark.parametrize("level", each_once(["receipts", "files", "bytes"], "bytes"))
+    @pytest.mark.parametrize("level", again_but(["receipts", "files", "bytes"], "bytes"))
     def test_the_lake_is_verified(self, read_only: State, level: str) -> None:
         assert verified(read_only.lake, level=level) == [(0, 7 * MIB, "ARCHIVED")]
 
@@ -155,7 +155,7 @@ class TestTakeover:
         assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
         assert restored(state.lake, tmp_path / "restored") == state.sealed
 
-    @pytest.mark.parametrize("table", each_once(["messages", "segments"], "segments"))
+    @pytest.mark.parametrize("table", again_but(["messages", "segments"], "segments"))
     def test_a_lake_that_was_half_made_is_made_whole(
         self, released: Released, state: State, table: str
     ) -> None:
@@ -207,7 +207,7 @@ class TestRuns:
 
     @pytest.mark.parametrize(
         "moment",
-        each_once(
+        again_but(
             MOMENTS,
             "messages committed, no receipt",
             "one deleted, the directory not flushed",
@@ -227,7 +227,7 @@ class TestRuns:
         ranges = verified(state.lake, state.store, level="store")
         assert ranges[0] == (0, 2 * MIB, "ARCHIVED")
 
-    @pytest.mark.parametrize("table", each_once(IN_A_COMMIT, "of receipts"))
+    @pytest.mark.parametrize("table", again_but(IN_A_COMMIT, "of receipts"))
     def test_a_run_killed_in_a_commit_is_finished_once_its_lake_is_rebuilt(
         self, released: Released, state: State, tmp_path: Path, table: str
     ) -> None:

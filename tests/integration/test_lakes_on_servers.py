@@ -88,7 +88,7 @@ def test_a_store_is_archived_released_verified_and_restored(
     assert len(finish(store, before, tmp_path / "restored")) == 2
 
 
-def test_two_processes_that_archive_the_same_segments_have_each_once(
+def test_two_processes_that_archive_the_same_segments_have_again_but(
     lake: LakeConfig, store_copy: Callable[[str], Path]
 ) -> None:
     make_lake(lake)

@@ -32,8 +32,13 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 
 @pytest.fixture
-def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
-    return archive_all(lake, make_jobs(lake, *segments[:2]))
+def lake(filled: Callable[[int], Lake]) -> Lake:
+    return filled(2)
+
+
+@pytest.fixture
+def archived(lake: Lake) -> tuple[Receipt, ...]:
+    return receipts(lake, "store-1")
 
 
 def _rewrite(table: Table, where: str) -> None:
@@ -127,8 +132,12 @@ def test_receipts_survive_the_expiry_of_snapshots(
 
 
 def test_small_files_of_receipts_are_merged_and_the_chain_goes_on(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake],
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    lake = filled(0)
     monkeypatch.setattr(receipt_commit, "MERGED_FILES", 3)
     for lineage in range(4):
         archive_all(lake, make_jobs(lake, segments[0], lineage=lineage))

@@ -194,11 +194,11 @@ def test_a_run_after_a_long_history_parses_and_writes_about_what_the_first_one_d
     tmp_path, monkeypatch
 ) -> None:
     new, old = (
-        make_store(tmp_path / name, first_offset=100 << 20, segments=4, segment_bytes=1 << 20)
+        make_store(tmp_path / name, first_offset=300 << 20, segments=4, segment_bytes=1 << 20)
         for name in ("new", "old")
     )
     clean_one(old, "first")
-    add_history(old, 100)
+    add_history(old, 300)
     maintain_lake(open_lake(old.lake), LakePolicy(), _now_ms())
     parsed: list[str] = []
     opened: list[str] = []

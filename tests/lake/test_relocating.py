@@ -22,7 +22,7 @@ from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
 from tests.lake.test_delete_files import _delete_position
-from tests.rounds import each_once
+from tests.rounds import again_but
 
 
 def silent(_bytes: int) -> None:
@@ -58,7 +58,7 @@ def test_a_lake_that_was_moved_is_itself_at_its_new_place(
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.parametrize("command", each_once(["relocate", "rebuild"], "relocate"))
+@pytest.mark.parametrize("command", again_but(["relocate", "rebuild"], "relocate"))
 def test_a_copy_of_hard_links_is_relocated_alone(
     filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path, command: str
 ) -> None:
