@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from storage_engine.model.store import (
     StoreSnapshot,
 )
 from tests.fixture_stores import file_sha256
+
+WRITTEN_NS = time.time_ns()
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]
@@ -95,12 +98,13 @@ def sample_segments() -> dict[str, bytes]:
 
 @pytest.fixture
 def segments(tmp_path: Path, sample_segments: dict[str, bytes]) -> list[Path]:
-    """The sample segments as files of a store."""
+    """The sample segments as files of a store, last written when a lake that is put back saw them."""
     directory = tmp_path / "store" / "commitlog"
     directory.mkdir(parents=True)
     paths = [directory / name for name in sample_segments]
     for path, content in zip(paths, sample_segments.values(), strict=True):
         path.write_bytes(content)
+        os.utime(path, ns=(WRITTEN_NS, WRITTEN_NS))
     return paths
 
 
