@@ -25,6 +25,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
 from tests.lakes import path_of
+from tests.rounds import again_but
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ def _assert_restores(lake: Lake, segments: list[Path], to: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("fault", ["lost", "damaged"])
+@pytest.mark.parametrize("fault", again_but(["lost", "damaged"], "damaged"))
 def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
     fault: str,
     lake: Lake,
@@ -195,7 +196,7 @@ def test_a_receipt_that_another_superseded_is_not_proven_again(
     check_chain(receipt_history(lake, "store-1"))
 
 
-@pytest.mark.parametrize("damage", ["flipped", "lost"])
+@pytest.mark.parametrize("damage", again_but(["flipped", "lost"], "flipped"))
 def test_the_files_that_rows_were_moved_to_are_read_as_closely_as_those_that_were_archived(
     damage: str, lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:
