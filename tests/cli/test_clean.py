@@ -27,7 +27,7 @@ def test_dry_run_shows_the_plan_and_changes_nothing(cli, store, lake, files) -> 
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake) -> None:
+def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake, plainly) -> None:
     main = "from storage_engine.cli import main; main()"
     words = ("clean", store, "--lake", lake, "--manual", "--max-segments", "1", "--run-key", "night")
     command = [sys.executable, "-c", main, *map(str, words)]
@@ -87,7 +87,9 @@ def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     assert set((lake / "reports").rglob("*")) == reports
 
 
-def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(cli, store_copy, expire, lake) -> None:
+def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
+    cli, store_copy, expire, lake, plainly
+) -> None:
     store = store_copy("clean-stop")
     expire(store)
     blocked = cli("clean", store, "--lake", lake, "--manual", "--lag-policy", "block", "--json").json
@@ -96,7 +98,7 @@ def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(cli, store_c
     assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
 
 
-def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake) -> None:
+def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, plainly) -> None:
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(4)
         file.write(bytes(8))

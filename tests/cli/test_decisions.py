@@ -59,7 +59,7 @@ def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) ->
     assert "lineage 3" in cli("adopt", store, "--force", "--lake", lake, "--reason", "again").out
 
 
-def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, lake) -> None:
+def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, lake, plainly) -> None:
     assert cli("archive", store, "--lake", lake, "--json").exit_code == 0
     assert (
         cli(

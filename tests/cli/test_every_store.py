@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
 
 
 def _segments(store: Path) -> dict[str, bytes]:
@@ -15,7 +15,13 @@ def _segments(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("name", "sealed"), [("clean-stop", 7), ("cqext-batchcq", 2), ("multipath", 1), ("edge-frames", 2)]
+    ("name", "sealed"),
+    [
+        pytest.param("clean-stop", 7, marks=pytest.mark.again),
+        ("cqext-batchcq", 2),
+        ("multipath", 1),
+        pytest.param("edge-frames", 2, marks=pytest.mark.again),
+    ],
 )
 def test_a_stopped_store_is_archived_cleaned_and_restored(
     cli, store_copy, expire, files, lake, tmp_path, name, sealed

@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.rounds import again_but
+
+pytestmark = pytest.mark.usefixtures("plainly")
+
 MIB = 1 << 20
 DAYS_AGO = time.time() - 3 * 86_400
 
@@ -134,13 +138,13 @@ def test_a_copied_catalog(case: Case, tmp_path: Path) -> None:
 
 
 def test_a_mark_that_was_removed_or_is_damaged(case: Case) -> None:
-    for mark in case.lake.rglob(".storage-engine-mark.json"):
-        content = mark.read_bytes()
-        mark.unlink()
-        case.check_refused(case.lake, "expected the mark of lake", RELOCATE)
-        mark.write_bytes(content[:-20])
-        case.check_refused(case.lake, "expected a mark of storage-engine as JSON", RELOCATE)
-        mark.write_bytes(content)
+    removed, damaged = case.lake.rglob(".storage-engine-mark.json")
+    content = removed.read_bytes()
+    removed.unlink()
+    case.check_refused(case.lake, "expected the mark of lake", RELOCATE)
+    removed.write_bytes(content)
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    case.check_refused(case.lake, "expected a mark of storage-engine as JSON", RELOCATE)
 
 
 def test_staging_that_was_given_the_warehouse_of_production(case: Case, tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_staging_that_was_given_the_warehouse_of_production(case: Case, tmp_path
     assert case.cli("verify", "--lake", case.lake, "--level", "bytes").exit_code == 0
 
 
-@pytest.mark.parametrize("lost", ["the catalog", "catalog and journal"])
+@pytest.mark.parametrize("lost", again_but(["the catalog", "catalog and journal"], "catalog and journal"))
 def test_a_warehouse_whose_catalog_is_lost_gets_no_new_lake(case: Case, lost: str) -> None:
     case.catalog.unlink()
     if lost != "the catalog":
@@ -253,7 +257,7 @@ class TestUnmountedDisk:
         yield point
         subprocess.run(["umount", point], check=False, capture_output=True)
 
-    @pytest.mark.parametrize("inside", ["", "lake"])
+    @pytest.mark.parametrize("inside", ["", pytest.param("lake", marks=pytest.mark.again)])
     def test_nothing_appears_below_the_mount_point_and_nothing_is_deleted(
         self, cli: Any, files: Any, store_copy: Any, expire: Any, disk: Path, mounted: Path, inside: str
     ) -> None:

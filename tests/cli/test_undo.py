@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("plainly")
+
 MIB = 1 << 20
 UNDOABLE = ("--manual", "--undo-window-hours", 24)
 

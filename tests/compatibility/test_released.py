@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.stores import unpack
+from tests.rounds import again_but
 from tests.services import released_state as old
 from tests.services.command_line import Outcome, run_command
 from tests.services.released import Kill, Released
@@ -65,11 +66,10 @@ def state(store_copy: StoreCopy, tmp_path: Path) -> State:
 
 @pytest.fixture(scope="module")
 def read_only(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Iterator[State]:
-    """Seven sealed segments: two runs deleted three, one archived the others; nobody may change it."""
+    """Seven sealed segments: a run deleted three, the others were archived; nobody may change it."""
     base = tmp_path_factory.mktemp("read-only")
     state = old.expired(unpack("clean-stop", base / "store"), base / "lake")
-    old.clean(released, state, "first", 2)
-    old.clean(released, state, "second", 1)
+    old.clean(released, state, "first", 3)
     old.archive(released, state)
     before = state.files()
     yield state
@@ -77,7 +77,7 @@ def read_only(released: Released, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class TestReadingNeedsNoTakeover:
-    @pytest.mark.parametrize("level", ["receipts", "files", "bytes"])
+    @pytest.mark.parametrize("level", again_but(["receipts", "files", "bytes"], "bytes"))
     def test_the_lake_is_verified(self, read_only: State, level: str) -> None:
         assert verified(read_only.lake, level=level) == [(0, 7 * MIB, "ARCHIVED")]
 
@@ -154,7 +154,7 @@ class TestTakeover:
         assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
         assert restored(state.lake, tmp_path / "restored") == state.sealed
 
-    @pytest.mark.parametrize("table", ["messages", "segments"])
+    @pytest.mark.parametrize("table", again_but(["messages", "segments"], "segments"))
     def test_a_lake_that_was_half_made_is_made_whole(
         self, released: Released, state: State, table: str
     ) -> None:
@@ -168,17 +168,13 @@ class TestTakeover:
 
 class TestRuns:
     def test_cleaning_goes_on_where_the_released_package_stopped(
-        self, released: Released, store_copy: StoreCopy, tmp_path: Path
+        self, released: Released, state: State, tmp_path: Path
     ) -> None:
-        state = old.expired(store_copy("clean-stop"), tmp_path / "lake")
-        old.clean(released, state, "first", 2)
-        old.clean(released, state, "second", 1)
-        report = done(*old.clean_words(state, "third", 2), "--json").json
-        assert [row["by_this_run"] for row in report["archived"]] == [True, True]
-        assert state.there == [n * MIB for n in (5, 6, 7)]
-        assert state.lost(tmp_path / "restored") == []
-        done("archive", state.store, "--lake", state.lake)
-        assert verified(state.lake, level="bytes") == [(0, 7 * MIB, "ARCHIVED")]
+        old.clean(released, state, "first", 1)
+        report = done(*old.clean_words(state, "second"), "--json").json
+        assert [row["by_this_run"] for row in report["archived"]] == [True]
+        assert state.there == [2 * MIB]
+        assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
         assert restored(state.lake, tmp_path / "all") == state.sealed
 
     def test_what_was_archived_ahead_is_deleted_by_its_receipts(
@@ -190,19 +186,28 @@ class TestRuns:
         assert state.there == [2 * MIB]
         assert restored(state.lake, tmp_path / "restored") == state.sealed
 
+    @pytest.mark.again
     def test_a_plan_that_was_only_made_is_carried_out(self, released: Released, state: State) -> None:
         digest = released.make_plan(state.store, state.lake, RUN, max_segments=1)
         report = done(*old.clean_words(state, max_segments=1), "--json").json
         assert (report["outcome"], report["plan_digest"]) == ("done", digest)
         assert state.there == [MIB, 2 * MIB]
 
+    @pytest.mark.again
     def test_a_finished_run_stays_as_it_ended(self, released: Released, state: State) -> None:
         old.clean(released, state, RUN, 1)
         report = done(*old.clean_words(state, max_segments=1), "--json").json
         assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [0]
         assert state.there == [MIB, 2 * MIB]
 
-    @pytest.mark.parametrize("moment", MOMENTS)
+    @pytest.mark.parametrize(
+        "moment",
+        again_but(
+            MOMENTS,
+            "messages committed, no receipt",
+            "one deleted, the directory not flushed",
+        ),
+    )
     def test_a_killed_run_is_finished_by_its_key(
         self, released: Released, state: State, tmp_path: Path, moment: str
     ) -> None:
@@ -216,24 +221,18 @@ class TestRuns:
         ranges = verified(state.lake, state.store, level="store")
         assert ranges[0] == (0, 2 * MIB, "ARCHIVED")
 
-    @pytest.mark.parametrize("table", IN_A_COMMIT)
-    def test_a_run_killed_in_a_commit_loses_nothing(
-        self, released: Released, state: State, tmp_path: Path, table: str
-    ) -> None:
-        old.kill(released, state, IN_A_COMMIT[table])
-        run_command(*old.clean_words(state))
-        assert state.lost(tmp_path / "restored") == []
-
-    @pytest.mark.parametrize("table", IN_A_COMMIT)
+    @pytest.mark.parametrize("table", again_but(IN_A_COMMIT, "of receipts"))
     def test_a_run_killed_in_a_commit_is_finished_once_its_lake_is_rebuilt(
-        self, released: Released, state: State, table: str
+        self, released: Released, state: State, tmp_path: Path, table: str
     ) -> None:
         """What it leaves looks like a catalog that was put back from an older copy."""
         old.kill(released, state, IN_A_COMMIT[table])
         refused = run_command(*old.clean_words(state))
         assert (refused.exit_code, "storage-engine lake rebuild" in refused.err) == (1, True)
+        assert state.lost(tmp_path / "refused") == []
         done("lake", "rebuild", "--lake", state.lake)
         done(*old.clean_words(state))
+        assert state.lost(tmp_path / "finished") == []
 
     def test_archiving_that_was_killed_is_done_again(
         self, released: Released, state: State, tmp_path: Path
@@ -246,6 +245,7 @@ class TestRuns:
 
 
 class TestDecisions:
+    @pytest.mark.again
     def test_a_waiver_counts(self, released: Released, state: State) -> None:
         old.waive(released, state)
         report = done(*old.clean_words(state, max_segments=1), "--json").json

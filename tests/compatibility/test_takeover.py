@@ -26,7 +26,7 @@ from tests.services.released_state import State
 StoreCopy = Callable[[str], Path]
 
 RUNNER = Path(__file__).parents[1] / "lake" / "making_kill_runner.py"
-KILLS = rounds("STORAGE_ENGINE_MAKING_KILLS", 8, 1_000)
+KILLS = rounds("STORAGE_ENGINE_MAKING_KILLS", 3, 1_000)
 """At most so many; more than there are operations means every one of them."""
 
 
@@ -78,7 +78,7 @@ def test_processes_that_take_a_lake_over_at_one_moment_give_it_one_identity(
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
     with context.Pool(2, _share, (barrier,)) as pool:
-        for _ in range(3):
+        for _ in range(rounds("STORAGE_ENGINE_TAKEOVERS", 1, 3)):
             shutil.rmtree(state.lake)
             shutil.copytree(tmp_path / "pristine", state.lake)
             given = pool.map_async(_take_over, [str(state.lake)] * 2, chunksize=1).get(120)

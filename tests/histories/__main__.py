@@ -42,11 +42,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=14, help="operations of a history, at most")
     parser.add_argument("--failures", type=int, default=1, help="go on until so many were found")
-    parser.add_argument("--check", action="store_true", help="show what is found with protections taken out")
+    parser.add_argument("--check", action="store_true", help="first show what is found without protections")
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
     options = parser.parse_args(words)
     warm_up()
-    return _check_mutants() if options.check else _many(options)
+    return (options.check and _check_mutants()) or _many(options)
 
 
 def _check_mutants() -> int:

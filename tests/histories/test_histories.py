@@ -13,7 +13,7 @@ from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow
 
-SECONDS = rounds("STORAGE_ENGINE_HISTORY_SECONDS", 60, 3600)
+SECONDS = rounds("STORAGE_ENGINE_HISTORY_SECONDS", 30, 3600)
 
 
 def histories(*words: object) -> str:
@@ -29,12 +29,17 @@ def histories(*words: object) -> str:
     return ran.stdout
 
 
-def test_what_operators_do_loses_nothing() -> None:
-    said = histories("--seconds", SECONDS, "--seed", os.environ.get("STORAGE_ENGINE_SEED", "1"))
+@pytest.fixture(scope="module")
+def said() -> str:
+    """What one process said: it takes seconds to import and compile what its forks need."""
+    return histories("--check", "--seconds", SECONDS, "--seed", os.environ.get("STORAGE_ENGINE_SEED", "1"))
+
+
+def test_what_operators_do_loses_nothing(said: str) -> None:
     (count,) = re.findall(r"^(\d+) histories, \d+ operations, 0 failures", said, re.MULTILINE)
     assert int(count) > 1
 
 
-def test_a_history_without_a_protection_is_found_to_lose_something() -> None:
-    said = histories("--check").splitlines()
-    assert [line.endswith("nothing is lost") for line in said] == [True, False] * 2
+def test_a_history_without_a_protection_is_found_to_lose_something(said: str) -> None:
+    found = said.splitlines()[:4]
+    assert [line.endswith("nothing is lost") for line in found] == [True, False] * 2

@@ -4,7 +4,7 @@ As the script that kills runs of a cleanup: each attempt is a fork that dies bef
 it left is looked at: a lake that opens must be whole. Then the same command is run again, and must come to
 what one that nobody killed comes to. Prints one JSON object.
 
-Usage: command_kill_runner.py SEGMENTS_DIRECTORY WORK_DIRECTORY MOST_KILLS_PER_COMMAND
+Usage: command_kill_runner.py SEGMENTS_DIRECTORY WORK_DIRECTORY MOST_KILLS_PER_COMMAND [NAME_OF_A_CASE ...]
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def kill(name: str, case: Case, most: int) -> tuple[int, list[str]]:
     ):
         problems.append(f"{name}: ended as {expected}")
     stride = max(1, len(operations) / most)
-    chosen = sorted({int(number * stride) for number in range(min(most, len(operations)))})
+    chosen = sorted({int((number + 0.5) * stride) for number in range(min(most, len(operations)))})
     for number in chosen:
         case.prepare()
         before = tree(case.untouched) if case.untouched else {}
@@ -206,14 +206,15 @@ def kill(name: str, case: Case, most: int) -> tuple[int, list[str]]:
     return len(chosen), problems
 
 
-def main(directory: Path, work: Path, most: int) -> None:
+def main(directory: Path, work: Path, most: int, names: list[str]) -> None:
     work.mkdir()
     kills, problems = {}, []
     for name, case in cases(work, sorted(directory.iterdir())).items():
-        kills[name], found = kill(name, case, most)
-        problems += found
+        if name in names or not names:
+            kills[name], found = kill(name, case, most)
+            problems += found
     sys.stdout.write(json.dumps({"kills": kills, "problems": problems}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

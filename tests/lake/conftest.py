@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.archive import SegmentJob, segment_jobs
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.archive import SegmentJob, archive_all, segment_jobs
+from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.model.store import (
@@ -24,15 +26,65 @@ from storage_engine.model.store import (
 )
 from tests.fixture_stores import file_sha256
 
+WRITTEN_NS = time.time_ns()
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]
 Fingerprint = Callable[[Path], dict[str, str]]
 SnapshotOf = Callable[[list[Path]], StoreSnapshot]
+LakeWith = Callable[[str, Callable[[Lake], object]], Lake]
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the one place of all tests lies, and the lakes that are put there as they were."""
+    return tmp_path_factory.mktemp("places")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return make_lake(LakeConfig.local(tmp_path / "lake"))
+def tmp_path(places: Path) -> Path:
+    """An empty directory, the same for every test of a process: a lake is itself at its own place alone."""
+    here = places / "here"
+    shutil.rmtree(here, ignore_errors=True)
+    here.mkdir()
+    return here
+
+
+@pytest.fixture
+def lake_with(places: Path, tmp_path: Path) -> LakeWith:
+    """A lake as it was once filled; it is filled once a process, and put back where it was from then on."""
+
+    def put(name: str, fill: Callable[[Lake], object]) -> Lake:
+        kept, here = places / name, LakeConfig.local(tmp_path / "lake")
+        shutil.rmtree(tmp_path / "lake", ignore_errors=True)
+        if kept.exists():
+            shutil.copytree(kept, tmp_path / "lake")
+            return open_lake(here)
+        lake = make_lake(here)
+        fill(lake)
+        shutil.copytree(tmp_path / "lake", kept)
+        return lake
+
+    return put
+
+
+@pytest.fixture
+def lake(lake_with: LakeWith) -> Lake:
+    return lake_with("nothing", lambda _: None)
+
+
+@pytest.fixture
+def filled(lake_with: LakeWith, segments: list[Path], make_jobs: MakeJobs) -> Callable[[int], Lake]:
+    """The lake with the first so many segments, each archived by a commit of its own."""
+
+    def fill(count: int) -> Lake:
+        def archive(lake: Lake) -> None:
+            for path in segments[:count]:
+                archive_all(lake, make_jobs(lake, path))
+
+        return lake_with(f"{count} segments", archive)
+
+    return fill
 
 
 @pytest.fixture(scope="session")
@@ -46,12 +98,13 @@ def sample_segments() -> dict[str, bytes]:
 
 @pytest.fixture
 def segments(tmp_path: Path, sample_segments: dict[str, bytes]) -> list[Path]:
-    """The sample segments as files of a store."""
+    """The sample segments as files of a store, last written when a lake that is put back saw them."""
     directory = tmp_path / "store" / "commitlog"
     directory.mkdir(parents=True)
     paths = [directory / name for name in sample_segments]
     for path, content in zip(paths, sample_segments.values(), strict=True):
         path.write_bytes(content)
+        os.utime(path, ns=(WRITTEN_NS, WRITTEN_NS))
     return paths
 
 

@@ -103,7 +103,7 @@ def main(what: str, directory: Path, work: Path, most: int) -> None:
     _, expected = in_child(lambda: end_state(config))
     problems = []
     stride = max(1, len(operations) / most)
-    chosen = sorted({int(number * stride) for number in range(min(most, len(operations)))})
+    chosen = sorted({int((number + 0.5) * stride) for number in range(min(most, len(operations)))})
     for number in chosen:
         prepare()
         status, _ = in_child(lambda number=number: run(do, number))

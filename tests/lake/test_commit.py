@@ -37,9 +37,27 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 CommitTable = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def staged() -> dict[Path, tuple[ProvenSegment, bytes]]:
+    """Staged files with what they hold; the first test that asks for them fills it."""
+    return {}
+
+
 @pytest.fixture
-def proven(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> list[ProvenSegment]:
-    return [archive_segment(job) for job in make_jobs(lake, *segments)]
+def proven(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, staged: dict[Path, tuple[ProvenSegment, bytes]]
+) -> list[ProvenSegment]:
+    """Three segments that were proven once; their staged files are put into the lake, which is the same."""
+    if not staged:
+        for job in make_jobs(lake, *segments):
+            segment = archive_segment(job)
+            path = local_path(segment.staged_file)
+            assert path is not None
+            staged[path] = segment, path.read_bytes()
+    for path, (_, content) in staged.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return [segment for segment, _ in staged.values()]
 
 
 def _live(lake: Lake) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,8 @@ def test_a_copy_verifies_and_restores_without_its_original(
     assert not list(copy.rglob(INTENT_NAME))
 
 
-def test_copying_changes_nothing_in_the_lake(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-) -> None:
-    archive(make_jobs, lake, *segments)
+def test_copying_changes_nothing_in_the_lake(filled: Callable[[int], Lake], tmp_path: Path) -> None:
+    lake = filled(3)
     before = tree(tmp_path / "lake")
     copy_lake(lake, at(tmp_path / "copy"), unseen)
     assert tree(tmp_path / "lake") == before
@@ -109,8 +108,10 @@ def test_a_copy_may_be_moved(copy: Path, lake: Lake, segments: list[Path], make_
 class TestRefused:
     """What must not become a copy, or must not be replaced by one."""
 
-    def test_a_lake_of_its_own(self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
-        archive(make_jobs, lake, segments[0])
+    def test_a_lake_of_its_own(
+        self, filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
+    ) -> None:
+        lake = filled(1)
         other = make_lake(at(tmp_path / "other"))
         archive(make_jobs, other, segments[1])
         before = tree(tmp_path / "other")
@@ -135,10 +136,8 @@ class TestRefused:
             copy_lake(lake, at(copy), unseen)
         assert tree(copy) == before
 
-    def test_a_place_inside_the_lake(
-        self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-    ) -> None:
-        archive(make_jobs, lake, segments[0])
+    def test_a_place_inside_the_lake(self, filled: Callable[[int], Lake], tmp_path: Path) -> None:
+        lake = filled(1)
         before = tree(tmp_path / "lake")
         for inside in ("lake", "lake/copy", "lake/warehouse/copy", "lake/warehouse/storage_engine/messages"):
             with pytest.raises(BadInputError, match="apart from the lake"):
@@ -156,9 +155,9 @@ class TestRefused:
         assert fingerprint(tmp_path) == before
 
     def test_a_place_below_a_stores_root(
-        self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, fingerprint: Fingerprint
+        self, filled: Callable[[int], Lake], tmp_path: Path, fingerprint: Fingerprint
     ) -> None:
-        archive(make_jobs, lake, segments[0])
+        lake = filled(1)
         (tmp_path / "store/consumequeue").mkdir()
         before = fingerprint(tmp_path)
         for below in ("store", "store/commitlog/copy", "store/copy", "store/backups/of/copy"):
@@ -166,10 +165,8 @@ class TestRefused:
                 copy_lake(lake, at(tmp_path / below), unseen)
         assert fingerprint(tmp_path) == before
 
-    def test_somebody_elses_data_files(
-        self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-    ) -> None:
-        archive(make_jobs, lake, segments[0])
+    def test_somebody_elses_data_files(self, filled: Callable[[int], Lake], tmp_path: Path) -> None:
+        lake = filled(1)
         copy_tree(tmp_path / "lake" / "warehouse", tmp_path / "full" / "warehouse")
         before = tree(tmp_path / "full")
         with pytest.raises(LakeIdentityError, match="empty place"):
@@ -204,9 +201,9 @@ class TestRefused:
 
 
 def test_what_an_interrupted_copy_left_is_compared_and_used(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    lake = filled(3)
 
     def fails(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -226,9 +223,13 @@ def test_what_an_interrupted_copy_left_is_compared_and_used(
 
 
 def test_a_file_that_waits_for_its_receipt_comes_with_it(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake],
+    segments: list[Path],
+    make_jobs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from storage_engine.lake.catalog import Lake
@@ -14,9 +15,9 @@ from tests.lake.lake_acts import archive, at, tree
 
 
 def test_a_lake_is_described_and_not_changed(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     archive(make_jobs, lake, segments[2])
     before = tree(tmp_path / "lake")
     found = describe(at(tmp_path / "lake"))
@@ -34,9 +35,9 @@ def test_a_lake_is_described_and_not_changed(
 
 
 def test_a_moved_lake_says_why_it_is_refused_and_what_it_has(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     (tmp_path / "lake").rename(tmp_path / "moved")
     found = describe(at(tmp_path / "moved"))
     assert "storage-engine lake relocate" in found.refused
@@ -44,10 +45,8 @@ def test_a_moved_lake_says_why_it_is_refused_and_what_it_has(
     assert found.tables[0].named_location == f"file://{tmp_path}/lake/warehouse/storage_engine/segments"
 
 
-def test_a_lake_without_catalog_says_that(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-) -> None:
-    archive(make_jobs, lake, segments[0])
+def test_a_lake_without_catalog_says_that(filled: Callable[[int], Lake], tmp_path: Path) -> None:
+    filled(1)
     (tmp_path / "lake" / "catalog.db").unlink()
     found = describe(at(tmp_path / "lake"))
     assert (found.catalog, found.tables, "expected the catalog" in found.refused) == (None, (), True)
@@ -55,9 +54,9 @@ def test_a_lake_without_catalog_says_that(
 
 
 def test_a_lake_of_a_newer_major_version_is_described_as_far_as_that_is_known(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     for table in lake.tables():
         with table.transaction() as change:
             change.set_properties({SCHEMA_VERSION_PROPERTY: "3.0"})

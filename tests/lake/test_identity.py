@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from storage_engine.lake.identity import MARK_NAME, lake_id_of, read_mark
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.writing import mark_commits
+from tests.rounds import rounds
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 Fingerprint = Callable[[Path], dict[str, str]]
@@ -44,9 +45,8 @@ CLAIMED = (
 
 
 @pytest.fixture
-def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> Lake:
-    archive_all(lake, make_jobs(lake, segments[0]))
-    return lake
+def archived(filled: Callable[[int], Lake]) -> Lake:
+    return filled(1)
 
 
 def other_lake(directory: Path, catalog: Path, warehouse: Path) -> LakeConfig:
@@ -121,7 +121,7 @@ class TestCopies:
 class TestOlderCatalogs:
     """The catalog was put back from a backup, as its file or its database can be."""
 
-    @pytest.mark.parametrize("later", [1, 2])
+    @pytest.mark.parametrize("later", [pytest.param(1, marks=pytest.mark.again), 2])
     def test_a_catalog_of_so_many_runs_earlier_is_refused(
         self,
         later: int,
@@ -197,15 +197,15 @@ class TestOneWarehouseForTwo:
             assert fingerprint(warehouse) == before
 
     def test_two_catalogs_that_are_made_at_one_moment_are_one_lake_at_most(self, tmp_path: Path) -> None:
-        rounds = 20
+        often = rounds("STORAGE_ENGINE_MAKING_RACES", 4, 20)
         context = multiprocessing.get_context("spawn")
         barrier = context.Barrier(2)
         with context.Pool(2, _share, (barrier,)) as pool:
             first, second = (
-                pool.apply_async(_make_all, (str(tmp_path), name, rounds)) for name in ("one", "two")
+                pool.apply_async(_make_all, (str(tmp_path), name, often)) for name in ("one", "two")
             )
             said = list(zip(first.get(300), second.get(300), strict=True))
-        assert len(said) == rounds
+        assert len(said) == often
         for number, pair in enumerate(said):
             made = [name for name, told in zip(("one", "two"), pair, strict=True) if not told]
             assert len(made) <= 1, pair
@@ -249,10 +249,10 @@ def _one_of_two(directory: Path, name: str) -> LakeConfig:
     return other_lake(directory / name, directory / f"{name}.db", directory / "warehouse")
 
 
-def _make_all(directory: str, name: str, rounds: int) -> list[str]:
+def _make_all(directory: str, name: str, often: int) -> list[str]:
     """What each attempt said; "" where it made the lake."""
     said = []
-    for number in range(rounds):
+    for number in range(often):
         config = _one_of_two(Path(directory, str(number)), name)
         _barrier.wait(60)
         try:
@@ -277,13 +277,11 @@ class TestMarks:
             mark.write_bytes(content)
         assert open_lake(archived.config)
 
-    @pytest.mark.parametrize(
-        "damage", [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b'{"lake_id": 1}', b'{"unknown": "x"}']
-    )
     def test_a_damaged_mark_says_nothing_and_is_left_as_it_is(
-        self, damage: bytes, archived: Lake, tmp_path: Path, fingerprint: Fingerprint
+        self, archived: Lake, tmp_path: Path, fingerprint: Fingerprint
     ) -> None:
-        for mark in marks(archived):
+        damages = [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b'{"lake_id": 1}', b'{"unknown": "x"}']
+        for mark, damage in product(marks(archived), damages):
             content = mark.read_bytes()
             mark.write_bytes(damage)
             before = fingerprint(tmp_path)
@@ -318,7 +316,9 @@ class TestMarks:
         self, archived: Lake, segments: list[Path], make_jobs: MakeJobs
     ) -> None:
         for table in archived.tables():
-            for number in range(102):
+            with table.transaction() as short_log:
+                short_log.set_properties({"write.metadata.previous-versions-max": "2"})
+            for number in range(3):
                 with table.transaction() as another_engine:
                     another_engine.set_properties({"maintained": str(number)})
             known = {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
@@ -339,7 +339,7 @@ class TestMarks:
             seen, gives_up = set[str](), time.monotonic() + 120
             for opened in count(1):
                 seen.add(open_lake(archived.config).segments().metadata_location)
-                if opened >= 200 and (len(seen) > 3 or time.monotonic() > gives_up):
+                if opened >= 50 and (len(seen) > 3 or time.monotonic() > gives_up):
                     break
             said, _ = process.communicate("stop\n", timeout=120)
         assert process.returncode == 0

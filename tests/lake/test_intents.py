@@ -58,9 +58,9 @@ def outlived(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Pat
 
 
 def test_no_lake_is_made_over_what_a_killed_copy_left(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     half_copied(lake, tmp_path / "target")
     before = tree(tmp_path / "target")
     with pytest.raises(LakeIdentityError, match=r"what storage-engine lake copy of lake .* left"):
@@ -97,9 +97,9 @@ def test_a_lake_that_outlived_an_intent_moves_as_itself(
 
 
 def test_a_catalog_from_right_after_a_move_is_told_that_the_lake_went_on(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     killed_at("storage_engine.lake.moving.end", lambda: relocate(at(moved), lambda _: None))
@@ -130,10 +130,8 @@ def test_a_promoted_copy_is_no_unfinished_one(
     check(target, segments[:2], tmp_path)
 
 
-def test_nothing_is_made_inside_a_lakes_table(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-) -> None:
-    archive(make_jobs, lake, segments[0])
+def test_nothing_is_made_inside_a_lakes_table(filled: Callable[[int], Lake], tmp_path: Path) -> None:
+    lake = filled(1)
     table = tmp_path / "lake" / "warehouse" / "storage_engine" / "messages"
     before = tree(tmp_path / "lake")
     with pytest.raises(LakeIdentityError, match="a table of another lake"):

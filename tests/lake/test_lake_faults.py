@@ -25,6 +25,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
 from tests.lakes import path_of
+from tests.rounds import again_but
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +33,13 @@ MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 
 @pytest.fixture
-def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
-    return archive_all(lake, make_jobs(lake, *segments[:2]))
+def lake(filled: Callable[[int], Lake]) -> Lake:
+    return filled(2)
+
+
+@pytest.fixture
+def archived(lake: Lake) -> tuple[Receipt, ...]:
+    return receipts(lake, "store-1")
 
 
 def _rewrite(table: Table, where: str) -> None:
@@ -49,7 +55,7 @@ def _assert_restores(lake: Lake, segments: list[Path], to: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("fault", ["lost", "damaged"])
+@pytest.mark.parametrize("fault", again_but(["lost", "damaged"], "damaged"))
 def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
     fault: str,
     lake: Lake,
@@ -127,8 +133,12 @@ def test_receipts_survive_the_expiry_of_snapshots(
 
 
 def test_small_files_of_receipts_are_merged_and_the_chain_goes_on(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake],
+    segments: list[Path],
+    make_jobs: MakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    lake = filled(0)
     monkeypatch.setattr(receipt_commit, "MERGED_FILES", 3)
     for lineage in range(4):
         archive_all(lake, make_jobs(lake, segments[0], lineage=lineage))
@@ -186,7 +196,7 @@ def test_a_receipt_that_another_superseded_is_not_proven_again(
     check_chain(receipt_history(lake, "store-1"))
 
 
-@pytest.mark.parametrize("damage", ["flipped", "lost"])
+@pytest.mark.parametrize("damage", again_but(["flipped", "lost"], "flipped"))
 def test_the_files_that_rows_were_moved_to_are_read_as_closely_as_those_that_were_archived(
     damage: str, lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ def catalog_file(lake: Lake) -> Path:
 
 
 def test_a_catalog_that_goes_back_under_an_open_lake_takes_no_commit(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs
 ) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
+    lake = filled(1)
     older = catalog_file(lake).with_name("older.db")
     shutil.copy(catalog_file(lake), older)
     archive_all(lake, make_jobs(lake, segments[1]))
@@ -44,9 +45,9 @@ def test_a_catalog_that_goes_back_under_an_open_lake_takes_no_commit(
 
 
 def test_who_loaded_a_table_first_and_marks_it_last_marks_what_it_is_by_then(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs
 ) -> None:
-    archive_all(lake, make_jobs(lake, segments[0]))
+    lake = filled(1)
     stale = lake.messages()
     archive_all(lake, make_jobs(lake, segments[1]))
     newest = read_mark(stale)

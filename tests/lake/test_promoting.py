@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,8 @@ def test_a_decision_needs_a_reason(copy: Path, reason: str) -> None:
     assert tree(copy) == before
 
 
-def test_only_a_copy_is_promoted(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
-    archive(make_jobs, lake, segments[0])
+def test_only_a_copy_is_promoted(filled: Callable[[int], Lake], tmp_path: Path) -> None:
+    lake = filled(1)
     before = tree(tmp_path / "lake")
     with pytest.raises(BadInputError, match="expected a copy"):
         promote(lake, "ann", "why")

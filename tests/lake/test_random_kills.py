@@ -13,7 +13,7 @@ import pytest
 from tests.rounds import rounds
 
 RUNNER = Path(__file__).with_name("random_kill_runner.py")
-ROUNDS = rounds("STORAGE_ENGINE_KILL_ROUNDS", 2, 20)
+ROUNDS = rounds("STORAGE_ENGINE_KILL_ROUNDS", 1, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError
-from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import ChainHead, check_chain
 from storage_engine.lake.config import LakeConfig
@@ -51,12 +51,18 @@ def branches(lake: Lake, directory: Path, make_jobs, segments: list[Path]) -> Pa
     return other
 
 
-@pytest.mark.parametrize("marks", [True, False], ids=["with marks", "without marks"])
+@pytest.mark.parametrize(
+    "marks", [pytest.param(True, marks=pytest.mark.again), False], ids=["with marks", "without marks"]
+)
 def test_a_lost_catalog_is_made_again(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path, marks: bool
+    filled: Callable[[int], Lake],
+    directory: Path,
+    segments: list[Path],
+    make_jobs,
+    tmp_path: Path,
+    marks: bool,
 ) -> None:
-    archive(make_jobs, lake, segments[0])
-    archive(make_jobs, lake, segments[1])
+    lake = filled(2)
     before = lake_id_of(lake.segments())
     (directory / "catalog.db").unlink()
     if not marks:
@@ -67,7 +73,7 @@ def test_a_lost_catalog_is_made_again(
     check(directory, segments, tmp_path)
 
 
-@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.again)])
 def test_an_older_catalog_is_brought_up_to_the_warehouse(
     lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path, runs: int
 ) -> None:
@@ -85,9 +91,9 @@ def test_an_older_catalog_is_brought_up_to_the_warehouse(
 
 
 def test_a_commit_whose_marks_were_not_written_counts(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], directory: Path, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     with old_release():
         archive(make_jobs, lake, segments[1])
     (directory / "catalog.db").unlink()
@@ -128,9 +134,10 @@ def test_the_branch_that_has_the_known_receipts_is_chosen_where_no_mark_is_left(
 
 
 def test_a_receipt_that_no_state_has_is_said(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs
+    filled: Callable[[int], Lake],
+    directory: Path,
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     done = rebuilt(directory, heads={"store-1": ChainHead(7, "f" * 64)})
     assert done.unknown_heads == ("store-1",)
 
@@ -153,9 +160,10 @@ def test_a_segment_is_proven_from_its_file_alone(
 
 
 def test_a_file_that_is_not_what_its_name_says_stays_an_orphan(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs
+    filled: Callable[[int], Lake],
+    directory: Path,
 ) -> None:
-    archive(make_jobs, lake, *segments[:2])
+    filled(2)
     live = sorted(directory.glob("**/messages/data/*/*.parquet"))
     fake = live[0].with_name(f"0-commitlog-{5 << 20:020d}-{'a' * 16}.parquet")
     shutil.copy2(live[0], fake)
@@ -169,9 +177,10 @@ def test_a_file_that_is_not_what_its_name_says_stays_an_orphan(
 
 
 def test_other_bytes_under_a_proven_offset_are_kept_and_named(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs
+    filled: Callable[[int], Lake],
+    directory: Path,
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     (live,) = directory.glob("**/messages/data/*/*.parquet")
     other = live.with_name(live.name.rpartition("-")[0] + f"-{'c' * 16}.parquet")
     shutil.copy2(live, other)
@@ -194,14 +203,14 @@ def test_a_dry_run_says_it_and_changes_nothing(
 
 
 def test_a_new_catalog_that_was_made_over_an_old_warehouse_gets_the_old_lakes_segments(
-    lake: Lake,
+    filled: Callable[[int], Lake],
     directory: Path,
     segments: list[Path],
     make_jobs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    archive(make_jobs, lake, *segments[:2])
+    filled(2)
     (directory / "catalog.db").unlink()
     lose_marks(directory)
     with monkeypatch.context() as patch:
@@ -229,43 +238,44 @@ def test_a_lake_of_version_1_is_taken_over(
 
 
 def test_a_moved_lake_without_catalog_is_rebuilt_where_it_is(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], directory: Path, segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    filled(1)
     moved = tmp_path / "moved"
     directory.rename(moved)
     (moved / "catalog.db").unlink()
     assert rebuilt(moved).copy_of is None
-    check(moved, segments, tmp_path)
+    check(moved, segments[:1], tmp_path)
 
 
 def test_a_plain_copy_without_catalog_is_rebuilt_as_a_copy(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], directory: Path, segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    lake = filled(1)
     copy = copy_tree(directory, tmp_path / "copy")
     (copy / "catalog.db").unlink()
     before = tree(directory)
     assert rebuilt(copy).copy_of == lake_id_of(lake.segments())
     assert tree(directory) == before
-    check(copy, segments, tmp_path)
+    check(copy, segments[:1], tmp_path)
 
 
 def test_a_copy_that_lost_its_catalog_stays_a_copy(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    lake = filled(1)
     copy_lake(lake, at(tmp_path / "copy"), unseen)
     (tmp_path / "copy" / "catalog.db").unlink()
     rebuilt(tmp_path / "copy")
     assert copy_of(open_lake(at(tmp_path / "copy")).segments()) == lake_id_of(lake.segments())
-    check(tmp_path / "copy", segments, tmp_path)
+    check(tmp_path / "copy", segments[:1], tmp_path)
 
 
 def test_a_lake_that_lost_data_files_is_opened_again_and_says_which(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs
+    filled: Callable[[int], Lake],
+    directory: Path,
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    filled(3)
     victim = sorted(directory.glob("**/messages/data/*/*.parquet"))[1]
     victim.unlink()
     (directory / "catalog.db").unlink()
@@ -275,10 +285,9 @@ def test_a_lake_that_lost_data_files_is_opened_again_and_says_which(
 
 
 def test_metadata_that_is_torn_is_passed_over(
-    lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], directory: Path, segments: list[Path], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
-    archive(make_jobs, lake, segments[1])
+    filled(2)
     newest = max(directory.glob("**/segments/metadata/*.metadata.json"))
     newest.write_bytes(newest.read_bytes()[:100])
     (directory / "catalog.db").unlink()
@@ -297,9 +306,9 @@ class TestRefused:
         assert list((tmp_path / "empty").iterdir()) == []
 
     def test_another_catalog_that_is_in_use(
-        self, lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+        self, filled: Callable[[int], Lake], directory: Path, tmp_path: Path
     ) -> None:
-        archive(make_jobs, lake, segments[0])
+        lake = filled(1)
         second = LakeConfig(
             "storage_engine",
             {
@@ -317,9 +326,9 @@ class TestRefused:
             open_lake(at(directory))
 
     def test_a_catalog_of_another_lake(
-        self, lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
+        self, filled: Callable[[int], Lake], directory: Path, segments: list[Path], make_jobs, tmp_path: Path
     ) -> None:
-        archive(make_jobs, lake, segments[0])
+        filled(1)
         other = make_lake(at(tmp_path / "other"))
         archive(make_jobs, other, segments[1])
         shutil.copy2(tmp_path / "other" / "catalog.db", directory / "catalog.db")
@@ -329,9 +338,13 @@ class TestRefused:
         assert tree(directory) == before
 
     def test_a_copy_that_was_not_finished(
-        self, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        filled: Callable[[int], Lake],
+        segments: list[Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        archive(make_jobs, lake, *segments)
+        lake = filled(3)
 
         def killed(*_: object) -> None:
             raise KeyboardInterrupt
@@ -346,9 +359,11 @@ class TestRefused:
         check(tmp_path / "copy", segments, tmp_path)
 
     def test_manifests_that_are_gone(
-        self, lake: Lake, directory: Path, segments: list[Path], make_jobs
+        self,
+        filled: Callable[[int], Lake],
+        directory: Path,
     ) -> None:
-        archive_all(lake, make_jobs(lake, *segments))
+        filled(3)
         for manifest in directory.glob("**/*.avro"):
             manifest.unlink()
         (directory / "catalog.db").unlink()

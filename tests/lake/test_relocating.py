@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
 from tests.lake.test_delete_files import _delete_position
+from tests.rounds import again_but
 
 
 def silent(_bytes: int) -> None:
@@ -40,15 +42,15 @@ def identity(directory: Path) -> tuple[str | None, str | None]:
 
 
 def test_a_lake_that_was_moved_is_itself_at_its_new_place(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, *segments[:2])
+    filled(2)
     before = identity(tmp_path / "lake")
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     assert "storage-engine lake relocate" in refused(moved)
     done = relocate(at(moved), silent)
-    assert (done.changed, done.copy_of, done.file_count) == (True, None, 3)
+    assert (done.changed, done.copy_of, done.file_count) == (True, None, 4)
     assert identity(moved) == before
     check(moved, segments[:2], tmp_path)
     archive(make_jobs, open_lake(at(moved)), segments[2])
@@ -56,11 +58,11 @@ def test_a_lake_that_was_moved_is_itself_at_its_new_place(
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.parametrize("command", ["relocate", "rebuild"])
+@pytest.mark.parametrize("command", again_but(["relocate", "rebuild"], "relocate"))
 def test_a_copy_of_hard_links_is_relocated_alone(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, command: str
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path, command: str
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "lake", copy, copy_function=os.link)
     (tmp_path / "lake/catalog.db").chmod(0o640)
@@ -78,10 +80,10 @@ def test_a_copy_of_hard_links_is_relocated_alone(
 
 
 def test_the_same_directory_under_another_name_is_no_copy(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
     """As in a container that has the lake at another path, beside the path of its host."""
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     before = identity(tmp_path / "lake")
     (other := tmp_path / "other").mkdir()
     if subprocess.run(["mount", "--bind", str(tmp_path / "lake"), str(other)], check=False).returncode:
@@ -98,19 +100,23 @@ def test_the_same_directory_under_another_name_is_no_copy(
     check(tmp_path / "lake", segments[:2], tmp_path)
 
 
-def test_it_is_moved_back_and_forth(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
-    archive(make_jobs, lake, segments[0])
+def test_it_is_moved_back_and_forth(
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
+) -> None:
+    filled(1)
     for place, before in (("moved", "lake"), ("lake", "moved"), ("third", "lake")):
         (tmp_path / before).rename(tmp_path / place)
         relocate(at(tmp_path / place), silent)
     check(tmp_path / "third", segments[:1], tmp_path)
 
 
-@pytest.mark.parametrize("goes_on", [0, 1], ids=["as it was", "after the original went on"])
+@pytest.mark.parametrize(
+    "goes_on", [pytest.param(0, marks=pytest.mark.again), 1], ids=["as it was", "after the original went on"]
+)
 def test_a_plain_copy_becomes_a_copy_and_the_original_is_not_touched(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, goes_on: int
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path, goes_on: int
 ) -> None:
-    archive(make_jobs, lake, *segments[:2])
+    lake = filled(2)
     copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
     archive(make_jobs, lake, *segments[: 2 + goes_on])
     original = tree(tmp_path / "lake")
@@ -126,10 +132,9 @@ def test_a_plain_copy_becomes_a_copy_and_the_original_is_not_touched(
 
 
 def test_no_commit_in_a_relocated_lake_reaches_the_old_place(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
-    for segment in segments:
-        archive(make_jobs, lake, segment)
+    filled(1)
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
@@ -145,10 +150,11 @@ def test_no_commit_in_a_relocated_lake_reaches_the_old_place(
     assert tree(tmp_path / "lake") == there
 
 
+@pytest.mark.again
 def test_two_branches_of_one_lake_are_each_told_apart(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
     archive(make_jobs, lake, segments[1])
     relocate(at(copy), silent)
@@ -168,9 +174,9 @@ def test_receipts_with_whole_locations_are_read_where_their_files_are_now(
 
 
 def test_a_moved_lake_of_version_1_stays_one_until_it_is_written_to(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     for table in lake.tables():
         with table.transaction() as change:
             change.remove_properties("storage-engine.lake-id")
@@ -185,30 +191,30 @@ def test_a_moved_lake_of_version_1_stays_one_until_it_is_written_to(
     check(moved, segments[:2], tmp_path)
 
 
-@pytest.mark.parametrize("fault", ["missing", "shorter", "changed"])
 def test_a_file_that_is_not_as_it_was_archived_refuses_all(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, fault: str
+    filled: Callable[[int], Lake], tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, *segments)
+    filled(2)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     victim = sorted((moved / "warehouse").glob("*/messages/data/*/*.parquet"))[1]
-    if fault == "missing":
+    sound = victim.read_bytes()
+    middle = len(sound) // 2
+    for damaged in (None, sound[:-1], sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :]):
         victim.unlink()
-    elif fault == "shorter":
-        victim.write_bytes(victim.read_bytes()[:-1])
-    else:
-        content = bytearray(victim.read_bytes())
-        content[len(content) // 2] ^= 1
-        victim.write_bytes(content)
-    before = tree(moved)
-    with pytest.raises(LakeUnavailableError, match=victim.name):
-        relocate(at(moved), silent)
-    assert tree(moved) == before
+        if damaged is not None:
+            victim.write_bytes(damaged)
+        before = tree(moved)
+        with pytest.raises(LakeUnavailableError, match=victim.name):
+            relocate(at(moved), silent)
+        assert tree(moved) == before
+        victim.write_bytes(sound)
 
 
-def test_a_lost_mark_is_written_again(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
-    archive(make_jobs, lake, segments[0])
+def test_a_lost_mark_is_written_again(
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
+) -> None:
+    filled(1)
     for mark in (tmp_path / "lake").rglob(MARK_NAME):
         mark.unlink()
     assert "storage-engine lake relocate" in refused(tmp_path / "lake")
@@ -265,12 +271,15 @@ class TestAnotherCatalog:
         assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(("place", "torn"), [("lake", False), ("copy", False), ("moved", True)])
+@pytest.mark.parametrize(
+    ("place", "torn"),
+    [pytest.param("lake", False, marks=pytest.mark.again), ("copy", False), ("moved", True)],
+)
 def test_without_marks_a_catalog_that_is_older_is_sent_to_rebuild(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, place: str, torn: bool
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path, place: str, torn: bool
 ) -> None:
     """As after ``rsync --exclude '.*'`` of a lake and a catalog from the backup before."""
-    archive(make_jobs, lake, segments[0])
+    lake = filled(1)
     shutil.copy2(tmp_path / "lake" / "catalog.db", tmp_path / "older.db")
     archive(make_jobs, lake, segments[1])
     here = tmp_path / place
@@ -293,9 +302,9 @@ def test_without_marks_a_catalog_that_is_older_is_sent_to_rebuild(
 
 
 def test_without_marks_a_move_that_was_killed_goes_on(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     (tmp_path / "lake").rename(moved := tmp_path / "moved")
     for mark in moved.rglob(MARK_NAME):
         mark.unlink()
@@ -308,10 +317,10 @@ def test_without_marks_a_move_that_was_killed_goes_on(
 
 
 def test_without_marks_what_lost_a_race_does_not_count(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
     """Metadata of a commit that another was faster than has the other's number."""
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     for metadata in tmp_path.rglob("metadata"):
         last = max(metadata.glob("*.metadata.json"))
         shutil.copy2(last, last.with_name(f"{last.name[:6]}{'f' * 8}-lost.metadata.json"))
@@ -326,9 +335,9 @@ def _killed(*_: object) -> None:
 
 
 def test_the_warehouse_of_another_lake_is_refused(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     other = make_lake(at(tmp_path / "other"))
     archive(make_jobs, other, segments[1])
     mixed = copy_tree(tmp_path / "other", tmp_path / "mixed")
@@ -360,9 +369,9 @@ def test_rows_that_count_as_deleted_by_position_are_refused(
 
 
 def test_what_an_earlier_move_left_does_not_count_for_the_next(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive(make_jobs, lake, segments[0])
+    filled(1)
     (tmp_path / "lake").rename(tmp_path / "second")
     with monkeypatch.context() as patch:
         patch.setattr("storage_engine.lake.moving.end", lambda *_: None)
@@ -372,10 +381,8 @@ def test_what_an_earlier_move_left_does_not_count_for_the_next(
     check(tmp_path / "third", segments[:1], tmp_path)
 
 
-def test_nothing_is_left_of_what_was_meant(
-    lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
-) -> None:
-    archive_all(lake, make_jobs(lake, *segments))
+def test_nothing_is_left_of_what_was_meant(filled: Callable[[int], Lake], tmp_path: Path) -> None:
+    filled(1)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     relocate(at(moved), silent)

@@ -13,6 +13,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.ranges import ReleasedSpan
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status, Where
@@ -24,8 +25,13 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Receipt, ...]:
-    return archive_all(lake, make_jobs(lake, *segments[:2]))
+def lake(filled: Callable[[int], Lake]) -> Lake:
+    return filled(2)
+
+
+@pytest.fixture
+def archived(lake: Lake) -> tuple[Receipt, ...]:
+    return receipts(lake, "store-1")
 
 
 def _one(lake: Lake, level: VerifyLevel, **more: object) -> StoreVerification:
@@ -90,8 +96,8 @@ def test_a_fault_in_an_older_lineage_is_found_though_a_newer_one_has_the_offsets
     assert [(row.where, row.status) for row in found.ranges] == [(Where.ARCHIVED, Status.OK)]
 
 
-def test_an_empty_lake_has_nothing_to_verify(lake: Lake) -> None:
-    assert verify(lake, VerifyLevel.BYTES) == ()
+def test_an_empty_lake_has_nothing_to_verify(filled: Callable[[int], Lake]) -> None:
+    assert verify(filled(0), VerifyLevel.BYTES) == ()
 
 
 def test_store_and_lake_laid_over_each_other_tell_where_every_byte_is(
