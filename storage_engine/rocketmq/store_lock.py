@@ -192,7 +192,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     keep us here, with the broker's lock.
     """
     unknown = []
-    directories = tuple(sorted({str(path) for path in layout.directories}))
+    directories = tuple(sorted({f"{path}{os.sep}" for path in layout.directories}))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
         if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
@@ -224,7 +224,7 @@ def _first_file_below(directories: tuple[str, ...], pid: int) -> str | bool | No
     """A file below the directories that the process has open or mapped; False: none; None: unknown."""
     try:
         for path in (*_mapped_paths(pid), *_open_paths(pid)):
-            if any(path.startswith(directory + os.sep) for directory in directories):
+            if path.startswith(directories):
                 return path
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return False
@@ -245,7 +245,7 @@ def _mapped_paths(pid: int) -> Iterable[str]:
 
 def _mappings(pid: int) -> set[str]:
     lines = Path(f"/proc/{pid}/maps").read_bytes().decode(errors="surrogateescape").splitlines()
-    fields = (line.split(None, 5) for line in lines)
+    fields = (line.split(None, 5) for line in lines if "/" in line)
     return {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
 
 
