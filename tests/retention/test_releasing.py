@@ -423,10 +423,10 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
     mapped_paths = store_lock._mapped_paths
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
 
-        def look(pid: int) -> Iterable[str]:
+        def look(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
             if pid == other.pid:
                 raise PermissionError(pid)
-            return mapped_paths(pid)
+            return mapped_paths(pid, directories)
 
         monkeypatch.setattr(store_lock, "_mapped_paths", look)
         unchecked = "could not be checked for open files of the store"
