@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 Case = TypeVar("Case")
 
@@ -18,6 +20,11 @@ ALL = os.environ.get("STORAGE_ENGINE_ALL_ROUNDS", "0") not in ("", "0")
 def rounds(variable: str, few: int, all_of_them: int) -> int:
     """Return the number of rounds: what the environment's variable says, else few or all of them."""
     return int(os.environ.get(variable) or (all_of_them if ALL else few))
+
+
+def later(*cases: Any) -> list[Any]:
+    """Return parameters of a test that only ``make test-all`` tries."""
+    return [pytest.param(case, marks=pytest.mark.again) for case in cases]
 
 
 def some(cases: Sequence[Case], few: int) -> Sequence[Case]:

@@ -21,8 +21,9 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from tests.rounds import rounds
 
-EXAMPLES = 80
+EXAMPLES = rounds("STORAGE_ENGINE_SEGMENT_EXAMPLES", 25, 80)
 
 
 @pytest.fixture
