@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
@@ -53,6 +54,10 @@ LONGEST_FIRST = (
     "compatibility/test_released",
 )
 """Files that take most of the time, begun first: what is begun last is what everybody waits for."""
+
+settings.register_profile("few", max_examples=30)
+if not ALL:
+    settings.load_profile("few")
 
 StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]

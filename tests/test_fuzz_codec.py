@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from tests.rounds import rounds
+
 SCRIPT = Path(__file__).with_name("fuzz_codec.py")
+INPUTS = rounds("STORAGE_ENGINE_FUZZ_INPUTS", 10_000, 30_000)
 
 
 def load() -> ModuleType:
@@ -21,6 +24,6 @@ def load() -> ModuleType:
 
 
 def test_mutated_frames_come_back_byte_for_byte_and_are_read_as_what_they_are() -> None:
-    seen = load().fuzz(inputs=30_000, seed=20_261_120)
-    assert seen.inputs >= 30_000
+    seen = load().fuzz(inputs=INPUTS, seed=20_261_120)
+    assert seen.inputs >= INPUTS
     assert seen.read_plainly >= 2

@@ -192,7 +192,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     keep us here, with the broker's lock.
     """
     unknown = []
-    directories = tuple(sorted({str(path) for path in layout.directories}))
+    directories = tuple(sorted({f"{path}{os.sep}" for path in layout.directories}))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
         if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
@@ -223,8 +223,8 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 def _first_file_below(directories: tuple[str, ...], pid: int) -> str | bool | None:
     """A file below the directories that the process has open or mapped; False: none; None: unknown."""
     try:
-        for path in (*_mapped_paths(pid), *_open_paths(pid)):
-            if any(path.startswith(directory + os.sep) for directory in directories):
+        for path in (*_mapped_paths(pid, directories), *_open_paths(pid)):
+            if path.startswith(directories):
                 return path
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return False
@@ -236,15 +236,25 @@ def _first_file_below(directories: tuple[str, ...], pid: int) -> str | bool | No
 _DELETED = " (deleted)"
 
 
-def _mapped_paths(pid: int) -> Iterable[str]:
-    """Files that a process maps, removed ones left out. Linux only; elsewhere open files must do."""
+def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
+    """Files that a process maps, removed ones left out; none where it maps nothing below the directories.
+
+    Linux only; elsewhere open files must do.
+    """
     if not sys.platform.startswith("linux"):
         return ()
-    return sorted(path for path in _mappings(pid) if not path.endswith(_DELETED))
+    maps = _maps(pid)
+    if not any(directory.encode(errors="surrogateescape") in maps for directory in directories):
+        return ()
+    return sorted(path for path in _mappings(maps) if not path.endswith(_DELETED))
 
 
-def _mappings(pid: int) -> set[str]:
-    lines = Path(f"/proc/{pid}/maps").read_bytes().decode(errors="surrogateescape").splitlines()
+def _maps(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/maps").read_bytes()
+
+
+def _mappings(maps: bytes) -> set[str]:
+    lines = maps.decode(errors="surrogateescape").splitlines()
     fields = (line.split(None, 5) for line in lines)
     return {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
 
@@ -268,7 +278,9 @@ def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
     """
     directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
     with suppress(OSError):
-        count = sum(path.startswith(directories) and path.endswith(_DELETED) for path in _mappings(pid))
+        count = sum(
+            path.startswith(directories) and path.endswith(_DELETED) for path in _mappings(_maps(pid))
+        )
         if count:
             return (
                 f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "

@@ -76,7 +76,7 @@ def _archive_store(config: str, root: str, store_id: str) -> None:
     _archive(open_lake(LakeConfig.from_json(config)), root, store_id)
 
 
-def _assert_again_but(lake: Lake) -> None:
+def _assert_each_once(lake: Lake) -> None:
     history = receipt_history(lake, "store-1")
     assert [row.sequence for row in history] == [0, 1]
     check_chain(history)
@@ -90,7 +90,7 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
     proxy.pattern_before, proxy.cut_after = b"UPDATE iceberg_tables", b"COMMIT"
     archive(lake)
     assert proxy.cuts == 1
-    _assert_again_but(lake)
+    _assert_each_once(lake)
 
 
 def test_a_connection_that_the_server_ends_within_a_commit_is_made_anew(
@@ -112,7 +112,7 @@ def test_a_connection_that_the_server_ends_within_a_commit_is_made_anew(
     with admin:
         archive(lake)
     assert len(ended) == 4
-    _assert_again_but(lake)
+    _assert_each_once(lake)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_catalog_that_falls_silent_ends_in_an_error_and_run_again_it_finishes(
         assert time.monotonic() - began < 120
     proxy.silent_from, proxy.is_silent = None, False
     archive(lake)
-    _assert_again_but(lake)
+    _assert_each_once(lake)
 
 
 def test_a_row_that_somebody_keeps_locked_is_an_error_and_nothing_is_in_doubt(
@@ -154,7 +154,7 @@ def test_a_row_that_somebody_keeps_locked_is_an_error_and_nothing_is_in_doubt(
             archive(lake)
         other.rollback()
     archive(lake)
-    _assert_again_but(lake)
+    _assert_each_once(lake)
 
 
 def test_processes_that_archive_different_stores_have_each_segment_once(
@@ -208,7 +208,7 @@ def test_a_catalog_that_goes_down_between_the_tables_is_an_error_and_run_again_i
     server.start()
     assert receipt_history(lake, "store-1") == ()
     archive(lake)
-    _assert_again_but(lake)
+    _assert_each_once(lake)
 
 
 def test_a_password_that_changes_between_the_tables_is_an_error_and_run_again_it_finishes(
@@ -231,4 +231,4 @@ def test_a_password_that_changes_between_the_tables_is_an_error_and_run_again_it
         admin.execute(f"ALTER ROLE {USER} PASSWORD '{PASSWORD}'")
         admin.close()
     archive(lake)
-    _assert_again_but(lake)
+    _assert_each_once(lake)

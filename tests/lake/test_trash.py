@@ -214,7 +214,7 @@ def test_killed_while_it_is_emptied_the_next_call_ends_it(
     assert at > 3
 
 
-def test_two_calls_that_take_the_same_files_take_again_but(place: Place) -> None:
+def test_two_calls_that_take_the_same_files_take_each_once(place: Place) -> None:
     files = [(file, "") for file in _files(place)]
     assert len(take(place, "one", files)) == 3
     assert take(place, "two", files) == []

@@ -1,24 +1,23 @@
 """Kills a run at its durable operations, one after the other, and runs it again; a script of test_kill.
 
-Each attempt is a fork of this process, which has imported everything and never touches a store itself. The
-child counts what makes its work durable (fsync, unlink, rename, link, commit) and sends itself SIGKILL
-before the chosen one of a step. What is left on disk is looked at, the same run is done again without
-disturbance, and what it comes to is compared with a run that nobody killed. Prints one JSON object.
+Each attempt is a fork of this process, which has done it all once with a store of its own: what is imported,
+compiled and cached at first use is there already. The child counts what makes its work durable (fsync,
+unlink, rename, link, commit) and sends itself SIGKILL before the chosen one of a step. What is left on disk
+is looked at, the same run is done again without disturbance, and what it comes to is compared with a run that
+nobody killed. Prints one JSON object.
 
-Usage: kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
+Usage: kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS (0: one of each kind)
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,9 @@ RUN = "run"
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
 DELETING = "release"
-"""The step that deletes segments; it is killed at each of its operations."""
+"""The step that deletes segments; it is killed at each of its operations, or after each pair of kinds."""
+MATTER_MOST = (DELETING, "archive", "clean_dependents")
+"""Steps that are killed at an operation of each kind where they aren't killed at more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,8 @@ def left_over(store: ManagedStore, wanted: set[str]) -> list[str]:
 
 def choose(operations: list[str], most: int) -> list[int]:
     """Every operation of the step that deletes, the ends of every step, and an even spread of the others."""
+    if most == 0:
+        return one_of_each_kind(operations, MATTER_MOST, DELETING)
     steps_of = [operation.partition(":")[0] for operation in operations]
     ends = {
         i
@@ -251,6 +254,22 @@ def choose(operations: list[str], most: int) -> list[int]:
         stride = max(len(others) / room, 1)
         chosen |= {others[int(i * stride)] for i in range(min(room, len(others)))}
     return sorted(chosen)
+
+
+def one_of_each_kind(operations: list[str], matter_most: Sequence[str], by_pairs: str = "") -> list[int]:
+    """Return the last operation of each kind in the steps that matter most, and of each other step.
+
+    :param by_pairs: the step in which a kind is what is done after what.
+    """
+    last: dict[tuple[str, str], int] = {}
+    before = ""
+    for number, operation in enumerate(operations):
+        step, _, what = operation.partition(": ")
+        word = what.partition(" ")[0]
+        kind = f"{word} after {before}" if step == by_pairs else word
+        last[step, kind if step in matter_most else ""] = number
+        before = word
+    return sorted(last.values())
 
 
 def moment_of(operations: list[str], number: int) -> Moment:
@@ -271,17 +290,25 @@ def warm_up(pristine: Path) -> None:
         codec.encode(rows, memoryview(bytearray(len(data))), 0)
 
 
+def do_once(pristine: Path, directory: Path, run: Callable[[Path], object]) -> None:
+    """Do all that the forks do once in this process: they inherit what was imported, compiled and cached."""
+    prepare(pristine, directory)
+    run(directory)
+    shutil.rmtree(directory)
+
+
+def whole_run(directory: Path) -> None:
+    cycle(managed(directory), lambda _: None)
+    end_state(directory)
+
+
 def rehearse(pristine: Path, directory: Path, run: Callable[[], list[str]]) -> tuple[list[str], Any]:
     """Let a run end undisturbed; returns what it says and its end state."""
-    warm_up(pristine)
+    do_once(pristine, directory.with_name("warm"), whole_run)
     prepare(pristine, directory)
-    status, seen = in_child(lambda: (run(), sorted(sys.modules)))
+    status, said = in_child(run)
     if status:
         raise SystemExit("the undisturbed run failed")
-    said, modules = seen
-    for module in modules:  # what it imported on its way, so that no other child has to
-        with suppress(ImportError):
-            importlib.import_module(module)
     _, expected = in_child(lambda: end_state(directory))
     return said, expected
 
@@ -317,7 +344,7 @@ def aftermath(directory: Path, pristine: dict[str, str], expected: dict[str, Any
     _, lost = in_child(lambda: homeless(directory, pristine))
     if lost != []:
         problems.append(f"segments neither in the store nor in the lake: {lost}")
-    status, _ = in_child(lambda: run_cycle(directory, None))
+    status, _ = in_child(lambda: cycle(managed(directory), lambda _: None))
     if status:
         return [*problems, "the run that followed failed"]
     _, found = in_child(lambda: end_state(directory))

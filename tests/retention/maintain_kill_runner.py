@@ -1,7 +1,8 @@
 """Kills maintenance at each operation that changes something, and finishes it after each kill.
 
-Arguments: the directory that :class:`ManagedStore` keeps things in, a work directory, and the moment in
-milliseconds. Prints one line a kill: the state right after it and after maintenance was run again, as JSON.
+Arguments: the directory that :class:`ManagedStore` keeps things in, a work directory, the moment in
+milliseconds, and the stride: 3 kills at every third operation. Prints one line a kill: the state right after
+it and after maintenance was run again, as JSON.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ def _kill_at(number: int) -> None:
     os.rmdir = counted(os.rmdir)
 
 
-def main(prepared: Path, work: Path, now_ms: int) -> None:
+def main(prepared: Path, work: Path, now_ms: int, stride: int) -> None:
     journal_expiry.BATCH = 2
-    number, survived = 0, False
+    number, survived = 1 - stride, False
     while not survived:
-        number += 1
+        number += stride
         copy = work / str(number)
         shutil.copytree(prepared, copy, symlinks=True)
         child = os.fork()
@@ -80,4 +81,4 @@ def main(prepared: Path, work: Path, now_ms: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

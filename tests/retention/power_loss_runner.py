@@ -1,4 +1,4 @@
-"""Cuts the power of a run after each deletion, and of a restore at its end; a script of test_power_loss.
+"""Cuts the power of a run after deletions, and of a restore at its end; a script of test_power_loss.
 
 The run is a fork of this process, into which power_loss.c is preloaded: that keeps what the run makes
 durable, and kills it right after a chosen fsync or unlink. Then everything is dropped that a disk need not
@@ -207,12 +207,9 @@ def main(pristine: Path, work: Path, most_others: int) -> None:
     numbers = [int(i * stride) for i in range(min(most_others, len(events)))]
     # Small runs try the losses by turns where nothing was deleted.
     every = len(numbers) == len(events)
-    wanted = [
-        (path, -1, loss)
-        for kind, _, path in (event.partition(" ") for event in events)
-        if kind == "U" and path.startswith("store/commitlog/")
-        for loss in Loss
-    ]
+    deleted = [event[2:] for event in events if event.startswith("U store/commitlog/")]
+    # Without other cuts only after the last: what was lost then had not been flushed before.
+    wanted = [(path, -1, loss) for path in (deleted if most_others else deleted[-1:]) for loss in Loss]
     wanted += [
         ("", number, loss) for number in numbers for i, loss in enumerate(Loss) if every or number % 3 == i
     ]

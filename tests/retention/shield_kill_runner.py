@@ -3,7 +3,7 @@
 As ``kill_runner``, whose parts it uses: a shield is made, somebody removes segments, they are archived from
 their links, everything else is archived, and the shield goes.
 
-Usage: shield_kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
+Usage: shield_kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS (0: one of each kind)
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from tests.retention.kill_runner import (
     Moment,
     choose,
     count_durable_operations,
+    do_once,
     file_hash,
     fingerprint,
     in_child,
     moment_of,
     not_killed,
+    one_of_each_kind,
     prepare,
-    warm_up,
 )
 
 REMOVED = ("commitlog/00000000000000000000", "commitlog/00000000000001048576")
@@ -68,6 +69,11 @@ def story(directory: Path, at_step: Callable[[str], None]) -> None:
     for name, step in todo.items():
         at_step(name)
         step()
+
+
+def whole_story(directory: Path) -> None:
+    story(directory, lambda _: None)
+    end_state(directory)
 
 
 def run_story(directory: Path, kill_before: Moment | None) -> list[str]:
@@ -107,15 +113,17 @@ def end_state(directory: Path) -> dict[str, Any]:
 
 def main(pristine: Path, work: Path, most: int) -> None:
     before = fingerprint(pristine)
-    warm_up(pristine)
+    do_once(pristine, work / "warm", whole_story)
     prepare(pristine, work / "undisturbed")
     status, operations = in_child(lambda: run_story(work / "undisturbed", None))
     if status:
         raise SystemExit("the undisturbed story failed")
     _, expected = in_child(lambda: end_state(work / "undisturbed"))
     problems: list[str] = []
-    chosen = choose([one for one in operations if not one.startswith("init_lake")], most)
-    chosen = [number + sum(one.startswith("init_lake") for one in operations) for number in chosen]
+    before_shield = sum(one.startswith("init_lake") for one in operations)
+    story_itself = operations[before_shield:]
+    chosen = choose(story_itself, most) if most else one_of_each_kind(story_itself, ["tend"])
+    chosen = [number + before_shield for number in chosen]
     for number in chosen:
         where = f"killed before operation {number} ({operations[number]})"
         prepare(pristine, work / "killed")
@@ -125,7 +133,7 @@ def main(pristine: Path, work: Path, most: int) -> None:
         _, lost = in_child(lambda: homeless(work / "killed", before))
         if lost != []:
             found.append(f"segments in none of the three places: {lost}")
-        status, _ = in_child(lambda: run_story(work / "killed", None))
+        status, _ = in_child(lambda: story(work / "killed", lambda _: None))
         _, end = in_child(lambda: end_state(work / "killed")) if not status else (0, None)
         if end != expected:
             differs = {

@@ -41,6 +41,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Fate, Outcome, build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.wording import bytes_text
+from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
@@ -244,7 +245,7 @@ class TestCleanUp:
 
 
 class TestReport:
-    @pytest.mark.parametrize("name", ["clean-stop", "multipath", "cqext-batchcq", "edge-frames"])
+    @pytest.mark.parametrize("name", ["multipath", "cqext-batchcq", *later("clean-stop", "edge-frames")])
     def test_a_whole_run_is_told_whole(self, managed: Make, name: str, fingerprint: FingerprintOf) -> None:
         store = managed(name)
         before = fingerprint(store.root)

@@ -22,6 +22,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_lake
 from tests.lakes import path_of
+from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
 RENEW = ("verify", "--level", "bytes", "--renew")
@@ -97,7 +98,7 @@ def test_what_another_engine_rewrote_goes_only_once_it_is_proven_where_it_is(
     assert len(steps.release(store, "r").deleted) == 2
 
 
-@pytest.mark.parametrize("how", [lose, damage])
+@pytest.mark.parametrize("how", [damage, *later(lose)])
 def test_a_data_file_that_was_harmed_is_put_right_by_the_run_that_needs_it(how, archived: Make) -> None:
     store = archived(max_segments=2)
     harm(lake_of(store), how)
@@ -109,7 +110,7 @@ def test_a_data_file_that_was_harmed_is_put_right_by_the_run_that_needs_it(how, 
     assert not [finding for finding in found.findings if finding.status is Status.FAILURE]
 
 
-@pytest.mark.parametrize("how", [lose, damage])
+@pytest.mark.parametrize("how", [lose, *later(damage)])
 def test_archiving_what_is_sealed_puts_right_what_verifying_found(how, managed: Make) -> None:
     store = managed()
     steps.archive_sealed(store, "a", here, budget_bytes=2 << 20)

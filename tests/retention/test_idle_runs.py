@@ -17,10 +17,11 @@ from storage_engine.retention import steps
 from storage_engine.retention.finishing import FinishResult, finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome
+from tests.rounds import rounds
 
 KIB = 1024
 SEGMENTS = 1000
-IDLE_RUNS = 8
+IDLE_RUNS = rounds("STORAGE_ENGINE_IDLE_RUNS", 2, 8)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Fate, build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import store_lock
+from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
@@ -128,6 +129,7 @@ def test_a_missing_data_file_proves_nothing(
     assert f"data file file://{data_file} is missing" in refuses(store, GateRefusedError)
 
 
+@pytest.mark.again
 def test_a_shortened_data_file_proves_nothing(
     archived: Make, refuses: Callable[..., str], lake_dir: Path
 ) -> None:
@@ -219,7 +221,7 @@ def test_a_hole_stops_the_run(archived: Make, refuses: Callable[..., str]) -> No
     assert "a hole before this file" in refuses(store, StorageEngineError)
 
 
-@pytest.mark.parametrize("kind", ["index", "consumequeue"])
+@pytest.mark.parametrize("kind", ["consumequeue", *later("index")])
 def test_what_points_into_the_segments_is_looked_at_while_they_are_there(
     archived: Make, refuses: Callable[..., str], kind: str
 ) -> None:
@@ -247,7 +249,7 @@ def test_each_deletion_is_meant_before_it_is_done(
     ]
 
 
-@pytest.mark.parametrize("change", [Path.touch, Path.unlink])
+@pytest.mark.parametrize("change", [Path.touch, *later(Path.unlink)])
 def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_deleted(
     archived: Make, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
@@ -423,10 +425,10 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
     mapped_paths = store_lock._mapped_paths
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
 
-        def look(pid: int) -> Iterable[str]:
+        def look(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
             if pid == other.pid:
                 raise PermissionError(pid)
-            return mapped_paths(pid)
+            return mapped_paths(pid, directories)
 
         monkeypatch.setattr(store_lock, "_mapped_paths", look)
         unchecked = "could not be checked for open files of the store"

@@ -199,7 +199,7 @@ def test_a_log_that_is_gone_from_the_fresh_plan_stays_with_its_reason() -> None:
     assert [(one.segment.log, one.deletes) for one in eligible.stay] == [(LOGS[0], False)]
 
 
-def test_a_plan_of_a_log_has_its_own_segments_alone_and_again_but() -> None:
+def test_a_plan_of_a_log_has_its_own_segments_alone_and_each_once() -> None:
     with pytest.raises(ValueError, match="another log's"):
         LogPlan("a", (_expired("b", 0),))
     with pytest.raises(ValueError, match="growing base offset"):

@@ -13,7 +13,8 @@ import pytest
 from tests.rounds import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = rounds("STORAGE_ENGINE_SHIELD_KILLS", 8, 1_000)
+KILLS = rounds("STORAGE_ENGINE_SHIELD_KILLS", 0, 1_000)
+"""At most so many; more than there are operations means every one of them, 0 one of each kind."""
 
 
 @pytest.mark.slow
@@ -33,6 +34,6 @@ def test_killed_anywhere_no_byte_is_homeless_and_the_next_call_ends_it(
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["problems"] == [], done.stderr[-4000:]
-    assert seen["kills"] >= KILLS or KILLS >= 100
+    assert seen["kills"] >= (KILLS or 10) or KILLS >= 100
     assert [base for base, _ in seen["end"]["receipts"]][:2] == [0, 1 << 20]
     assert (seen["end"]["broken"], seen["end"]["shield"], seen["end"]["marked"]) == ([], False, False)

@@ -20,6 +20,7 @@ from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import look_at_shield
 from tests.retention.consumers import move_group
+from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
 GONE = "37 unread messages of cg_orders in orders are gone from the broker and only in the shield"
@@ -34,7 +35,7 @@ def lose(store: ManagedStore, *numbers: int) -> None:
         (Path(store.root) / "commitlog" / f"{number * MIB:020d}").unlink()
 
 
-@pytest.mark.parametrize("lag_policy", [LagPolicy.WARN, LagPolicy.BLOCK])
+@pytest.mark.parametrize("lag_policy", [LagPolicy.BLOCK, *later(LagPolicy.WARN)])
 def test_plan_lag_and_report_say_it(managed: Make, lake_dir: Path, lag_policy: LagPolicy) -> None:
     store = managed(policy=Policy(shield=ShieldMode.ON, lag_policy=lag_policy))
     assert steps.make_plan(store, "before", NOTHING).unread == ()

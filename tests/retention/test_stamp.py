@@ -60,7 +60,7 @@ def identity(store: ManagedStore) -> str:
     return identify(store, Journal(store.journal_url)).store_id
 
 
-def test_the_stamp_says_which_store_it_is_and_what_the_lake_has(managed: Make) -> None:
+def test_the_stamp_says_in_plain_json_which_store_it_is_and_what_the_lake_has(managed: Make) -> None:
     store = managed()
     clean(store, "r", 2)
     found = read_stamp(store.real_root)
@@ -71,6 +71,10 @@ def test_the_stamp_says_which_store_it_is_and_what_the_lake_has(managed: Make) -
     assert (head.lake_id, head.location) == (lake_id_of(lake.segments()), store.lake.location)
     assert head.row_hash == max(receipts(lake, found.store_id), key=lambda row: row.sequence).row_hash
     assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o755
+    text = json.loads(stamp_path(store.real_root).read_text())
+    assert set(text) == {"store_id", "lineage", "machine", "root", "lakes"}
+    update_stamp(store.real_root, found.store_id, 2, ())
+    assert update_stamp(store.real_root, found.store_id, 1, ()).lineage == 2, "a lineage never goes back"
 
 
 def test_a_stamp_behind_a_symbolic_link_is_nobody_s(managed: Make, tmp_path: Path) -> None:
@@ -90,7 +94,7 @@ def test_a_stamp_behind_a_symbolic_link_is_nobody_s(managed: Make, tmp_path: Pat
     clean(store, "r3")
 
 
-def test_a_lake_and_a_journal_of_one_run_earlier_release_and_take_nothing(
+def test_a_lake_and_a_journal_of_one_run_earlier_take_nothing_until_a_person_says_they_are_all_there_is(
     managed: Make, lake_dir: Path, fingerprint: FingerprintOf
 ) -> None:
     store = managed()
@@ -110,19 +114,10 @@ def test_a_lake_and_a_journal_of_one_run_earlier_release_and_take_nothing(
     with pytest.raises(LakeUnavailableError, match="lake rebuild"):
         steps.accept_loss(store, MIB, 2 * MIB, "ann", "seems lost")
     assert (fingerprint(store.root), fingerprint(lake_dir)) == before
-
-
-def test_a_person_can_say_that_the_older_lake_is_all_there_is(managed: Make, lake_dir: Path) -> None:
-    store = managed()
-    clean(store, "one")
-    shutil.copytree(lake_dir.parent, lake_dir.parent.with_name("backup"))
-    clean(store, "two")
-    shutil.rmtree(lake_dir.parent)
-    lake_dir.parent.with_name("backup").rename(lake_dir.parent)
     with pytest.raises(BadInputError, match="a person and a reason"):
         stamp(store, "ann", " ")
     stamp(store, "ann", "the newer lake burned")
-    assert clean(store, "three").deleted[0].base_offset == 2 * MIB
+    assert clean(store, "four").deleted[0].base_offset == 2 * MIB
 
 
 def test_another_lake_in_the_place_of_the_known_one_is_named(
@@ -166,38 +161,19 @@ def test_a_copy_of_a_store_is_no_store_until_a_person_makes_it_one(
     before = fingerprint(copy.root)
     with pytest.raises(StoreIdentityError, match=rf"found a copy of store .*{store.root}\. Nothing"):
         plan_and_archive(copy, "copy")
-    assert fingerprint(copy.root) == before
-    made = stamp(copy, "ann", "a copy for tests", new=True)
-    assert made.store_id != identity(store)
-    assert clean(copy, "copy").deleted[0].base_offset == MIB
-    assert clean(store, "two").deleted[0].base_offset == MIB
-
-
-def test_a_store_that_was_moved_keeps_its_identity_when_a_person_says_so(managed: Make) -> None:
-    store = managed()
-    clean(store, "one")
-    store_id = identity(store)
-    moved = replace(store, root=str(Path(store.root).rename(f"{store.root}-moved")))
-    with pytest.raises(StoreIdentityError, match="it was moved, or is a copy"):
-        plan_and_archive(moved, "two")
-    stamp(moved, "ann", "a new disk")
-    assert identity(moved) == store_id
-    assert clean(moved, "two").deleted[0].base_offset == MIB
-
-
-def test_a_copy_is_not_stamped_as_the_store_while_that_is_where_it_was(managed: Make) -> None:
-    store = managed()
-    clean(store, "one")
-    shutil.copytree(store.root, f"{store.root}-copy")
-    copy = replace(store, root=f"{store.root}-copy")
     written = stamp_path(copy.root).read_bytes()
     with pytest.raises(StoreIdentityError, match=rf"found a copy of store .*{store.root}\. Nothing"):
-        stamp(copy, "ann", "by mistake")
+        stamp(copy, "ann", "by mistake: the store is where it was")
     assert stamp_path(copy.root).read_bytes() == written
-    shutil.rmtree(stamp_path(copy.root).parent)
+    assert fingerprint(copy.root) == before
+    shutil.move(stamp_path(copy.root).parent, f"{copy.root}-stamp")
     with pytest.raises(StoreIdentityError, match="found a copy of store"):
         stamp(copy, "ann", "by mistake", store_id=identity(store))
     assert Journal(store.journal_url).find_store(copy.real_root) is None
+    shutil.move(f"{copy.root}-stamp", stamp_path(copy.root).parent)
+    made = stamp(copy, "ann", "a copy for tests", new=True)
+    assert made.store_id != identity(store)
+    assert clean(copy, "copy").deleted[0].base_offset == MIB
     assert clean(store, "two").deleted[0].base_offset == MIB
 
 
@@ -224,16 +200,22 @@ def test_a_place_of_another_store_is_refused_by_the_journal(managed: Make) -> No
     assert journal.find_store(store.real_root) is not None
 
 
-def test_stamping_reads_the_lakes_before_the_journal_is_changed(managed: Make, lake_dir: Path) -> None:
+def test_a_store_that_was_moved_keeps_its_identity_when_a_person_says_so_and_its_lakes_are_there(
+    managed: Make, lake_dir: Path
+) -> None:
     store = managed()
     clean(store, "one")
+    store_id = identity(store)
     moved = replace(store, root=str(Path(store.root).rename(f"{store.root}-moved")))
+    with pytest.raises(StoreIdentityError, match="it was moved, or is a copy"):
+        plan_and_archive(moved, "two")
     lake_dir.rename(lake_dir.with_name("unmounted"))
     with pytest.raises(LakeMissingError):
         stamp(moved, "ann", "a new disk")
     assert Journal(store.journal_url).find_store(moved.real_root) is None
     lake_dir.with_name("unmounted").rename(lake_dir)
     stamp(moved, "ann", "a new disk")
+    assert identity(moved) == store_id
     assert clean(moved, "two").deleted[0].base_offset == MIB
 
 
@@ -390,18 +372,3 @@ def test_a_new_lake_in_another_namespace_of_the_warehouse_is_another_place(manag
     other = replace(store, lake=replace(store.lake, namespace="other"))
     make_lake(other.lake)
     assert clean(other, "two").deleted[0].base_offset == MIB
-
-
-def test_a_lineage_never_goes_back_in_the_stamp(managed: Make) -> None:
-    store = managed()
-    clean(store, "one")
-    store_id = identity(store)
-    update_stamp(store.real_root, store_id, 2, ())
-    assert update_stamp(store.real_root, store_id, 1, ()).lineage == 2
-
-
-def test_a_stamp_is_plain_json_that_a_person_can_read(managed: Make) -> None:
-    store = managed()
-    clean(store, "one")
-    text = json.loads(stamp_path(store.real_root).read_text())
-    assert set(text) == {"store_id", "lineage", "machine", "root", "lakes"}

@@ -22,6 +22,7 @@ from tests.fixture_stores import file_sha256
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
 from tests.retention.conftest import HOURS_AGO_NS, MANUAL
+from tests.rounds import later
 from tests.services import two_logs
 from tests.services.two_logs import LEFT, RIGHT
 
@@ -95,7 +96,7 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-@pytest.mark.parametrize("act", [rewrite, Path.unlink])
+@pytest.mark.parametrize("act", [rewrite, *later(Path.unlink)])
 def test_what_refuses_one_log_stops_the_release_of_all(store: ManagedStore, act: Act) -> None:
     act(planned(store, RIGHT)[0])
     before = [path for log in (LEFT, RIGHT) for path in segments(store, log)]

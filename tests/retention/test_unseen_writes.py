@@ -35,7 +35,7 @@ from storage_engine.same_bytes import reading
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
-from tests.rounds import ALL
+from tests.rounds import ALL, later
 from tests.services.file_systems import KINDS, mounted
 
 MEMORY = Path("/dev/shm")
@@ -116,7 +116,7 @@ def archive(store: ManagedStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["temporary", "memory", *(mount_only(kind) for kind in KINDS)], indirect=True
+    "place", ["memory", *later("temporary"), *(mount_only(kind) for kind in KINDS)], indirect=True
 )
 def test_what_is_written_through_a_mapping_after_the_proof_stays(place: Path, store_on: StoreOn) -> None:
     store = store_on(place)
@@ -307,7 +307,7 @@ def act_on(store: ManagedStore, link: Path) -> None:
     time.sleep(0.01)
 
 
-@pytest.mark.parametrize("when", ["chosen", "read", "archived"])
+@pytest.mark.parametrize("when", ["archived", *later("chosen", "read")])
 def test_what_we_did_ourselves_is_no_change(
     planned: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:

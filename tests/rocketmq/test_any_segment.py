@@ -21,8 +21,9 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from tests.rounds import rounds
 
-EXAMPLES = 80
+EXAMPLES = rounds("STORAGE_ENGINE_SEGMENT_EXAMPLES", 25, 80)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_any_segment_comes_back_from_the_lake_as_it_was(
     restored = restore(lake, "s", tmp_path / "restored")
     assert {row.base_offset: Path(row.path).read_bytes() for row in restored} == written
     assert len(written) > EXAMPLES // 2
-    assert sum(map(len, written.values())) > 100_000
+    assert sum(map(len, written.values())) > 1_250 * EXAMPLES
     (verified,) = verify(lake, VerifyLevel.BYTES)
     assert {row.status for row in verified.ranges} <= {Status.OK, Status.WARNING}
     assert [finding for finding in verified.findings if finding.status is Status.FAILURE] == []

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from tests.rounds import later, rounds
 
 STORES = ("clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames")
 RELAXED = settings(
-    max_examples=150,
+    max_examples=rounds("STORAGE_ENGINE_CODEC_EXAMPLES", 50, 150),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -225,7 +226,7 @@ def mutations(data: bytes) -> Iterator[bytes]:
         yield data[:at] + chance.randbytes(chance.randrange(1, 200)) + data[at:]
 
 
-@pytest.mark.parametrize("store", ["clean-stop", "kill9"])
+@pytest.mark.parametrize("store", ["clean-stop", *later("kill9")])
 def test_a_mutated_real_segment_reads_as_the_plain_reading(
     store: str, store_copy: Callable[[str], Path], reference_rows: Any
 ) -> None:

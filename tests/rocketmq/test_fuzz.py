@@ -33,7 +33,7 @@ from storage_engine.rocketmq.remoting.command import (
     encode,
 )
 from storage_engine.untrusted import MALFORMED
-from tests.rounds import rounds
+from tests.rounds import later, rounds
 
 NOW_MS = 1_800_000_000_000
 EVERYTHING = FactsScope(full=True, queues=None, files=(), accepted_damage={})
@@ -105,7 +105,7 @@ def look_at_everything(root: Path) -> None:
                 look()
 
 
-@pytest.mark.parametrize("name", ["cqext-batchcq", "edge-frames", "rocksdb-pending"])
+@pytest.mark.parametrize("name", ["cqext-batchcq", "rocksdb-pending", *later("edge-frames")])
 def test_a_damaged_store_is_an_error_of_ours(name: str, store_copy: Callable[[str], Path]) -> None:
     root = store_copy(name)
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)

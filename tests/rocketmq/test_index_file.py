@@ -10,6 +10,7 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import index_file
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from tests.rounds import later
 
 STORES = ["clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames"]
 
@@ -47,7 +48,7 @@ def test_every_field_equals_what_the_broker_reads(
         assert [list(entry) for entry in index_file.read_entries(file).tolist()] == line["entries"]
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [*STORES[2:], *later(*STORES[:2])])
 def test_every_lookup_answers_as_the_broker_does(
     name: str, store_copy: Callable[[str], Path], ground_truth: Callable[[str, str], Any]
 ) -> None:

@@ -129,10 +129,10 @@ def not_ours(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     pids: set[int] = set()
     mapped_paths = store_lock._mapped_paths
 
-    def look(pid: int) -> Iterable[str]:
+    def look(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
         if pid in pids:
             raise PermissionError(pid)
-        return mapped_paths(pid)
+        return mapped_paths(pid, directories)
 
     monkeypatch.setattr(store_lock, "_mapped_paths", look)
     return pids

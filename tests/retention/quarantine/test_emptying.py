@@ -29,6 +29,7 @@ from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import store as rocketmq_store
 from storage_engine.rocketmq import watch as rocketmq_watch
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
+from tests.rounds import later
 
 MIB = 1 << 20
 DAY_MS = 24 * 3_600_000
@@ -70,7 +71,7 @@ def test_a_policy_without_undo_still_ends_what_an_earlier_one_began(undoable: St
     assert aside(store) == []
 
 
-@pytest.mark.parametrize("how", ["store", "directory"])
+@pytest.mark.parametrize("how", ["directory", *later("store")])
 def test_maintenance_empties_what_is_over(managed: Stores, how: str) -> None:
     store = managed(policy=Policy(undo_window_hours=24))
     clean(store, "r", 2)

@@ -14,8 +14,8 @@ import pytest
 from storage_engine.retention.journal import clock_ms
 from tests.rounds import rounds
 
-KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 8, 2_000)
-"""Of each; at most so many, more than there are operations means every one of them."""
+KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 0, 2_000)
+"""Of each; at most so many, more than there are operations means every one of them, 0 one of each kind."""
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_killed_quarantine_ends_as_an_undisturbed_one(
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["problems"] == [], done.stderr[-4000:]
-    assert seen["kills"] >= min(KILLS, len(seen["operations"]))
+    assert seen["kills"] >= min(KILLS or 4, len(seen["operations"]))
     of_steps = list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"]))
     assert of_steps == ["make_plan", "release", "clean_dependents", end]
     if end == "undo":

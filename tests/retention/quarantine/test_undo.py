@@ -34,6 +34,7 @@ from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome, build_report
 from storage_engine.retention.report_text import report_text
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
+from tests.rounds import later
 
 MIB = 1 << 20
 Stores = Callable[..., ManagedStore]
@@ -45,7 +46,10 @@ def there(store: ManagedStore) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("clean-stop", {"commitlog", "consumequeue", "index"}), ("multipath", {"cl1", "index"})],
+    [
+        ("multipath", {"cl1", "index"}),
+        pytest.param("clean-stop", {"commitlog", "consumequeue", "index"}, marks=pytest.mark.again),
+    ],
 )
 def test_a_run_is_undone_to_the_last_file(managed: Stores, name: str, where: set[str]) -> None:
     store = managed(name, policy=Policy(undo_window_hours=24))
@@ -253,7 +257,7 @@ def test_undo_is_refused_where_the_quarantine_was_emptied_by_hand(undoable: Stor
     refused(store, QuarantineError, "in its quarantine, found nothing there")
 
 
-@pytest.mark.parametrize("how", ["touched", "copied"])
+@pytest.mark.parametrize("how", ["touched", *later("copied")])
 def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Stores, how: str) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -271,7 +275,7 @@ def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Sto
     )
 
 
-@pytest.mark.parametrize("where", ["", "r", "r/commitlog"])
+@pytest.mark.parametrize("where", ["", "r/commitlog", *later("r")])
 def test_a_symbolic_link_in_the_quarantine_is_not_followed(
     undoable: Stores, tmp_path: Path, where: str
 ) -> None:

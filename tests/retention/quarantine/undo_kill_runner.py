@@ -5,17 +5,17 @@ operation, what it leaves is looked at, everything is done again, and the end is
 that nobody killed. Prints one JSON object.
 
 Usage: python -m tests.retention.quarantine.undo_kill_runner END PRISTINE_STORE WORK_DIRECTORY MOST_KILLS
+
+With MOST_KILLS 0 it is one of each kind.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,15 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
 from tests.retention import kill_runner
-from tests.retention.kill_runner import Moment, count_durable_operations, in_child, moment_of, prepare
+from tests.retention.kill_runner import (
+    Moment,
+    count_durable_operations,
+    do_once,
+    in_child,
+    moment_of,
+    one_of_each_kind,
+    prepare,
+)
 
 RUN = "run"
 SEGMENTS = 2
@@ -66,6 +74,11 @@ def run_cycle(directory: Path, end: str, kill_before: Moment | None) -> list[str
     cycle(managed(directory), end, at_step)
     at_step("")
     return done
+
+
+def whole_run(directory: Path, end: str) -> None:
+    cycle(managed(directory), end, lambda _: None)
+    end_state(directory)
 
 
 def seen(root: Path) -> Seen:
@@ -109,19 +122,22 @@ def choose(operations: list[str], most: int) -> list[int]:
     return sorted(chosen | {others[i * len(others) // room] for i in range(room)})
 
 
+def choose_few(operations: list[str], end: str) -> list[int]:
+    """One of each kind; none of what goes before maintenance, as the same goes before an undo."""
+    chosen = one_of_each_kind(operations, ("release", end))
+    return [number for number in chosen if end == "undo" or operations[number].startswith(f"{end}:")]
+
+
 def main(end: str, pristine: Path, work: Path, most: int) -> None:
     before = seen(pristine)
+    do_once(pristine, work / "warm", lambda directory: whole_run(directory, end))
     prepare(pristine, work / "undisturbed")
-    status, answered = in_child(lambda: (run_cycle(work / "undisturbed", end, None), sorted(sys.modules)))
+    status, operations = in_child(lambda: run_cycle(work / "undisturbed", end, None))
     if status:
         raise SystemExit("the undisturbed run failed")
-    operations, modules = answered
-    for module in modules:  # what it imported on its way, so that no other child has to
-        with suppress(ImportError):
-            importlib.import_module(module)
     _, expected = in_child(lambda: end_state(work / "undisturbed"))
     problems: list[str] = []
-    chosen = choose(operations, most)
+    chosen = choose(operations, most) if most else choose_few(operations, end)
     for number in chosen:
         directory, moment = work / "killed", moment_of(operations, number)
         prepare(pristine, directory)
@@ -131,7 +147,7 @@ def main(end: str, pristine: Path, work: Path, most: int) -> None:
             _, lost = in_child(lambda: homeless(work / "killed", before))
             found += [] if lost == [] else [f"files at no place: {lost}"]
         for _ in range(2):
-            status, _ = in_child(lambda: run_cycle(work / "killed", end, None))
+            status, _ = in_child(lambda: cycle(managed(work / "killed"), end, lambda _: None))
             found += ["the run that followed failed"] if status else []
         _, ended = in_child(lambda: end_state(work / "killed"))
         if ended != expected:
