@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from storage_engine.rocketmq.beside import unmanaging
+from tests.fixture_stores import unpack
 from tests.integration.broker import Broker, name_server, running_broker
 from tests.integration.object_store import ObjectStore
 from tests.integration.object_store import object_store as running_object_store
-from tests.integration.stores import Truth, unpack
+from tests.integration.stores import Truth
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,9 @@ def cleans_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def untouched_broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Broker]:
     work = tmp_path_factory.mktemp("untouched")
-    with running_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
+    store = unpack("clean-stop", work / "store")
+    # Asked how it is, a broker walks its whole timer wheel.
+    with running_broker(store, work, name_server_port, {"timerWheelEnable": False}) as broker:
         yield broker
 
 

@@ -1,7 +1,8 @@
-"""The remoting client against a real name server and real brokers: an open one, one behind TLS and users."""
+"""The remoting client against a real name server and a real broker, whose store is as we found it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -9,27 +10,24 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage_engine.exceptions import (
-    BrokerProtocolError,
     BrokerRefusedError,
     BrokerUnavailableError,
     NotOnBrokerError,
+    StoreBusyError,
 )
-from storage_engine.rocketmq.remoting import codes
-from storage_engine.rocketmq.remoting.access import Access, Tls
+from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import PullStatus
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.name_server import NameServers
-from tests.integration.broker import Broker, name_server
+from tests.integration.broker import Broker, BrokerStartError, name_server, start_broker
 from tests.integration.remoting import RemotingClient
-from tests.integration.secured import Secured, secured_broker
-from tests.integration.stores import Truth, file_hashes, served, unpack
+from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +36,6 @@ BOUND_SECONDS = 60
 GROUP = "cg_orders"
 UNKNOWN = "never-created"
 REGISTER_BROKER = 103
-AUTH_CREATE_USER = 3001
 
 
 @pytest.fixture
@@ -62,6 +59,22 @@ def until_answered(admin: BrokerAdmin) -> None:
             return
         except BrokerUnavailableError:
             assert time.monotonic() < gives_up
+
+
+def test_broker_serves_every_message_of_every_queue_as_written(client: RemotingClient, truth: Truth) -> None:
+    expected = truth.messages(0, max(truth.frames) + 1)
+    assert sum(map(len, expected.values())) == sum(map(len, truth.queues.values()))
+    assert served(client, expected) == expected
+
+
+def test_broker_finds_every_message_by_its_physical_offset(client: RemotingClient, truth: Truth) -> None:
+    found = {offset: hashlib.sha256(client.view(offset) or b"").hexdigest() for offset in truth.frames}
+    assert found == truth.frames
+
+
+def test_broker_begins_at_the_first_segment(client: RemotingClient, truth: Truth) -> None:
+    assert client.runtime_info().commitlog_min_offset == 0
+    assert {queue: client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(0)
 
 
 def test_runtime_info_agrees_with_the_store(client: RemotingClient, truth: Truth) -> None:
@@ -226,6 +239,28 @@ def test_name_server_is_not_taken_for_a_broker(name_server_port: int) -> None:
             assert not raised.value.may_have_acted
 
 
+def test_running_broker_is_noticed_and_its_store_left_alone(untouched_broker: Broker) -> None:
+    root = untouched_broker.store
+    store = open_store(root)
+    log = (root / "commitlog", root / "consumequeue", root / "index")
+    before = file_hashes(*log)
+    # Twice: a refused attempt must not have loosened the broker's own lock.
+    for _ in range(2):
+        with pytest.raises(StoreBusyError, match=str(untouched_broker.java.process.pid)), store.hold():
+            pytest.fail("held a store that a broker runs on")
+    assert file_hashes(*log) == before
+    assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
+
+
+def test_broker_refuses_to_start_on_a_store_that_we_hold(tmp_path: Path, name_server_port: int) -> None:
+    root = unpack("clean-stop", tmp_path / "store")
+    before = file_hashes(root / "commitlog")
+    with open_store(root).hold():
+        with pytest.raises(BrokerStartError, match="Lock failed"):
+            start_broker(root, tmp_path, name_server_port)
+        assert file_hashes(root / "commitlog") == before
+
+
 def test_broker_that_hangs_is_unavailable_in_bounded_time_and_serves_on(untouched_broker: Broker) -> None:
     process = untouched_broker.java.process.pid
     with BrokerAdmin(untouched_broker.client.address, HASTY) as connected:
@@ -242,110 +277,3 @@ def test_broker_that_hangs_is_unavailable_in_bounded_time_and_serves_on(untouche
         finally:
             os.kill(process, signal.SIGCONT)
     assert untouched_broker.client.runtime_info().commitlog_min_offset == 0
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Secured]:
-    work = tmp_path_factory.mktemp("secured")
-    with secured_broker(unpack("clean-stop", work / "store"), work, name_server_port) as broker:
-        yield broker
-
-
-def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth: Truth) -> None:
-    client = secured.broker.client
-    assert client.runtime_info().commitlog_min_offset == 0
-    assert client.update_config({"fileReservedTime": "99999"})["fileReservedTime"] == "99999"
-    assert "-secret" not in str(client.config())
-    client.clean_expired_consume_queues()
-    assert client.consume_stats(GROUP)
-    assert client.consumer_offsets().num_rows
-    some = {queue: messages for queue, messages in truth.messages(0, 10**12).items() if queue[0] == "orders"}
-    assert some
-    assert served(client, some) == some
-    assert all(client.view_message(offset) for offset in sorted(truth.frames)[::200])
-
-
-@pytest.mark.parametrize(
-    ("user", "found"),
-    [
-        (("admin", "wrong"), "check signature failed"),
-        (("nobody", "admin-secret"), "User:nobody is not found"),
-    ],
-    ids=["wrong-secret", "unknown-user"],
-)
-def test_wrong_credentials_are_refused_and_change_nothing(
-    secured: Secured, user: tuple[str, str], found: str
-) -> None:
-    before = secured.broker.client.config()
-    with secured.ask(secured.as_user(*user)) as admin:
-        for ask in (
-            admin.runtime_info,
-            lambda: admin.update_config({"deleteWhen": "01"}),
-            admin.delete_expired_commitlog,
-        ):
-            with pytest.raises(BrokerRefusedError, match=f"found 16 .*{found}.*Check access key") as raised:
-                ask()
-            assert not raised.value.may_have_acted
-            assert user[1] not in str(raised.value)
-    assert secured.broker.client.config() == before
-
-
-def test_unsigned_request_is_refused(secured: Secured) -> None:
-    with (
-        secured.ask(replace(secured.access, credentials=None)) as admin,
-        pytest.raises(BrokerRefusedError, match="username cannot be null"),
-    ):
-        admin.runtime_info()
-
-
-def test_user_without_rights_is_refused(secured: Secured) -> None:
-    user = {"username": "reader", "password": "reader-secret", "userType": "Normal"}
-    secured.broker.client.call(AUTH_CREATE_USER, body=json.dumps(user).encode(), username="reader")
-    with secured.ask(secured.as_user("reader", "reader-secret")) as admin:
-        with pytest.raises(BrokerRefusedError, match="this user may do it") as raised:
-            admin.topic_stats("orders")
-        assert raised.value.code == codes.NO_PERMISSION
-
-
-def test_broker_that_wants_tls_does_not_answer_without(secured: Secured) -> None:
-    with (
-        secured.ask(replace(secured.access, tls=None)) as admin,
-        bounded(),
-        pytest.raises(BrokerUnavailableError, match=r"tls\.server\.mode=enforcing"),
-    ):
-        admin.runtime_info()
-
-
-@pytest.mark.parametrize(
-    ("tls", "found"),
-    [
-        (Tls(), "self-signed certificate"),
-        (Tls(server_name="elsewhere"), "elsewhere"),
-    ],
-    ids=["unknown-authority", "another-name"],
-)
-def test_certificate_of_somebody_else_is_refused(secured: Secured, tls: Tls, found: str) -> None:
-    assert secured.access.tls is not None
-    if tls.server_name is not None:
-        tls = replace(tls, ca_file=secured.access.tls.ca_file)
-    with (
-        secured.ask(replace(secured.access, tls=tls)) as admin,
-        pytest.raises(BrokerProtocolError, match=f"expected a certificate .*{found}"),
-    ):
-        admin.runtime_info()
-
-
-def test_certificate_is_not_looked_at_when_told_so(secured: Secured) -> None:
-    with secured.ask(replace(secured.access, tls=Tls(verify=False))) as admin:
-        assert admin.runtime_info().version == "V5_3_3"
-
-
-def test_broker_that_is_killed_is_unavailable_at_once(secured: Secured) -> None:
-    client = secured.broker.client
-    client.runtime_info()
-    secured.broker.java.kill()
-    with bounded():
-        for ask in (client.runtime_info, client.delete_expired_commitlog):
-            with pytest.raises(BrokerUnavailableError) as raised:
-                ask()
-            assert not raised.value.may_have_acted
