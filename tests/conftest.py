@@ -37,7 +37,7 @@ LONGEST_FIRST = (
     "project/test_rocketmq",
     "quality/test_validate",
     "integration/test_owed_messages",
-    "integration/test_lag_live",
+    "integration/test_secured",
     "integration/test_query",
     "integration/test_remoting",
     "retention/test_sealed",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,23 +11,20 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BrokerError, StorageEngineError, StoreLayoutError
+from storage_engine.exceptions import BrokerError, StoreLayoutError
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
-from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.journal import Journal
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.holding import hold, unmanage
 from storage_engine.rocketmq.beside import reach, release
-from storage_engine.rocketmq.beside.hold_state import HoldState, load_state
+from storage_engine.rocketmq.beside.hold_state import HoldState
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker
+from tests.integration.live_state import State, bounded, refused, remembered
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic
 from tests.integration.remoting_proxy import Fault, RemotingProxy
-from tests.integration.secured import secured_broker
 from tests.rounds import rounds
 
 EVERY = rounds("STORAGE_ENGINE_BESIDE_FAULTS", 0, 1)
@@ -41,11 +36,9 @@ pytestmark = [
     pytest.mark.timeout(7200 if EVERY else 600),
 ]
 
-STRIDE = 1 if EVERY else 5
-BOUND_SECONDS = 120
+STRIDE = 1 if EVERY else 11
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 WITH_TLS_TOO = ("-Dtls.server.mode=permissive",)
-HELD_SETTINGS = ("cleanFileForciblyEnable", "fileReservedTime")
 
 
 @pytest.fixture(autouse=True)
@@ -84,34 +77,6 @@ def proxy(log: LiveLog) -> Iterator[RemotingProxy]:
         yield proxy
 
 
-@dataclass(frozen=True)
-class State:
-    """Everything about a store and its broker that we might change."""
-
-    names: tuple[int, ...]
-    mtimes: dict[int, int]
-    beside: tuple[str, ...]
-    settings: dict[str, str]
-    min_offset: int
-
-    @classmethod
-    def of(cls, log: LiveLog) -> State:
-        config = log.broker.client.config()
-        return cls(
-            tuple(log.names()),
-            log.mtimes(),
-            tuple(sorted(p.name for p in log.broker.store.iterdir() if p.name != DIRECTORY)),
-            {key: config[key] for key in HELD_SETTINGS},
-            log.broker.client.runtime_info().commitlog_min_offset,
-        )
-
-
-def remembered(store: ManagedStore) -> HoldState | None:
-    journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
-    return record and load_state(journal.hold_memory(record.store_id))
-
-
 def unremembered_changes(before: State, now: State, state: HoldState | None) -> list[str]:
     """What differs from how it was, and can't be put back by what the journal has."""
     originals = {one.base_offset: one.original_mtime_ns for one in state.touched} if state else {}
@@ -124,13 +89,6 @@ def unremembered_changes(before: State, now: State, state: HoldState | None) -> 
         ),
         *(key for key, value in now.settings.items() if value != before.settings[key] != settings.get(key)),
     ]
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < BOUND_SECONDS
 
 
 def succeeds(proxy: RemotingProxy, work: Callable[[], object]) -> bool:
@@ -252,7 +210,9 @@ def test_a_release_that_fails_midway_is_finished_exactly_by_the_next(
 
 
 @pytest.mark.parametrize("code", [codes.UPDATE_BROKER_CONFIG, codes.DELETE_EXPIRED_COMMITLOG])
-@pytest.mark.parametrize("fault", [Fault.CUT_REQUEST, Fault.CUT_ANSWER])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Fault.CUT_REQUEST, marks=pytest.mark.again), Fault.CUT_ANSWER]
+)
 def test_one_lost_request_or_answer_is_found_out_about(
     log: LiveLog,
     proxy: RemotingProxy,
@@ -371,50 +331,3 @@ def test_the_store_of_another_broker_is_left_alone(
         other.fill(2)
         refused(log, log.managed(tmp_path / "managed", address=b.client.address), "expected the store o[fn]")
         assert b.client.config()["cleanFileForciblyEnable"] == "true"
-
-
-def test_behind_tls_and_users_a_store_is_released_and_a_stranger_changes_nothing(
-    tmp_path: Path, name_server_port: int
-) -> None:
-    with secured_broker(
-        tmp_path / "store", tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
-    ) as secured:
-        create_topic(secured.broker.client)
-        log = LiveLog(secured.broker)
-        log.fill(3)
-        tls = secured.access.tls
-        assert tls is not None
-        ours = {
-            "access_key": "admin",
-            "secret_key": "admin-secret",
-            "tls": True,
-            "tls_ca_file": tls.ca_file,
-        }
-        for wrong, said in (
-            ({"secret_key": "wrong"}, "found 16 .*Check access key"),
-            ({"access_key": ""}, "found 16"),
-            ({"tls": False}, r"tls\.server\.mode=enforcing"),
-            ({"tls_ca_file": ""}, "expected a certificate"),
-            ({"tls_server_name": "elsewhere"}, "elsewhere"),
-        ):
-            refused(log, log.managed(tmp_path / "managed", **{**ours, **wrong}), said)
-        store = log.managed(tmp_path / "managed", **ours)
-        steps.make_plan(store, "run", PlanRequest(manual=True, max_segments=1))
-        steps.archive(store, "run", steps.archive_jobs(store, "run"))
-        steps.record_lag(store, "run", NO_LAG, [])
-        assert [one.base_offset for one in steps.release(store, "run").deleted] == [0]
-        assert log.names()[0] == SEGMENT_BYTES
-
-
-def refused(log: LiveLog, store: ManagedStore, said: str) -> None:
-    """Whatever is asked of such a store is answered by what is wrong, and nothing is changed."""
-    before = State.of(log)
-    for ask in (
-        lambda: hold(store),
-        lambda: steps.sense(store),
-        lambda: steps.make_plan(store, "run", PlanRequest(manual=True)),
-    ):
-        with bounded(), pytest.raises(StorageEngineError, match=said):
-            ask()
-    assert State.of(log) == before
-    assert remembered(store) is None

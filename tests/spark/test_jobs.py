@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import sys
 import tarfile
 import time
@@ -55,6 +56,7 @@ from tests.lakes import path_of
 from tests.services.command_line import run_command
 
 ROOT = Path(__file__).parents[2]
+LAG_JOB = ROOT / "spark_jobs" / "consumer_lag.py"
 NOW_MS = 1_900_000_000_000
 GOING = (0, 1 << 20, 2 << 20, 3 << 20, 4 << 20)
 
@@ -347,7 +349,10 @@ def test_lag_is_what_the_files_say(
     request = make_request(store_copy("clean-stop"), tmp_path)
     paths = [str(tmp_path / "request.json"), str(tmp_path / "result.json")]
     write_request(paths[0], request)
-    assert run_job(paths, "test", ConsumerLagRequest, consumer_lag) == 0
+    monkeypatch.setattr(sys, "argv", [str(LAG_JOB), *paths])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(LAG_JOB), run_name="__main__")
+    assert ended.value.code == 0
     result = read_result(paths[1], paths[0], ConsumerLagResult)
 
     table = queue_lags(*prepare(request))

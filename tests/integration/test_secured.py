@@ -1,4 +1,7 @@
-"""Lag beside a real broker: positions by its word, by its files when it is gone, none smaller than it is."""
+"""A broker behind TLS and users: what it answers and refuses, consumer lag, and a release of its store.
+
+Lag: positions by its word, by its files when it is gone, none smaller than it is.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,26 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BrokerError
-from storage_engine.model.lag import PositionsFrom
+from storage_engine.exceptions import (
+    BrokerError,
+    BrokerProtocolError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+)
+from storage_engine.model.lag import LagSummary, PositionsFrom
 from storage_engine.model.live import LiveBroker
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
 from storage_engine.retention.lag_table import read_lag_table
 from storage_engine.rocketmq.lag import queue_lags
+from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting.access import Tls
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,
@@ -27,10 +40,14 @@ from storage_engine.spark.consumer_lag import (
 )
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
-from tests.integration.broker import FIXTURE_SIZES
+from tests.fixture_stores import unpack
+from tests.integration.broker import CLEANS_AT_ONCE, FIXTURE_SIZES
+from tests.integration.live_state import bounded, refused
+from tests.integration.live_store import LiveLog
 from tests.integration.remoting import RemotingClient
 from tests.integration.secured import Secured, secured_broker
-from tests.integration.stores import unpack
+from tests.integration.stores import Truth, served
+from tests.services.released_state import expired
 
 pytestmark = pytest.mark.integration
 
@@ -38,16 +55,22 @@ JOB = Path(__file__).resolve().parents[2] / "spark_jobs" / "consumer_lag.py"
 UPDATE_CONSUMER_OFFSET, HEART_BEAT, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 15, 34, 200
 TOPIC, GROUP = "orders", "cg_orders"
 SECRET = "admin-secret"
+AUTH_CREATE_USER = 3001
+NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 DOOMED = (0, 1 << 20)
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Secured]:
     """A broker with users on a store with many groups, that doesn't write offsets down in a test's time."""
-    work = tmp_path_factory.mktemp("lag")
+    work = tmp_path_factory.mktemp("secured")
     store = unpack("clean-stop", work / "store")
-    settings = {"flushConsumerOffsetInterval": 3_600_000}
-    with secured_broker(store, work, name_server_port, settings) as secured:
+    settings = {
+        "flushConsumerOffsetInterval": 3_600_000,
+        "cleanResourceInterval": 200,
+        "cleanFileForciblyEnable": True,
+    }
+    with secured_broker(store, work, name_server_port, settings, main_class=CLEANS_AT_ONCE) as secured:
         yield secured
 
 
@@ -63,15 +86,18 @@ def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+def ca_file(secured: Secured) -> str:
+    assert secured.access.tls is not None
+    return secured.access.tls.ca_file or ""
+
+
 def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest:
-    tls = secured.access.tls
-    assert tls is not None
     live = LiveBroker(
         address=secured.broker.client.address,
         access_key="admin",
         secret_key=SECRET,
         tls=True,
-        tls_ca_file=tls.ca_file or "",
+        tls_ca_file=ca_file(secured),
     )
     return ConsumerLagRequest(
         str(secured.broker.store),
@@ -87,6 +113,95 @@ def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest
 def rows(asked: ConsumerLagRequest) -> dict[tuple[str, str, int], dict[str, Any]]:
     found = queue_lags(*prepare(asked)).to_pylist()
     return {(row["group"], row["topic"], row["queue_id"]): row for row in found}
+
+
+def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth: Truth) -> None:
+    client = secured.broker.client
+    assert client.runtime_info().commitlog_min_offset == 0
+    assert client.update_config({"fileReservedTime": "99999"})["fileReservedTime"] == "99999"
+    assert "-secret" not in str(client.config())
+    client.clean_expired_consume_queues()
+    assert client.consume_stats(GROUP)
+    assert client.consumer_offsets().num_rows
+    some = {queue: messages for queue, messages in truth.messages(0, 10**12).items() if queue[0] == "orders"}
+    assert some
+    assert served(client, some) == some
+    assert all(client.view_message(offset) for offset in sorted(truth.frames)[::200])
+
+
+@pytest.mark.parametrize(
+    ("user", "found"),
+    [
+        (("admin", "wrong"), "check signature failed"),
+        (("nobody", "admin-secret"), "User:nobody is not found"),
+    ],
+    ids=["wrong-secret", "unknown-user"],
+)
+def test_wrong_credentials_are_refused_and_change_nothing(
+    secured: Secured, user: tuple[str, str], found: str
+) -> None:
+    before = secured.broker.client.config()
+    with secured.ask(secured.as_user(*user)) as admin:
+        for ask in (
+            admin.runtime_info,
+            lambda: admin.update_config({"deleteWhen": "01"}),
+            admin.delete_expired_commitlog,
+        ):
+            with pytest.raises(BrokerRefusedError, match=f"found 16 .*{found}.*Check access key") as raised:
+                ask()
+            assert not raised.value.may_have_acted
+            assert user[1] not in str(raised.value)
+    assert secured.broker.client.config() == before
+
+
+def test_unsigned_request_is_refused(secured: Secured) -> None:
+    with (
+        secured.ask(replace(secured.access, credentials=None)) as admin,
+        pytest.raises(BrokerRefusedError, match="username cannot be null"),
+    ):
+        admin.runtime_info()
+
+
+def test_user_without_rights_is_refused(secured: Secured) -> None:
+    user = {"username": "reader", "password": "reader-secret", "userType": "Normal"}
+    secured.broker.client.call(AUTH_CREATE_USER, body=json.dumps(user).encode(), username="reader")
+    with secured.ask(secured.as_user("reader", "reader-secret")) as admin:
+        with pytest.raises(BrokerRefusedError, match="this user may do it") as raised:
+            admin.topic_stats("orders")
+        assert raised.value.code == codes.NO_PERMISSION
+
+
+def test_broker_that_wants_tls_does_not_answer_without(secured: Secured) -> None:
+    with (
+        secured.ask(replace(secured.access, tls=None)) as admin,
+        bounded(),
+        pytest.raises(BrokerUnavailableError, match=r"tls\.server\.mode=enforcing"),
+    ):
+        admin.runtime_info()
+
+
+@pytest.mark.parametrize(
+    ("tls", "found"),
+    [
+        (Tls(), "self-signed certificate"),
+        (Tls(server_name="elsewhere"), "elsewhere"),
+    ],
+    ids=["unknown-authority", "another-name"],
+)
+def test_certificate_of_somebody_else_is_refused(secured: Secured, tls: Tls, found: str) -> None:
+    assert secured.access.tls is not None
+    if tls.server_name is not None:
+        tls = replace(tls, ca_file=secured.access.tls.ca_file)
+    with (
+        secured.ask(replace(secured.access, tls=tls)) as admin,
+        pytest.raises(BrokerProtocolError, match=f"expected a certificate .*{found}"),
+    ):
+        admin.runtime_info()
+
+
+def test_certificate_is_not_looked_at_when_told_so(secured: Secured) -> None:
+    with secured.ask(replace(secured.access, tls=Tls(verify=False))) as admin:
+        assert admin.runtime_info().version == "V5_3_3"
 
 
 def test_positions_are_the_brokers_and_not_those_that_it_wrote_down(secured: Secured, tmp_path: Path) -> None:
@@ -151,6 +266,7 @@ def test_group_that_is_connected_and_never_committed_is_unknown_in_what_it_subsc
     assert not [key for key in found if key[:2] == ("everyone", TOPIC)]
 
 
+@pytest.mark.again
 def test_submitted_job_on_the_bundled_java_gets_the_secret_in_its_environment_alone(
     secured: Secured, tmp_path: Path, without_java: None
 ) -> None:
@@ -180,10 +296,43 @@ def test_submitted_job_on_the_bundled_java_gets_the_secret_in_its_environment_al
     assert not [text for text in said if SECRET in text]
 
 
+def test_a_store_is_released_and_a_stranger_changes_nothing(secured: Secured, tmp_path: Path) -> None:
+    secured.broker.client.update_config({"fileReservedTime": "48"})
+    first, second = expired(secured.broker.store, tmp_path).there[:2]
+    log = LiveLog(secured.broker)
+    ours = {"access_key": "admin", "secret_key": SECRET, "tls": True, "tls_ca_file": ca_file(secured)}
+    for wrong, said in (
+        ({"secret_key": "wrong"}, "found 16 .*Check access key"),
+        ({"access_key": ""}, "found 16"),
+        ({"tls": False}, r"tls\.server\.mode=enforcing"),
+        ({"tls_ca_file": ""}, "expected a certificate"),
+        ({"tls_server_name": "elsewhere"}, "elsewhere"),
+    ):
+        refused(log, log.managed(tmp_path / "managed", **{**ours, **wrong}), said)
+    store = log.managed(tmp_path / "managed", **ours)
+    steps.make_plan(store, "run", PlanRequest(manual=True, max_segments=1))
+    steps.archive(store, "run", steps.archive_jobs(store, "run"))
+    steps.record_lag(store, "run", NO_LAG, [])
+    assert [one.base_offset for one in steps.release(store, "run").deleted] == [first]
+    assert log.names()[0] == second
+
+
+def test_broker_that_is_killed_is_unavailable_at_once(secured: Secured) -> None:
+    client = secured.broker.client
+    client.runtime_info()
+    secured.broker.java.kill()
+    with bounded():
+        for ask in (client.runtime_info, client.delete_expired_commitlog):
+            with pytest.raises(BrokerUnavailableError) as raised:
+                ask()
+            assert not raised.value.may_have_acted
+
+
 def test_what_the_broker_wrote_down_counts_when_it_cannot_be_asked_and_says_how_old_it_is(
     secured: Secured, tmp_path: Path
 ) -> None:
-    asked = request(secured, tmp_path)
+    # The first segment went with the release.
+    asked = replace(request(secured, tmp_path), plan_base_offsets=DOOMED[1:])
     secured.broker.client.close()
     secured.broker.java.kill()
     began = time.monotonic()
