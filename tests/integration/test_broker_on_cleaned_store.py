@@ -1,4 +1,7 @@
-"""A real broker on a store after a whole run of ours: it begins where we say, and serves all that is left."""
+"""A real broker on a store after a whole run of ours: it begins where we say, and serves all that is left.
+
+When the run is undone, it serves all of it again.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import Policy
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.undo import undo
 from storage_engine.rocketmq.remoting.answers import PullStatus
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
-from tests.integration.stores import Truth, open_store, served, unpack
+from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
 from tests.lakes import make_lakes
 
 pytestmark = pytest.mark.integration
@@ -33,14 +39,23 @@ class Cleaned:
 
     :param new_min_offset: where our run says that the log begins.
     :param dependents: number of deleted dependents by kind.
+    :param gone: SHA-256 of every file that the run deleted, by its path.
     """
 
+    store: ManagedStore
     broker: Broker
     new_min_offset: int
     dependents: dict[str, int]
+    gone: dict[str, str]
 
 
-@pytest.fixture(scope="module", params=[SOME, ALL_SEALED], ids=["some-segments", "all-sealed-segments"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SOME, id="some-segments"),
+        pytest.param(ALL_SEALED, id="all-sealed-segments", marks=pytest.mark.again),
+    ],
+)
 def cleaned(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name_server_port: int
 ) -> Iterator[Cleaned]:
@@ -56,7 +71,9 @@ def cleaned(
             "fileReservedTime": str(RESERVED_HOURS),
         },
         time_zone="UTC",
+        policy=Policy(undo_window_hours=24),
     )
+    before = _files(root)
 
     make_lakes(store)
     plan = steps.make_plan(store, RUN_KEY, PlanRequest(manual=True))
@@ -67,8 +84,11 @@ def cleaned(
 
     assert len(released.deleted) == request.param
     assert released.new_min_offset == plan.new_min_offset
+    left = _files(root)
+    gone = {path: digest for path, digest in before.items() if path not in left}
+    assert gone
     with running_broker(root, work, name_server_port) as broker:
-        yield Cleaned(broker, released.new_min_offset, dict(dependents.deleted))
+        yield Cleaned(store, broker, released.new_min_offset, dict(dependents.deleted), gone)
 
 
 def test_broker_reports_the_new_min_offsets(cleaned: Cleaned, truth: Truth) -> None:
@@ -111,12 +131,27 @@ def test_dependents_went_with_the_segments(cleaned: Cleaned) -> None:
     assert cleaned.dependents["index"] > 0
 
 
-@pytest.mark.parametrize("cleaned", [ALL_SEALED], indirect=True, ids=["all-sealed-segments"])
-def test_store_is_whole_after_the_broker_has_run_on_it(cleaned: Cleaned) -> None:
+def test_store_is_whole_after_the_broker_has_run_on_it_and_undone_it_is_served_again(
+    cleaned: Cleaned, truth: Truth, tmp_path: Path, name_server_port: int
+) -> None:
+    root = cleaned.broker.store
+    with pytest.raises(StoreBusyError):
+        undo(cleaned.store, RUN_KEY, "ann")
     cleaned.broker.stop()
-    snapshot = open_store(cleaned.broker.store).snapshot(time.time_ns() // 1_000_000)
+    snapshot = open_store(root).snapshot(time.time_ns() // 1_000_000)
     assert not snapshot.crashed
     assert snapshot.logs[0].min_offset == cleaned.new_min_offset
+    undo(cleaned.store, RUN_KEY, "ann")
+    assert cleaned.gone.items() <= _files(root).items()
+    with running_broker(root, tmp_path, name_server_port) as broker:
+        assert broker.client.runtime_info().commitlog_min_offset == 0
+        assert {queue: broker.client.min_offset(*queue) for queue in truth.queues} == truth.first_offsets(0)
+        expected = truth.messages(0, max(truth.frames) + 1)
+        assert served(broker.client, expected) == expected
+
+
+def _files(root: Path) -> dict[str, str]:
+    return file_hashes(*(root / name for name in ("commitlog", "consumequeue", "index")))
 
 
 def _let_expire(segments: list[Path]) -> None:
