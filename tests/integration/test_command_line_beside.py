@@ -1,12 +1,13 @@
-"""A person at a shell holds, cleans and leaves a store whose broker runs on the whole time."""
+"""A person at a shell holds, cleans and leaves a store whose broker runs on the whole time.
+
+With today's package alone, and going on from a hold of the released one.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,12 @@ from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
+from tests.services.command_line import run_command
+from tests.services.released import Kill, Released
+from tests.services.released_state import MIB, RUN, State, expired, leases_run_out
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
-SEGMENT_BYTES = 1048576
-EXPIRED_NS = 100 * 3600 * 10**9
 SETTINGS = {
     "fileReservedTime": 48,
     "cleanResourceInterval": 100,
@@ -35,6 +37,13 @@ SETTINGS = {
     # A broker walks the whole wheel each time that it is asked how it is.
     "timerWheelEnable": False,
 }
+MARKER = ".storage-engine-hold"
+CLEAN = ("clean", "--manual", "--max-segments", 2, "--run-key", RUN)
+
+HALF_HELD = Kill("hold", "commit", 14)
+"""The fence has its new time, the broker its new setting; neither is confirmed yet."""
+HALF_RELEASED = Kill("release", "commit", 16)
+"""The broker has deleted what it was told to; nothing says so yet."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +69,94 @@ class Shell:
         return {path.name: path.stat().st_mtime_ns for path in sorted(log.iterdir())[:-1]}
 
 
+@dataclass(frozen=True)
+class Live:
+    """A store whose broker runs on.
+
+    :param mtimes_ns: mtime of each sealed segment, by file name, before anything held the store.
+    """
+
+    broker: Broker
+    state: State
+    mtimes_ns: Mapping[str, int]
+
+    def words(self, command: str, *more: object) -> list[object]:
+        where = (self.state.store, "--lake", self.state.lake, "--broker", self.broker.client.address)
+        return [command, *where, "--allow-same-disk", "--may-change-settings", "--json", *more]
+
+    def run(self, command: str, *more: object) -> Any:
+        """Run today's command, which has to end well; returns its JSON."""
+        outcome = run_command(*self.words(command, *more))
+        assert outcome.exit_code == 0, outcome.out + outcome.err
+        return outcome.json
+
+    def is_as_before(self) -> bool:
+        """Whether nothing of a hold is left: in the times of what is there, in the settings, in the store."""
+        there = mtimes_ns(self.state)
+        return (
+            there == {name: self.mtimes_ns[name] for name in there}
+            and self.broker.client.config()["cleanFileForciblyEnable"] == "true"
+            and not (self.state.store / MARKER).exists()
+        )
+
+
+def mtimes_ns(state: State) -> dict[str, int]:
+    *sealed, _active = sorted(state.segments.iterdir())
+    return {path.name: path.stat().st_mtime_ns for path in sealed}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Iterator[Broker]:
+    """Eight segments, of which the first test to delete some leaves six."""
+    work = tmp_path_factory.mktemp("shell")
+    store = unpack("clean-stop", work / "store")
+    expired(store, work)
+    with running_broker(
+        store, work / "broker", name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+    ) as broker:
+        yield broker
+
+
 @pytest.fixture
-def shell(tmp_path: Path, name_server_port: int) -> Iterator[Shell]:
-    store = unpack("clean-stop", tmp_path / "store")
-    then_ns = time.time_ns() - EXPIRED_NS
-    for path in (store / "commitlog").iterdir():
-        os.utime(path, ns=(then_ns, then_ns))
-    work = tmp_path / "broker"
-    with running_broker(store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker:
-        make_lake(LakeConfig.local(tmp_path / "lake"))
-        yield Shell(broker, tmp_path / "lake")
+def live(broker: Broker, tmp_path: Path) -> Live:
+    state = expired(broker.store, tmp_path / "lake")
+    return Live(broker, state, mtimes_ns(state))
+
+
+@pytest.fixture
+def shell(broker: Broker, tmp_path: Path) -> Shell:
+    expired(broker.store, tmp_path / "lake")
+    make_lake(LakeConfig.local(tmp_path / "lake"))
+    return Shell(broker, tmp_path / "lake")
+
+
+def test_a_hold_that_was_half_made_is_ended(live: Live, released: Released) -> None:
+    released.killed_cli(HALF_HELD, *live.words("hold"))
+    leases_run_out(live.state)
+    assert not live.is_as_before()
+    live.run("unmanage")
+    assert live.is_as_before()
+    assert len(live.state.there) == 8
+
+
+def test_a_held_stores_run_is_finished_and_its_hold_renewed_and_ended(
+    live: Live, released: Released, tmp_path: Path
+) -> None:
+    released.cli(*live.words("hold"))
+    held = released.cli(*live.words("inspect")).json["hold"]
+    assert (held["held"], held["fence_offset"]) == (True, 0)
+    released.killed_cli(HALF_RELEASED, *live.words(*CLEAN))
+    leases_run_out(live.state)
+    assert live.state.there[0] == 2 * MIB
+    assert live.state.lost(tmp_path / "after-the-kill") == []
+
+    report = live.run(*CLEAN)
+    assert (report["outcome"], report["hold"]["held"], report["hold"]["disturbances"]) == ("done", True, [])
+    assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [0, MIB]
+    assert live.run("hold")["status"]["held"]
+    live.run("unmanage")
+    assert live.is_as_before()
+    assert live.state.lost(tmp_path / "at-the-end") == []
 
 
 def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tmp_path: Path) -> None:
@@ -95,10 +182,11 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     other = shell.run("hold", "--lake", tmp_path / "other", code=1)
     assert ".storage-engine-hold" in other["error"]["message"]
 
+    new_min_offset = int(list(first)[3])
     report = shell.run("clean", *lake, "--manual", "--max-segments", 3)
     assert (report["outcome"], report["hold"]["held"]) == ("done", True)
-    assert report["new_min_offset"] == 3 * SEGMENT_BYTES
-    assert shell.broker.client.runtime_info().commitlog_min_offset == 3 * SEGMENT_BYTES
+    assert report["new_min_offset"] == new_min_offset
+    assert shell.broker.client.runtime_info().commitlog_min_offset == new_min_offset
     assert list(shell.mtimes()) == list(first)[3:]
     (page,) = (shell.lake / "reports").rglob("report.html")
     assert "Hold beside the broker" in page.read_text()
