@@ -111,6 +111,7 @@ def test_clients_of_a_broker_write_down_what_they_did_and_nothing_is_left(
     assert left_over(directory) == []
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_an_interrupted_live_demo_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
