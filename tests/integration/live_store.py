@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,9 @@ BODY_BYTES = 20_000
 EXPIRED_HOURS = 100
 FLUSH_SECONDS = 1.0
 """A broker flushes every 500 ms; a full file's mtime stays from then on."""
+
+DISK_BYTES = 96 * 1024 * 1024
+"""More than a broker and its log need, little enough to fill."""
 
 FILE_PAUSE_SECONDS = 0.1
 """deleteCommitLogFilesInterval."""
@@ -83,6 +88,33 @@ def send(client: RemotingClient, size_bytes: int = BODY_BYTES) -> Sent:
     )
     # An offset message id is host 4, port 4, physical offset 8 (MessageDecoder#createMessageId).
     return Sent(int(answer.fields["msgId"][16:], 16), hashlib.sha256(body).hexdigest())
+
+
+class Disk:
+    """A file system of its own, as full as a test wants it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._ballast = path, path / "ballast"
+
+    @classmethod
+    @contextmanager
+    def mounted(cls, target: Path) -> Iterator[Disk]:
+        """A tmpfs of DISK_BYTES for the duration of the block; the directory is created."""
+        target.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(target)], check=True)
+        try:
+            yield cls(target)
+        finally:
+            subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+    def fill_to(self, percent: int) -> None:
+        self._ballast.unlink(missing_ok=True)
+        here = os.statvfs(self.path)
+        used = (here.f_blocks - here.f_bfree) * here.f_frsize
+        # A broker rounds up to the next whole percent.
+        wanted = here.f_blocks * here.f_frsize * (percent * 10 - 5) // 1000 - used
+        with self._ballast.open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, wanted)
 
 
 @dataclass
