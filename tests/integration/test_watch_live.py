@@ -17,11 +17,12 @@ import pytest
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
 from storage_engine.model.hold import DisturbanceKind
 from storage_engine.model.validation import Status, Where
-from storage_engine.quality.validate import validate_store
+from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt, stamp
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import TendResult, tend
+from storage_engine.retention.verification import verify_store
 from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
@@ -163,7 +164,7 @@ def segments_deleted_by_the_broker(watched: Watched) -> None:
     assert tended.hold is not None
     assert (tended.hold.held, tended.hold.fence_offset) == (True, 2 * SEGMENT_BYTES)
     assert watched.tend().alarms == ()
-    result = validate_store(watched.store)
+    (result,) = verify_store(watched.store, VerifyLevel.STORE)
     ranges = {(row.start_offset, row.end_offset): row for row in result.ranges}
     assert ranges[0, SEGMENT_BYTES].where is Where.ARCHIVED
     lost = ranges[SEGMENT_BYTES, 2 * SEGMENT_BYTES]
@@ -265,6 +266,12 @@ def causes_by_triggers(watched: Watched) -> list[str]:
     return causes
 
 
+@pytest.mark.again
+def test_triggers_fire_where_the_store_is_not_mounted(watched: Watched) -> None:
+    watched.other.update_config({"deleteWhen": ALL_HOURS})
+    assert causes_by_triggers(watched) == ["time-up", "space-full"]
+
+
 def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watched) -> None:
     elsewhere = replace(watched.store, root="/not/mounted/here", host="another-host")
     seen = watch(elsewhere)
@@ -276,7 +283,6 @@ def test_any_machine_may_watch_and_what_it_can_not_ask_is_unknown(watched: Watch
     assert all(disk.used_percent is not None for disk in seen.levels)
     watched.other.update_config({"deleteWhen": ALL_HOURS})
     assert "time-up" in {trigger.cause for trigger in watch(elsewhere).triggers}
-    assert causes_by_triggers(watched) == ["time-up", "space-full"]
     watched.log.broker.java.kill()
     began = time.monotonic()
     dead = watch(elsewhere)
