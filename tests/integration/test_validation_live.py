@@ -27,8 +27,8 @@ from tests.rounds import rounds
 
 pytestmark = pytest.mark.integration
 
-VALIDATIONS = rounds("STORAGE_ENGINE_VALIDATION_ROUNDS", 3, 20)
-ROUNDS = 20
+VALIDATIONS = rounds("STORAGE_ENGINE_VALIDATION_ROUNDS", 2, 20)
+ROUNDS = rounds("STORAGE_ENGINE_VALIDATION_ROUNDS", 5, 20)
 SEGMENT_BYTES = 128 * 1024
 KEPT_SEGMENTS = 6
 SETTINGS = {
@@ -58,7 +58,8 @@ def busy(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> Ite
             work / "load",
             topics=("orders", "payments"),
             groups=("fast", "slow@50"),
-            rate=400,
+            rate=100,
+            body_bytes=4000,
         ) as load,
         _old_ones_go(broker),
     ):
@@ -102,8 +103,7 @@ def live_store(broker: Broker, work: Path) -> ManagedStore:
 
 
 def test_validations_of_a_busy_store_find_nothing(busy: Broker, tmp_path: Path) -> None:
-    # It takes seconds, and every worker of a parallel run reads this file.
-    from storage_engine.quality.engine import run_suites
+    from tests.quality.plain_runner import run_plainly  # it takes seconds, and every worker reads this file
 
     store = live_store(busy, tmp_path)
     first = last = busy.client.runtime_info()
@@ -112,7 +112,7 @@ def test_validations_of_a_busy_store_find_nothing(busy: Broker, tmp_path: Path) 
     while number < VALIDATIONS or last.commitlog_min_offset == first.commitlog_min_offset:
         assert time.monotonic() < deadline, f"the broker deleted nothing within {number} validations"
         facts = collect_facts(store, None, full=number % 2 == 1, with_lake=False)
-        checks = run_suites(
+        checks = run_plainly(
             facts.tables, project_path("expectations"), tmp_path / f"gx{number}", run_name=f"round{number}"
         )
         wrong = [check for check in checks if check.status is not Status.OK]
@@ -127,12 +127,12 @@ def test_lag_of_a_busy_store_can_always_be_told(busy: Broker, tmp_path: Path) ->
     asked = ConsumerLagRequest(
         str(busy.store), str(tmp_path / "table"), live=LiveBroker(address=busy.client.address)
     )
-    rounds, deadline = 0, time.monotonic() + 300
-    while rounds < ROUNDS:
+    told, deadline = 0, time.monotonic() + 300
+    while told < ROUNDS:
         ends = {topic: busy.client.topic_stats(topic) for topic in ("orders", "payments")}
         table = queue_lags(*prepare(asked)).to_pylist()
         rows: list[dict[str, Any]] = [row for row in table if row["group"] in ("fast", "slow")]
         assert all(row["max_offset"] >= ends[row["topic"]][row["queue_id"]].max_offset for row in rows)
         # each group begins with one queue after the other
-        rounds += len(rows) == 16 and all(row["committed_offset"] is not None for row in rows)
+        told += len(rows) == 16 and all(row["committed_offset"] is not None for row in rows)
         assert time.monotonic() < deadline
