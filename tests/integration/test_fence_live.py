@@ -163,6 +163,7 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
         assert "no watch is alive" in unwatched(store)
 
 
+@pytest.mark.again
 def test_a_watch_that_was_killed_is_missed(log: LiveLog, store: ManagedStore, tmp_path: Path) -> None:
     with watch_of(store, tmp_path / "said") as watch:
         watch.kill()
