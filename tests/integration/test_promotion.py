@@ -84,7 +84,7 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
     pair.master.client.close()
     pair.master.java.kill()
     pair.slave.client.close()
-    pair.slave.java.stop()
+    pair.slave.java.kill()
     change(pair.work / "second" / "broker.conf", "1", "0", "SLAVE", "ASYNC_MASTER")
     start_again(pair.slave, pair.work / "second", pair.name_server_port, main_class=CLEANS_AT_ONCE)
     before = {path: path.stat().st_mtime_ns for path in map(pair.log.path, pair.log.sha256)}
