@@ -141,7 +141,9 @@ def test_broker_builds_the_queues_of_batches_as_such(
             queue = (entry["topic"], entry["queue"])
             expected[queue] = max(expected.get(queue, 0), entry["msgBaseOffset"] + entry["batchSize"])
     assert expected
-    with running_broker(tmp_path / "store", tmp_path, name_server_port) as broker:
+    # Asked how it is, a broker walks its whole timer wheel.
+    without_timers = {"timerWheelEnable": False}
+    with running_broker(tmp_path / "store", tmp_path, name_server_port, without_timers) as broker:
         assert {queue: broker.client.max_offset(*queue) for queue in expected} == expected
 
 
