@@ -30,7 +30,6 @@ LONGEST_FIRST = (
     "integration/test_release_live",
     "integration/test_watch_live",
     "integration/test_command_line_beside",
-    "integration/test_validation_live",
     "integration/test_hold_live",
     "integration/test_promotion",
     "retention/test_power_loss",
