@@ -88,7 +88,9 @@ def live_log(disk: Disk, name_server_port: int) -> Iterator[LiveLog]:
     store, work = disk.path / "store", disk.path.parent
     with running_broker(store, work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker:
         create_topic(broker.client)
-        yield LiveLog(broker)
+        log = LiveLog(broker)
+        log.fill(1)  # an empty store can't be held
+        yield log
 
 
 @pytest.fixture(scope="module")
