@@ -29,15 +29,14 @@ def rounds(variable: str, few: int, all_of_them: int) -> int:
     return int(os.environ.get(variable) or (all_of_them if ALL else few))
 
 
-<<<<<<< HEAD
-def again_but(cases: Iterable[str], *strongest: str) -> list[Any]:
-    """Return cases as parameters of a test; all but the strongest are left to ``make test-all``."""
-    return [case if case in strongest else pytest.param(case, marks=pytest.mark.again) for case in cases]
-=======
 def later(*cases: Any) -> list[Any]:
     """Return parameters of a test that only ``make test-all`` tries."""
     return [pytest.param(case, marks=pytest.mark.again) for case in cases]
->>>>>>> sd
+
+
+def again_but(cases: Iterable[str], *strongest: str) -> list[Any]:
+    """Return cases as parameters of a test; all but the strongest are left to ``make test-all``."""
+    return [*strongest, *later(*(case for case in cases if case not in strongest))]
 
 
 def some(cases: Sequence[Case], few: int) -> Sequence[Case]:
