@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
-from storage_engine.model.broker import Remove
+from storage_engine.model.broker_store import Remove
 from storage_engine.model.plan import DependentFile, DependentKind
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext, index_file
