@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.brokers import broker_names, broker_of
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
@@ -53,6 +54,30 @@ class TargetPath(click.Path):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
+_BROKER_TYPE = "storage_engine.broker_type"
+
+
+def _keep_broker_type(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    context.meta[_BROKER_TYPE] = name
+
+
+broker_type_option = click.option(
+    "--broker-type",
+    type=click.Choice(broker_names()),
+    expose_value=False,
+    callback=_keep_broker_type,
+    help="Whose store it is; default: told from its files.",
+)
+"""Kept in the context, where :func:`managed_store` finds it."""
+
+
+def broker_type(root: Path) -> str:
+    """Return the name of a store's broker: as --broker-type says, else as its files do."""
+    context = click.get_current_context(silent=True)
+    named = None if context is None else context.meta.get(_BROKER_TYPE)
+    return named or broker_of(root)
+
+
 def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     """STORE, its broker.conf, single broker settings, the zone its deleteWhen is meant in, and the broker
     that runs on it, which the command gets as ``live``."""
@@ -60,6 +85,7 @@ def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         command = with_live_broker(command)
         for option in (
+            broker_type_option,
             click.option(
                 "--time-zone",
                 metavar="ZONE",
@@ -220,6 +246,7 @@ def managed_store(
     return ManagedStore(
         name=store.absolute().name,
         root=str(store.absolute()),
+        broker=broker_type(store),
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
         overrides=overrides or {},
         time_zone=time_zone,

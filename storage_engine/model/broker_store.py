@@ -5,6 +5,7 @@ What only some brokers have (a hold, dependents, pending messages, consumers) ha
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from storage_engine.model.hold import BrokerProgress, Disturbance, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
@@ -96,12 +97,14 @@ class BrokerStore(ABC):
         known = [disk.used_percent for disk in levels if disk.used_percent is not None]
         return Watch(now_ms, causes, notices, levels, max(known, default=None), None, None)
 
-    @abstractmethod
     def triggers(
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
     ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        """The causes that hold now, and notices for a person."""
-        ...
+        """Return the causes that hold now, and notices for a person.
+
+        By default a cause always holds: what has expired goes.
+        """
+        return (Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time"),), ()
 
     @abstractmethod
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -218,8 +221,13 @@ class BrokerStore(ABC):
         :param meanwhile: called now and then where it waits for a broker.
         :param remove: as for ``let_go``.
         """
-        for file in files:
-            raise NotImplementedError(f"{file.facts.path}: dependents() names files that nobody deletes")
+        for path in (Path(file.facts.path) for file in files):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                remove(path, directory)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
 
     def checkpoint(self) -> Mapping[str, int]:
         """The values of the broker's checkpoint by name; empty when it has none."""
