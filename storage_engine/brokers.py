@@ -73,6 +73,12 @@ def store_around(path: Path) -> Path | None:
     return next((root for root in found if root is not None), None)
 
 
+def forget() -> None:
+    """Look again for what is installed, when a broker is next asked for."""
+    for known in (find_broker, default_broker, _installed):
+        known.cache_clear()
+
+
 @cache
 def _installed() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}

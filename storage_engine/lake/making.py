@@ -78,19 +78,21 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
 
     Killed at any instant and run again, it goes on.
 
-    :param broker: whose segments it is for; None: the default broker's.
+    :param broker: whose segments it is for; None: the default broker's, or of one that is there anyone's.
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place among the files
         of a broker's store; the broker isn't installed, or the lake that is there is another one's.
     """
-    broker = broker or default_broker()
-    find_broker(broker)
+    if broker is not None:
+        find_broker(broker)
     with suppress(LakeMissingError):
         lake = open_lake(config)
-        check_broker(lake, broker)
+        if broker is not None:
+            check_broker(lake, broker)
         _finish(lake)
         return lake
+    broker = broker or default_broker()
     refuse_inside_store(local_directories(config))
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         _make(config, broker)

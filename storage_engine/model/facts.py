@@ -17,6 +17,7 @@ from storage_engine.model.store import FileFacts
 class SegmentFact:
     """A segment file by its name and its first frame.
 
+    :param name: of the file, without an ending that all have.
     :param base_offset: by the file's name; -1 where the name is no offset.
     :param first_frame_offset: physical offset in the first frame's header; -1 where no message begins it.
     :param expected_size_bytes: what the broker is configured for, or what most files have.

@@ -57,6 +57,7 @@ class ToyCodec:
 class ToyStore(BrokerStore):
     root: Path
     keep_hours: float
+    notices = ()
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -135,7 +136,8 @@ class Toy(Broker):
 
 def _fact(segment: Segment) -> SegmentFact:
     subject, base, size = f"{segment.log}/{segment.name}", segment.base_offset, segment.facts.size_bytes
-    return SegmentFact(subject, segment.log, segment.name, base, segment.end_offset, base, size, size)
+    name = segment.name.removesuffix(SUFFIX)
+    return SegmentFact(subject, segment.log, name, base, segment.end_offset, base, size, size)
 
 
 BROKER = Toy()
