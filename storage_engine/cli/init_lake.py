@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from storage_engine.brokers import broker_names, default_broker
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.options import json_option
+from storage_engine.cli.options import installed_broker, json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
@@ -27,8 +26,9 @@ from storage_engine.lake.making import make_lake
 @click.option("--conn-id", help="Airflow connection of a store whose lake, and second lake, to make.")
 @click.option(
     "--broker-type",
-    type=click.Choice(broker_names()),
-    help=f"Whose segments the lake is for; default: {default_broker()}, or as the connection says.",
+    metavar="NAME",
+    callback=installed_broker,
+    help="Whose segments the lake is for; default: those of this package's broker, or as the connection says.",
 )
 @json_option
 def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | None, as_json: bool) -> int:

@@ -57,13 +57,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 _BROKER_TYPE = "storage_engine.broker_type"
 
 
-def _keep_broker_type(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    context.meta[_BROKER_TYPE] = name
+def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Make sure that a broker of this name is installed; a click callback."""
+    if name is not None and name not in broker_names():
+        raise click.BadParameter(
+            f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
+        )
+    return name
+
+
+def _keep_broker_type(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    context.meta[_BROKER_TYPE] = installed_broker(context, parameter, name)
 
 
 broker_type_option = click.option(
     "--broker-type",
-    type=click.Choice(broker_names()),
+    metavar="NAME",
     expose_value=False,
     callback=_keep_broker_type,
     help="Whose store it is; default: told from its files.",
@@ -71,11 +80,10 @@ broker_type_option = click.option(
 """Kept in the context, where :func:`managed_store` finds it."""
 
 
-def broker_type(root: Path) -> str:
-    """Return the name of a store's broker: as --broker-type says, else as its files do."""
+def named_broker_type() -> str | None:
+    """Return what this call was given as --broker-type."""
     context = click.get_current_context(silent=True)
-    named = None if context is None else context.meta.get(_BROKER_TYPE)
-    return named or broker_of(root)
+    return None if context is None else context.meta.get(_BROKER_TYPE)
 
 
 def store_options(*, required: bool = True) -> Callable[[Command], Command]:
@@ -246,7 +254,7 @@ def managed_store(
     return ManagedStore(
         name=store.absolute().name,
         root=str(store.absolute()),
-        broker=broker_type(store),
+        broker=named_broker_type() or broker_of(store),
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
         overrides=overrides or {},
         time_zone=time_zone,

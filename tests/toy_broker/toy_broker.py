@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ class ToyCodec:
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         lines = bytes(data).splitlines(keepends=True)
         sizes = [len(line) for line in lines]
-        starts = [base_offset + sum(sizes[:number]) for number in range(len(lines))]
+        starts = list(accumulate(sizes, initial=base_offset))[:-1]
         yield pa.table([starts, sizes, ["message"] * len(lines), lines], schema=self.schema), ()
 
     def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
