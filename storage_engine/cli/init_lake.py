@@ -28,7 +28,7 @@ from storage_engine.lake.making import make_lake
     "--broker-type",
     metavar="NAME",
     callback=installed_broker,
-    help="Whose segments the lake is for; default: those of this package's broker, or as the connection says.",
+    help="Whose segments the lake is for; default: this package's broker, or as the connection says.",
 )
 @json_option
 def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | None, as_json: bool) -> int:
