@@ -109,7 +109,7 @@ def _write_plainly(jobs: tuple[SegmentJob, ...], directory: Path, pipe: Connecti
         for job, chunks in decoded:
             path = directory / f"{job.base_offset}.parquet"
             if options == "lake":
-                write_rows(job, CODEC.schema, chunks, str(path))
+                write_rows(job, CODEC, chunks, str(path))
             else:
                 with pq.ParquetWriter(path, chunks[0].schema, compression="zstd") as writer:
                     for rows in chunks:

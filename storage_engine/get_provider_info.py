@@ -55,6 +55,11 @@ def _connection_type() -> dict[str, Any]:
                 "The broker's storePathRootDir, as seen on the worker that this store's tasks run on.",
                 required=True,
             ),
+            "broker_type": _text(
+                "Broker type",
+                "The kind of broker, by the name that its package gives it; empty: the one that comes with "
+                "this provider.",
+            ),
             "broker_conf": _text(
                 "broker.conf", "The broker's own config file; empty: the broker's default settings."
             ),

@@ -15,7 +15,7 @@ from storage_engine.retention.managed_store import ManagedStore
 def make_lakes(store: ManagedStore) -> ManagedStore:
     """Make a store's lakes, as ``storage-engine init-lake --conn-id`` does: no step makes one."""
     for config in store.lakes:
-        make_lake(config)
+        make_lake(config, store.broker)
     return store
 
 

@@ -6,14 +6,7 @@ A few times in ``make test``; in ``make test-all`` as often as it can tell somet
 from __future__ import annotations
 
 import os
-def later(*cases: Any) -> list[Any]:
-    """Return parameters of a test that only ``make test-all`` tries."""
-    return [pytest.param(case, marks=pytest.mark.again) for case in cases]
-
-
-def again_but(cases: Iterable[str], *strongest: str) -> list[Any]:
-    """Return cases as parameters of a test; all but the strongest are left to ``make test-all``."""
-    return [*strongest, *later(*(case for case in cases if case not in strongest))]
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -29,6 +22,11 @@ def rounds(variable: str, few: int, all_of_them: int) -> int:
     return int(os.environ.get(variable) or (all_of_them if ALL else few))
 
 
+def some(cases: Sequence[Case], few: int) -> Sequence[Case]:
+    """Return the first few cases, or all of them in ``make test-all``."""
+    return cases if ALL else cases[:few]
+
+
 def later(*cases: Any) -> list[Any]:
     """Return parameters of a test that only ``make test-all`` tries."""
     return [pytest.param(case, marks=pytest.mark.again) for case in cases]
@@ -37,8 +35,3 @@ def later(*cases: Any) -> list[Any]:
 def again_but(cases: Iterable[str], *strongest: str) -> list[Any]:
     """Return cases as parameters of a test; all but the strongest are left to ``make test-all``."""
     return [*strongest, *later(*(case for case in cases if case not in strongest))]
-
-
-def some(cases: Sequence[Case], few: int) -> Sequence[Case]:
-    """Return the first few cases, or all of them in ``make test-all``."""
-    return cases if ALL else cases[:few]

@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from storage_engine.cli.options import lake_option, managed_store, second_lake_option, store_options
+from storage_engine.cli.options import (
+    lake_option,
+    managed_store,
+    named_broker_type,
+    second_lake_option,
+    store_options,
+)
 from storage_engine.model.live import LiveBroker
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -55,6 +61,7 @@ def store_or_connection(command: Command) -> Command:
                     "--broker-conf": broker_conf,
                     "--set": overrides,
                     "--time-zone": time_zone,
+                    "--broker-type": named_broker_type(),
                     "--broker or --name-servers": live,
                     "--lake": lake_dir,
                     "--second-lake": second_lake_dir,

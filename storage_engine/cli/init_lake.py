@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.options import json_option
+from storage_engine.cli.options import installed_broker, json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
@@ -24,8 +24,14 @@ from storage_engine.lake.making import make_lake
     help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
 )
 @click.option("--conn-id", help="Airflow connection of a store whose lake, and second lake, to make.")
+@click.option(
+    "--broker-type",
+    metavar="NAME",
+    callback=installed_broker,
+    help="Whose segments the lake is for; default: this package's broker, or as the connection says.",
+)
 @json_option
-def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
+def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | None, as_json: bool) -> int:
     """Make a lake where there is none. One that is there is left as it is.
 
     No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
@@ -33,7 +39,9 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     """
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
-    made = [_make(config) for config in _configs(lake_dir, conn_id)]
+    if conn_id is not None and broker_type is not None:
+        raise click.UsageError("--broker-type: the connection says whose store it is (broker_type).")
+    made = [_make(config, broker) for config, broker in _configs(lake_dir, conn_id, broker_type)]
     if as_json:
         print_json({"lakes": made})
         return 0
@@ -45,9 +53,12 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     return 0
 
 
-def _configs(lake_dir: Path | None, conn_id: str | None) -> list[LakeConfig]:
+def _configs(
+    lake_dir: Path | None, conn_id: str | None, broker_type: str | None
+) -> list[tuple[LakeConfig, str | None]]:
     if conn_id is not None:
-        return list(store_of_connection(conn_id).lakes)
+        store = store_of_connection(conn_id)
+        return [(lake, store.broker) for lake in store.lakes]
     assert lake_dir is not None
     if not lake_dir.absolute().parent.is_dir():
         raise click.BadParameter(
@@ -55,20 +66,21 @@ def _configs(lake_dir: Path | None, conn_id: str | None) -> list[LakeConfig]:
             "none. Make it, or mount its disk.",
             param_hint="--lake",
         )
-    return [LakeConfig.local(lake_dir)]
+    return [(LakeConfig.local(lake_dir), broker_type)]
 
 
-def _make(config: LakeConfig) -> dict[str, object]:
+def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
     made = False
     try:
         open_lake(config)
     except LakeMissingError:
         made = True
-    lake = make_lake(config)
+    lake = make_lake(config, broker)
     segments = lake.segments()
     return {
         "lake_id": lake_id_of(segments),
         "copy_of": copy_of(segments),
         "location": lake.location,
+        "broker": lake.broker,
         "made": made,
     }

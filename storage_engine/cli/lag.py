@@ -29,6 +29,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
             overrides=managed.overrides,
             time_zone=managed.time_zone,
             live=managed.live,
+            broker=managed.broker,
             plan_base_offsets=tuple(segment.base_offset for segment in going),
         )
     )

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from storage_engine.brokers import broker_names, broker_of
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
@@ -53,6 +54,38 @@ class TargetPath(click.Path):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
+_BROKER_TYPE = "storage_engine.broker_type"
+
+
+def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Make sure that a broker of this name is installed; a click callback."""
+    if name is not None and name not in broker_names():
+        raise click.BadParameter(
+            f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
+        )
+    return name
+
+
+def _keep_broker_type(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    context.meta[_BROKER_TYPE] = installed_broker(context, parameter, name)
+
+
+broker_type_option = click.option(
+    "--broker-type",
+    metavar="NAME",
+    expose_value=False,
+    callback=_keep_broker_type,
+    help="Whose store it is; default: told from its files.",
+)
+"""Kept in the context, where :func:`managed_store` finds it."""
+
+
+def named_broker_type() -> str | None:
+    """Return what this call was given as --broker-type."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_BROKER_TYPE)
+
+
 def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     """STORE, its broker.conf, single broker settings, the zone its deleteWhen is meant in, and the broker
     that runs on it, which the command gets as ``live``."""
@@ -60,6 +93,7 @@ def store_options(*, required: bool = True) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         command = with_live_broker(command)
         for option in (
+            broker_type_option,
             click.option(
                 "--time-zone",
                 metavar="ZONE",
@@ -220,6 +254,7 @@ def managed_store(
     return ManagedStore(
         name=store.absolute().name,
         root=str(store.absolute()),
+        broker=named_broker_type() or broker_of(store),
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
         overrides=overrides or {},
         time_zone=time_zone,

@@ -107,7 +107,7 @@ def print_owed(owed: Iterable[Owed]) -> None:
         ("kind", "count#", "first offset#", "due from", "due until", *(["lost#"] if lost else [])),
         (
             (
-                item.kind.value,
+                item.kind,
                 "unknown" if item.count is None else item.count,
                 "" if item.first_offset is None else item.first_offset,
                 time_text(item.first_due_ms),
@@ -119,7 +119,7 @@ def print_owed(owed: Iterable[Owed]) -> None:
     )
     for item in rows:
         if item.error:
-            say(f"{item.kind.value}: {item.error}")
+            say(f"{item.kind}: {item.error}")
 
 
 def _no_cause(plan: Plan) -> str:
@@ -145,6 +145,6 @@ def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[o
     for file in files:
         directory = Path(file.facts.path).parent
         shown = directory.relative_to(root) if directory.is_relative_to(root) else directory
-        groups[file.kind.value, str(shown)].append(file.facts.size_bytes)
+        groups[file.kind, str(shown)].append(file.facts.size_bytes)
     for (kind, directory_name), sizes in groups.items():
         yield kind, len(sizes), bytes_text(sum(sizes)), directory_name

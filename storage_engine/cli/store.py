@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.options import (
@@ -28,16 +29,12 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.archive_lag import ArchiveLag
-from storage_engine.retention.brokers import with_local_settings
+from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.shielding import shield_summary
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.index_file import lookup
-from storage_engine.rocketmq.inspect import inspect as inspect_store
-from storage_engine.rocketmq.store import RocketMQStore
 
 
 @click.command()
@@ -70,21 +67,18 @@ def inspect(
     )
     now_ms = clock_ms()
     beside = look_beside(managed, now_ms) if live is not None else None
-    opened = _open(managed)
-    found = inspect_store(
-        opened,
+    found = find_broker(managed.broker).inspect(
+        settings_of(managed),
         now_ms,
         messages=messages,
         queues=queues,
         snapshot=None if beside is None else beside.snapshot,
     )
-    layout = opened.layout
-    kept_in = (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
-    aside = look_at_quarantines(managed, kept_in)
+    aside = look_at_quarantines(managed, found.data_paths)
     lag = None if lake_dir is None else _archive_lag(managed)
     shield = shield_summary(managed.real_root)
     if as_json:
-        shown = to_jsonable(found) | {"quarantines": to_jsonable(aside)}
+        shown = {**found.data, "quarantines": to_jsonable(aside)}
         if beside is not None:
             shown |= beside_json(beside)
         if shield is not None:
@@ -93,7 +87,7 @@ def inspect(
         return 0
     if beside is not None:
         print_beside(beside)
-    print_inspection(found, messages=messages)
+    print_inspection(found)
     print_quarantines(aside)
     if shield is not None:
         say(f"\nShield: {shield.text}")
@@ -243,8 +237,8 @@ def index_lookup(
 
     KEY is one of a message's keys or its unique key. Exit code 1 when there is none.
     """
-    opened = _open(managed_store(store, None, broker_conf, overrides, time_zone, live=live))
-    offsets = lookup(opened.layout, topic, key, max_count, config=opened.config)
+    managed = managed_store(store, None, broker_conf, overrides, time_zone, live=live)
+    offsets = find_broker(managed.broker).look_up(settings_of(managed), topic, key, max_count)
     if as_json:
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
     else:
@@ -253,8 +247,3 @@ def index_lookup(
         if not offsets:
             say(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1
-
-
-def _open(managed: ManagedStore) -> RocketMQStore:
-    here = with_local_settings(managed)
-    return RocketMQStore.open(load_broker_config(here.broker_conf, here.overrides, root=here.root))

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from storage_engine.brokers import broker_names, default_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
 from storage_engine.hooks.live_broker import live_broker
@@ -62,6 +63,7 @@ def managed_store(
     return ManagedStore(
         name=conn_id,
         root=read.text("root", required=True),
+        broker=_broker_type(read),
         broker_conf=read.text("broker_conf") or None,
         overrides=read.mapping("overrides"),
         time_zone=read.text("time_zone") or None,
@@ -93,6 +95,14 @@ def managed_store(
         host=read.text("store_host") or None,
         live=live_broker(read),
     )
+
+
+def _broker_type(read: Fields) -> str:
+    """Return the store's broker by name; a connection that names none is the default broker's."""
+    name = read.text("broker_type") or default_broker()
+    if name not in broker_names():
+        raise read.error("broker_type", f"a broker that is installed ({', '.join(broker_names())})", name)
+    return name
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
+from storage_engine.brokers import find_broker
 from storage_engine.durable import create, fsync_path, make_dirs, unlink
 from storage_engine.exceptions import LakeUnavailableError, ProofError
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.catalog import Lake, check_broker
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
@@ -76,6 +76,7 @@ def segment_jobs(
     :param store_host: likewise, the machine on which the store lies.
     :raises LakeUnavailableError: when the lake can't be read.
     """
+    check_broker(lake, broker)
     segments = list(segments)
     messages = lake.messages()
     attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
@@ -162,7 +163,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
-    codec = codec_for(job.broker)
+    codec = find_broker(job.broker).codec
     source = read_source(job)
     data, sha256 = source.data, source.sha256
     data_file = job.data_file(sha256)
@@ -230,14 +231,14 @@ def _prove(
         pace_at(job.bytes_per_second).reading(file) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        counter, memory = RowCounter(), _window_memory()
+        counter, memory = RowCounter(codec.columns), _window_memory()
         for offset, found in segment_bytes(
             parquet, codec, job.base_offset, len(data), data_file, counter, memory
         ):
             _compare(job, data_file, data, offset, found)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
-        manifest_facts = packed_facts(parquet.metadata, codec.schema)
+        manifest_facts = packed_facts(parquet.metadata, codec)
     return ProvenSegment(
         store_id=job.store_id,
         lineage=job.lineage,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotI
 from pyiceberg.table import Table
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from storage_engine.brokers import default_broker, find_broker
 from storage_engine.exceptions import (
     BadInputError,
     LakeIdentityError,
@@ -20,7 +22,6 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
 from storage_engine.lake.catalog_rows import metadata_locations
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors, reason_of
 from storage_engine.lake.identity import (
@@ -32,6 +33,7 @@ from storage_engine.lake.identity import (
 )
 from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
+    BROKER_PROPERTY,
     COMMIT_RETRIES_PROPERTY,
     MESSAGES,
     SEGMENTS,
@@ -43,8 +45,6 @@ from storage_engine.lake.tables import (
 
 CHANGE_LOCK = threading.Lock()
 """Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
-
-BROKER = "rocketmq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,14 @@ class Lake:
     @property
     def location(self) -> str:
         return self.config.location
+
+    @property
+    def broker(self) -> str:
+        """Name of the broker whose segments the lake has.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        return broker_in(self.segments().properties)
 
     def messages(self) -> Table:
         """
@@ -85,6 +93,24 @@ class Lake:
     def _load(self, name: str) -> Table:
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
+
+
+def broker_in(properties: Mapping[str, str]) -> str:
+    """Return the name of a lake's broker, by a table's properties."""
+    return properties.get(BROKER_PROPERTY) or default_broker()
+
+
+def check_broker(lake: Lake, broker: str) -> None:
+    """Make sure that segments of a broker may go into a lake.
+
+    :raises BadInputError: the lake has another broker's.
+    """
+    if (found := lake.broker) != broker:
+        raise BadInputError(
+            f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
+            f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "
+            f"--broker-type {broker} --lake DIRECTORY"
+        )
 
 
 def open_lake(config: LakeConfig) -> Lake:
@@ -186,7 +212,8 @@ def _check(lake: Lake) -> None:
                 f"lake table {table.location()}: expected property {COMMIT_RETRIES_PROPERTY}=0, found "
                 f"{retries}: with built-in retries a segment could be committed twice. Set it back to 0."
             )
-    check_messages_schema(messages.location(), messages_schema(codec_for(BROKER).schema), messages.schema())
+    codec = find_broker(broker_in(segments.properties)).codec
+    check_messages_schema(messages.location(), messages_schema(codec.schema), messages.schema())
     check_segments_schema(segments.location(), segments.schema())
     check_identity(lake, messages, segments)
 

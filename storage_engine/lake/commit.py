@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeConflictError
-from storage_engine.lake.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.commit_steps import MAX_ATTEMPTS, Step, commit_steps, overtaken, pause_seconds
 from storage_engine.lake.data_commit import Missing, missing_data, prepare_data
@@ -48,6 +48,8 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
     """
     if not proven:
         return ()
+    for broker in {segment.broker for segment in proven}:
+        check_broker(lake, broker)
     _check_against_each_other(proven)
     ready_to_write(lake)
     segments = sorted(

@@ -18,7 +18,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError
-from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.chain import ChainHead, check_chain
 from storage_engine.lake.commit_lock import committing, nobody_commits_at
 from storage_engine.lake.config import LakeConfig
@@ -88,7 +88,7 @@ def copy_lake(lake: Lake, to: LakeConfig, shown: Shown) -> Copied:
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
-    refuse_below_store(BROKER, local_directories(to))
+    refuse_below_store(local_directories(to))
     _target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, MESSAGES)), committing(lake):
         there, intent = _target(lake, to)

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from storage_engine.exceptions import CorruptFrameError, ProofError
 from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.tables import IDENTITY_COLUMNS, STATISTICS_COLUMNS, messages_arrow_schema
-from storage_engine.model.codec import SegmentCodec
+from storage_engine.lake.tables import IDENTITY_COLUMNS, SELECTIVE_COLUMNS, messages_arrow_schema
+from storage_engine.model.codec import Columns, SegmentCodec
 
 ROW_GROUP_BYTES = 16 << 20
 """Segment bytes in a row group."""
@@ -30,25 +30,6 @@ CHUNKS_PER_SEGMENT = 4
 """Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
 
 COMPRESSION_LEVEL = 1
-
-_DICTIONARY_COLUMNS = [
-    *IDENTITY_COLUMNS.names,
-    "kind",
-    "magic",
-    "topic",
-    "queue_id",
-    "flag",
-    "sys_flag",
-    "born_host",
-    "born_port",
-    "store_host",
-    "store_port",
-    "reconsume_times",
-    "prepared_transaction_offset",
-    "tags",
-    "properties.key_value.key",
-]
-_DELTA_COLUMNS = ("physical_offset", "queue_offset", "born_timestamp", "store_timestamp", "size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +71,16 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
             yield rows
             del rows
 
-    write_rows(job, codec.schema, chunks(), sink)
+    write_rows(job, codec, chunks(), sink)
 
 
-def write_rows(job: SegmentJob, codec_schema: pa.Schema, chunks: Iterable[pa.Table], sink: Any) -> None:
+def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
     """Write a codec's rows with the lake's columns, row groups and encodings.
 
     :param sink: open binary file, which is left open, or a path.
     """
-    schema = _file_schema(codec_schema)
-    with pq.ParquetWriter(sink, schema, **_writer_options(schema)) as writer:
+    schema = _file_schema(codec.schema)
+    with pq.ParquetWriter(sink, schema, **_writer_options(schema, codec.columns)) as writer:
         for rows in chunks:
             _write_chunk(writer, job, rows, schema)
             # The next chunk is decoded before this name is bound again.
@@ -113,25 +94,32 @@ def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, sche
 
 
 class RowCounter:
-    """Counts a data file's rows as they are read back."""
+    """Counts a data file's rows as they are read back.
 
-    def __init__(self) -> None:
+    :param columns: of the codec that made them.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._stored_at = columns.stored_at
         self._rows = self._messages = self._damaged_bytes = 0
         self._first_us: list[int] = []
         self._last_us: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
         """
-        :param rows: with at least the columns ``kind``, ``size`` and ``store_timestamp``.
+        :param rows: with at least the columns ``kind`` and ``size``, and that of the stored time.
         """
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
         messages = is_message.to_numpy().sum().item()
-        stored = rows["store_timestamp"]
         self._rows += rows.num_rows
         self._messages += messages
         if messages != rows.num_rows:
             is_damage = pc.equal(rows["kind"], pa.scalar("undecodable"))
             self._damaged_bytes += pc.sum(rows["size"].filter(is_damage)).as_py() or 0
+        if self._stored_at is None:
+            return
+        stored = rows[self._stored_at]
+        if messages != rows.num_rows:
             stored = stored.filter(is_message)
         extremes = pc.min_max(stored.cast(pa.int64()))
         if extremes["min"].is_valid:
@@ -299,15 +287,16 @@ def _file_schema(codec_schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
+def _writer_options(schema: pa.Schema, columns: Columns) -> dict[str, Any]:
     names = set(schema.names)
-    dictionary = [name for name in _DICTIONARY_COLUMNS if name.split(".")[0] in names]
+    dictionary = (*IDENTITY_COLUMNS.names, "kind", *columns.dictionary)
+    bounds = (*SELECTIVE_COLUMNS, *columns.bounds, *columns.file_bounds)
     return {
         "compression": "zstd",
         "compression_level": COMPRESSION_LEVEL,
-        "use_dictionary": dictionary,
-        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _DELTA_COLUMNS if name in names},
-        "write_statistics": [name for name in STATISTICS_COLUMNS if name in names],
+        "use_dictionary": [name for name in dictionary if name.split(".")[0] in names],
+        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in columns.delta if name in names},
+        "write_statistics": [name for name in bounds if name in names],
         "write_page_index": True,
         "data_page_version": "2.0",
         "version": "2.6",

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,14 +25,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
+from storage_engine.brokers import find_broker
 from storage_engine.durable import new_file, remove_abandoned
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.message_batches import ReadCount, message_batches
 from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
-from storage_engine.model.broker import broker_module
+from storage_engine.model.broker import Broker
+from storage_engine.model.codec import Bodies
 
 COLUMNS = (
     "store_id",
@@ -55,7 +56,6 @@ COLUMNS = (
 
 Write = Callable[[pa.Table], None]
 
-_BROKER = "rocketmq"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
@@ -133,16 +133,19 @@ def export_messages(
             "export: expected a key, found an empty text, which no message has as its key. Nothing was "
             "written. Name a key, or leave it out."
         )
+    broker, bodies = _messages_broker(lake)
     target = Path(path)
-    refuse_target_inside_store(_BROKER, target)
+    refuse_target_inside_store(target)
+    schema = _read_schema(broker)
     count, tally = ReadCount(), _Tally()
     with _target_errors(target), _directory_of(target) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
-            with _WRITERS[file_format](file) as write:
-                for rows in _selected(lake, selection, decompress, count, progress):
+            with _WRITERS[file_format](file, schema) as write:
+                found = _selected(lake, selection, schema, count, progress)
+                for rows in _gathered(_with_plain_bodies(bodies, found, decompress)):
                     tally.add(rows)
                     write(rows)
             file.flush()
@@ -212,14 +215,11 @@ def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
 def _selected(
     lake: Lake,
     selection: Selection,
-    decompress: bool,
+    schema: pa.Schema,
     count: ReadCount,
     progress: Callable[[int], None] | None,
 ) -> Iterator[pa.Table]:
-    """Rows as they are written, gathered so that a file for few messages has few row groups."""
-    key = selection.key
-    gathered: list[pa.Table] = []
-    row_count = size_bytes = told_bytes = 0
+    key, told_bytes = selection.key, 0
     for found in message_batches(
         lake.messages(),
         row_filter(selection),
@@ -231,41 +231,63 @@ def _selected(
         if progress is not None:
             progress(count.bytes - told_bytes)
             told_bytes = count.bytes
-        for rows in _with_plain_bodies(found.cast(_read_schema()), decompress):
-            gathered.append(rows)
-            row_count += rows.num_rows
-            size_bytes += rows.nbytes
-            if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
-                yield pa.concat_tables(gathered)
-                gathered, row_count, size_bytes = [], 0, 0
+        yield found.cast(schema)
+
+
+def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Put rows together, so that a file for few messages has few row groups."""
+    gathered: list[pa.Table] = []
+    row_count = size_bytes = 0
+    for rows in tables:
+        gathered.append(rows)
+        row_count += rows.num_rows
+        size_bytes += rows.nbytes
+        if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
+            yield pa.concat_tables(gathered)
+            gathered, row_count, size_bytes = [], 0, 0
     if gathered:
         yield pa.concat_tables(gathered)
 
 
-def _with_plain_bodies(rows: pa.Table, decompress: bool) -> Iterator[pa.Table]:
-    """The rows in parts, none of whose bodies take much memory without their compression."""
-    body: Any = broker_module(_BROKER, "body")
-    compressed = body.is_compressed(rows["sys_flag"])
-    if not decompress:
-        yield rows.append_column("body_compressed", compressed)
-        return
-    start, column = 0, rows.schema.get_field_index("body")
-    for plain in body.decompressed_parts(rows["body"], rows["sys_flag"]):
-        part, damaged = rows.slice(start, len(plain)), pc.is_null(plain)
-        still = pc.and_(compressed.slice(start, len(plain)), damaged)
-        kept = pc.coalesce(plain, part["body"].combine_chunks())
-        part = part.set_column(column, part.schema.field(column), kept)
-        yield part.append_column("body_compressed", still)
-        start += len(plain)
+def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: bool) -> Iterator[pa.Table]:
+    """Yield the rows in parts, none of whose bodies take much memory without their compression."""
+    for rows in tables:
+        compressed = bodies.is_compressed(rows["sys_flag"])
+        if not decompress:
+            yield rows.append_column("body_compressed", compressed)
+            continue
+        start, column = 0, rows.schema.get_field_index("body")
+        for plain in bodies.decompressed_parts(rows["body"], rows["sys_flag"]):
+            part, damaged = rows.slice(start, len(plain)), pc.is_null(plain)
+            still = pc.and_(compressed.slice(start, len(plain)), damaged)
+            kept = pc.coalesce(plain, part["body"].combine_chunks())
+            part = part.set_column(column, part.schema.field(column), kept)
+            yield part.append_column("body_compressed", still)
+            start += len(plain)
 
 
 @cache
-def _read_schema() -> pa.Schema:
-    known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec_for(_BROKER).schema)}
+def _read_schema(broker: Broker) -> pa.Schema:
+    known = {field.name: field for field in (*IDENTITY_COLUMNS, *broker.codec.schema)}
     # Everybody reads plain binaries; a codec may have its bodies as views.
     return pa.schema([known[name] for name in COLUMNS]).set(
         COLUMNS.index("body"), pa.field("body", pa.binary())
     )
+
+
+def _messages_broker(lake: Lake) -> tuple[Broker, Bodies]:
+    """The lake's broker, whose messages have topics and bodies.
+
+    :raises BadInputError: they have none.
+    """
+    broker = find_broker(lake.broker)
+    columns = {*IDENTITY_COLUMNS.names, *broker.codec.schema.names}
+    if (bodies := broker.bodies) is None or not columns.issuperset(COLUMNS):
+        raise BadInputError(
+            f"lake {lake.location}: expected a lake of messages with topics and bodies, found one of "
+            f"{broker.title}, which has none. Nothing was written. Query its table, or restore its segments."
+        )
+    return broker, bodies
 
 
 class _HashedWriter(io.BufferedWriter):
@@ -299,14 +321,14 @@ class _Tally:
 
 
 @contextmanager
-def _parquet(file: BinaryIO) -> Iterator[Write]:
-    schema = _read_schema().append(pa.field("body_compressed", pa.bool_()))
-    with pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer:
+def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    written = schema.append(pa.field("body_compressed", pa.bool_()))
+    with pq.ParquetWriter(file, written, compression="zstd", version="2.6") as writer:
         yield writer.write_table
 
 
 @contextmanager
-def _json_lines(file: BinaryIO) -> Iterator[Write]:
+def _json_lines(file: BinaryIO, _: pa.Schema) -> Iterator[Write]:
     def write(rows: pa.Table) -> None:
         # Only messages that somebody asked for come here: a line costs some 20 µs, and no library makes it.
         for row in rows.to_pylist():
@@ -330,7 +352,7 @@ def _json_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-_WRITERS: dict[ExportFormat, Callable[[BinaryIO], AbstractContextManager[Write]]] = {
+_WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextManager[Write]]] = {
     ExportFormat.PARQUET: _parquet,
     ExportFormat.JSON_LINES: _json_lines,
 }

@@ -11,9 +11,9 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import FileScanTask, Table
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.chain import check_links, row_fault, row_hash
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
@@ -175,7 +175,7 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
 
     :param table: ``messages``.
     """
-    codec, base_offset = codec_for(receipt.broker), receipt.base_offset
+    codec, base_offset = find_broker(receipt.broker).codec, receipt.base_offset
     whole = np.empty(receipt.size_bytes, np.uint8)
     digest = hashlib.sha256()
     try:

@@ -23,11 +23,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from storage_engine.brokers import default_broker, find_broker
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, check_broker, connect, open_lake
 from storage_engine.lake.catalog_connections import new_sqlite_file
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
@@ -57,6 +57,7 @@ from storage_engine.lake.small_files import (
 )
 from storage_engine.lake.store_places import local_directories, refuse_inside_store
 from storage_engine.lake.tables import (
+    BROKER_PROPERTY,
     MESSAGES,
     SEGMENTS,
     SEGMENTS_PROPERTIES,
@@ -72,24 +73,32 @@ _GZIP_BITS = 31
 """What zlib calls a gzip stream."""
 
 
-def make_lake(config: LakeConfig) -> Lake:
+def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     """Make a lake where there is none yet, and open it. One that is there is opened as it is.
 
     Killed at any instant and run again, it goes on.
 
+    :param broker: whose segments it is for; None: the default broker's, or of one that is there anyone's.
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place among the files
-        of a broker's store.
+        of a broker's store; the broker isn't installed, or the lake that is there is another one's.
     """
+    if broker is not None:
+        find_broker(broker)
     with suppress(LakeMissingError):
         lake = open_lake(config)
+        if broker is not None:
+            check_broker(lake, broker)
         _finish(lake)
         return lake
-    refuse_inside_store(BROKER, local_directories(config))
+    broker = broker or default_broker()
+    refuse_inside_store(local_directories(config))
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
-        _make(config)
-    return open_lake(config)
+        _make(config, broker)
+    lake = open_lake(config)
+    check_broker(lake, broker)
+    return lake
 
 
 def make_sqlite_file(file: Path) -> None:
@@ -104,7 +113,7 @@ def make_sqlite_file(file: Path) -> None:
         fsync_path(file.parent)
 
 
-def _make(config: LakeConfig) -> None:
+def _make(config: LakeConfig, broker: str) -> None:
     file = sqlite_file_of(config)
     lake = connect(config) if is_catalog_there(config) else None
     # A catalog's file comes last: where it is, commands take a lake to be there.
@@ -126,7 +135,7 @@ def _make(config: LakeConfig) -> None:
     with _claimed(config, catalog_id, locations.values()):
         if file is not None:
             make_sqlite_file(file)
-        _make_tables(lake or connect(config), locations)
+        _make_tables(lake or connect(config), broker, locations)
 
 
 def _finish(lake: Lake) -> None:
@@ -140,7 +149,7 @@ def _finish(lake: Lake) -> None:
             delete_small_file(table.io, location)
 
 
-def _make_tables(lake: Lake, locations: dict[str, str]) -> None:
+def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
     if isinstance(lake.catalog, SqlCatalog):
         try:
             lake.catalog.create_tables()
@@ -149,7 +158,7 @@ def _make_tables(lake: Lake, locations: dict[str, str]) -> None:
             if "already exists" not in str(error):
                 raise
     lake_id = _lake_id(lake.catalog, lake.config.namespace)
-    for table, is_new in _tables(lake, lake_id, locations):
+    for table, is_new in _tables(lake, broker, lake_id, locations):
         if not locations:
             # Where a REST catalog puts a table is known only now.
             _check_only(lake, table, is_new=is_new)
@@ -180,12 +189,13 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
     return found or made[LAKE_ID_PROPERTY]
 
 
-def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
+def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
     """Yield both tables, each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
+    codec = find_broker(broker).codec
     for name, schema, properties in (
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
-        (MESSAGES, first_messages_schema(codec_for(BROKER).schema), messages_properties()),
+        (MESSAGES, first_messages_schema(codec.schema), messages_properties(codec.columns)),
     ):
         is_new = False
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
@@ -196,7 +206,7 @@ def _tables(lake: Lake, lake_id: str, locations: dict[str, str]) -> Iterator[tup
                     schema=schema,
                     location=locations.get(name),
                     partition_spec=partition_by_store(schema),
-                    properties={**properties, LAKE_ID_PROPERTY: lake_id},
+                    properties={**properties, LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker},
                 )
                 is_new = True
         table = catalog.load_table((namespace, name))

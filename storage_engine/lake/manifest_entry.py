@@ -24,18 +24,19 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from storage_engine.lake.tables import messages_properties, messages_schema
+from storage_engine.model.codec import Columns, SegmentCodec
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
 
 
-def packed_facts(footer: pq.FileMetaData, codec_schema: pa.Schema) -> bytes:
+def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
     """A data file's counts, sizes, bounds and split offsets, in some 400 bytes.
 
     :param footer: of the proven file.
-    :param codec_schema: of the codec that made its rows.
+    :param codec: that made its rows.
     """
-    plan, field_ids = _statistics_plan(codec_schema)
+    plan, field_ids = _statistics_plan(codec.schema, codec.columns)
     facts = data_file_statistics_from_parquet_metadata(footer, plan, field_ids).to_serialized_dict()
     plain = {name: facts[name] for name in ("record_count", "split_offsets", *_COUNTS)}
     bounds = {name: {key: value.hex() for key, value in facts[name].items()} for name in _BOUNDS}
@@ -65,6 +66,8 @@ def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: st
 
 
 @cache
-def _statistics_plan(codec_schema: pa.Schema) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
+def _statistics_plan(
+    codec_schema: pa.Schema, columns: Columns
+) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
     schema = messages_schema(codec_schema)
-    return compute_statistics_plan(schema, messages_properties()), parquet_path_to_id_mapping(schema)
+    return compute_statistics_plan(schema, messages_properties(columns)), parquet_path_to_id_mapping(schema)

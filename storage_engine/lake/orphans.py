@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
-from storage_engine.lake.catalog import BROKER
-from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.catalog import broker_in
 from storage_engine.lake.data_file import RowCounter, segment_bytes
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import parquet_errors
@@ -109,8 +109,9 @@ def prove_orphan(
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.
     """
-    codec = codec_for(BROKER)
-    counter, digest = RowCounter(), hashlib.sha256()
+    broker = broker_in(messages.metadata.properties)
+    codec = find_broker(broker).codec
+    counter, digest = RowCounter(codec.columns), hashlib.sha256()
     with (
         parquet_errors(orphan.location),
         open_data_file(messages.io, orphan.location) as stored,
@@ -126,7 +127,7 @@ def prove_orphan(
                 f"{slot_prefix(identity)}{identity.sha256[:16]}. Nothing was committed; the file is left "
                 "alone."
             )
-        facts = packed_facts(parquet.metadata, codec.schema)
+        facts = packed_facts(parquet.metadata, codec)
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
     stats, known = counter.stats(), earlier.get(identity)
     return ProvenSegment(
@@ -136,7 +137,7 @@ def prove_orphan(
         base_offset=base_offset,
         size_bytes=size_bytes,
         sha256=identity.sha256,
-        broker=BROKER,
+        broker=broker,
         store_root=known.store_root if known else "",
         message_count=stats.message_count,
         row_count=stats.row_count,

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from storage_engine.brokers import find_broker
 from storage_engine.durable import NewFile
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog import Lake
@@ -71,7 +72,7 @@ def restore(
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
-    """Write archived segments into a new store directory, as ``<log>/<base offset, 20 digits>``.
+    """Write archived segments into a new store directory, where their broker has them.
 
     Beside them goes the configuration that their broker needs to serve them and to leave alone what it
     did long ago; it comes last, so where it is whole, the restore is.
@@ -92,7 +93,7 @@ def restore(
     _check_receipts(chosen)
     paths = [segment_path(receipt) for receipt in chosen]
     broker = chosen[0].broker
-    refuse_target_inside_store(broker, name)
+    refuse_target_inside_store(name)
     configuration = {Path(each) for each in config_names(broker)}
     source = _Source(lake, second, chosen)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
@@ -202,7 +203,7 @@ def segment_path(receipt: Receipt) -> Path:
             f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
             "Nothing was written. Run verify: the receipts were tampered with."
         )
-    return log / f"{receipt.base_offset:020d}"
+    return Path(find_broker(receipt.broker).segment_path(receipt.log, receipt.base_offset))
 
 
 def _check_same(name: Path, target: RestoreTarget, path: Path, expected: str) -> None:

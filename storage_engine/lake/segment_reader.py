@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
-from storage_engine.lake.codecs import codec_for
+from storage_engine.brokers import find_broker
 from storage_engine.lake.data_file import WindowMemory, check_tiled, segment_bytes
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
@@ -82,7 +82,7 @@ def narrow_rows(
 def _from_data_file(
     table: Table, location: str, receipt: Receipt, memory: WindowMemory | None
 ) -> Iterator[tuple[int, memoryview]]:
-    codec = codec_for(receipt.broker)
+    codec = find_broker(receipt.broker).codec
     with (
         parquet_errors(location),
         open_data_file(table.io, location) as stored,
@@ -94,7 +94,7 @@ def _from_data_file(
 
 
 def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
-    codec = codec_for(receipt.broker)
+    codec = find_broker(receipt.broker).codec
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

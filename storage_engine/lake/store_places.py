@@ -9,31 +9,29 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import make_url
 
+from storage_engine.brokers import store_around
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import MARK_NAME
-from storage_engine.model.broker import StoreAround, broker_module
 
 
-def refuse_inside_store(broker: str, places: Mapping[str, Path]) -> None:
+def refuse_inside_store(places: Mapping[str, Path]) -> None:
     """Make sure that no place to write to is a broker's store, or lies among its own files.
 
     :param places: by what they are; they need not exist.
     :raises BadInputError: one does; nothing was changed.
     """
-    store_around: StoreAround = broker_module(broker, "places").store_around
     for what, place in places.items():
         if (root := store_around(place)) is not None:
             raise inside_store(what, place, root)
 
 
-def refuse_below_store(broker: str, places: Mapping[str, Path]) -> None:
+def refuse_below_store(places: Mapping[str, Path]) -> None:
     """:func:`refuse_inside_store`, and anywhere else below a store's root: a backup has to outlive its disk.
 
     :raises BadInputError: a place is there; nothing was changed.
     """
-    refuse_inside_store(broker, places)
-    store_around: StoreAround = broker_module(broker, "places").store_around
+    refuse_inside_store(places)
     for what, place in places.items():
         for around in Path(os.path.realpath(place)).parents:
             if store_around(around) == around:
@@ -44,7 +42,7 @@ def refuse_below_store(broker: str, places: Mapping[str, Path]) -> None:
                 )
 
 
-def refuse_target_inside_store(broker: str, target: Path) -> None:
+def refuse_target_inside_store(target: Path) -> None:
     """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made.
 
     Nor may it lie inside a lake's table, whose garbage collection takes what lies there for its own.
@@ -56,7 +54,6 @@ def refuse_target_inside_store(broker: str, target: Path) -> None:
                 f"{target}: expected a place outside of a lake's tables, found one inside {around}. Nothing "
                 "was changed. Name another."
             )
-    store_around: StoreAround = broker_module(broker, "places").store_around
     if (root := store_around(target)) is not None and root != real:
         raise inside_store("the target", target, root)
 

@@ -26,6 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.model.codec import Columns
 from storage_engine.model.receipt import Receipt
 
 MESSAGES = "messages"
@@ -51,19 +52,11 @@ _IDENTITY_TYPES: dict[str, pa.DataType] = {
 IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
 """What the lake adds in front of a codec's columns."""
 
-STATISTICS_COLUMNS = (
-    *IDENTITY_COLUMNS.names,
-    "physical_offset",
-    "kind",
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "born_timestamp",
-    "store_timestamp",
-    "keys",
-    "unique_key",
-)
-"""Columns with minimum and maximum: what a query selects by. Bodies have none: they would be copies."""
+SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
+"""Columns of every broker's rows with minimum and maximum: what a query selects by."""
+
+BROKER_PROPERTY = "storage-engine.broker"
+"""Of both tables: whose segments the lake has; a lake without it is older, or the default broker's."""
 
 METADATA_AGE_MS = 7 * 24 * 3_600_000
 """How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
@@ -105,12 +98,11 @@ def check_segments_schema(location: str, found: Schema) -> None:
     _check_schema(location, segments_schema(), found, lambda field: not field.required)
 
 
-def messages_properties() -> dict[str, str]:
+def messages_properties(columns: Columns) -> dict[str, str]:
     """Table properties of ``messages``: which columns have statistics in the manifests."""
     bounds = {
         f"write.metadata.metrics.column.{name}": "truncate(64)"
-        for name in STATISTICS_COLUMNS
-        if name not in ("keys", "unique_key")
+        for name in (*SELECTIVE_COLUMNS, *columns.bounds)
     }
     return {**_COMMON_PROPERTIES, "write.metadata.metrics.default": "none", **bounds}
 

@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.catalog import BROKER, CHANGE_LOCK, Lake, check_identity
-from storage_engine.lake.codecs import codec_for
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, broker_in, check_identity
 from storage_engine.lake.commit_lock import nobody_commits
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
@@ -92,7 +92,8 @@ def _lake_id(table: Table) -> str:
 
 def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
     messages, segments = lake.tables()
-    return ((segments, segments_schema()), (messages, messages_schema(codec_for(BROKER).schema)))
+    codec = find_broker(broker_in(segments.properties)).codec
+    return ((segments, segments_schema()), (messages, messages_schema(codec.schema)))
 
 
 def _bring_up_to_date(lake: Lake) -> None:
@@ -109,8 +110,8 @@ def _bring_up_to_date(lake: Lake) -> None:
                 evolve(table.refresh(), schema, missing_properties(table))
     else:
         raise _overtaken(lake, "add columns")
-    messages = lake.messages()
-    check_messages_schema(messages.location(), messages_schema(codec_for(BROKER).schema), messages.schema())
+    messages, schema = _schemas(lake)[1]
+    check_messages_schema(messages.location(), schema, messages.schema())
 
 
 def _take_over(lake: Lake) -> None:

@@ -1,314 +1,155 @@
-"""What retention needs of a broker's store. A new broker is a new package with a ``broker`` module."""
+"""The contract of a broker: all that the engine knows of one kind of broker goes through this class.
+
+A package offers its broker as an entry point of the group ``storage_engine.brokers``, whose name is the
+broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported where they are first used.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
 from pathlib import Path
-from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-from storage_engine import durable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
-from storage_engine.model.lag import Unread
-from storage_engine.model.live import LiveBroker, RunningBroker
-from storage_engine.model.owed import Owed
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.model.watch import Watch
+from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSettings
+
+if TYPE_CHECKING:
+    from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.facts import FactsScope, StoreFacts
+    from storage_engine.model.hold import HoldMemory
+    from storage_engine.model.inspection import Inspection
+    from storage_engine.model.lag_job import LagJob, LagRequest
+    from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.store import StoreSnapshot
+    from storage_engine.model.watch import Watch
 
 
-def broker_module(broker: str, part: str) -> ModuleType:
-    """The module ``storage_engine.<broker>.<part>``: a new broker is a new package, and nobody lists it.
+class Broker(ABC):
+    """A kind of broker. What only some kinds have, has a default.
 
-    :raises BadInputError: no such broker, or it has no such part.
-    """
-    name = f"storage_engine.{broker}.{part}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in (name, f"storage_engine.{broker}"):
-            raise
-        raise BadInputError(f"broker: expected one that has a {name} module, found {broker!r}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """What a broker folder needs to open a store; see ``ManagedStore``."""
-
-    root: str
-    broker_conf: str | None = None
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    time_zone: str | None = None
-    live: LiveBroker | None = None
-
-
-Remove = Callable[[Path, int], bool]
-"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
-
-
-class Held(Protocol):
-    """A store that is held."""
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What could not be checked while it was taken."""
-        ...
-
-
-class BrokerStore(Protocol):
-    """One store, with the broker's own settings and rules.
-
-    Only ``let_go``, ``delete_dependents`` and, beside a running broker, ``guard`` and ``unmanage`` change it.
+    :cvar name: in connections, receipts, lakes and journals; never changes.
+    :cvar title: for people.
+    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once.
+    :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
-    @property
-    def lets_go_at_once(self) -> int | None:
-        """How many segments one ``let_go`` takes; None: any number."""
-        ...
+    name: ClassVar[str]
+    title: ClassVar[str]
+    is_default: ClassVar[bool] = False
+    task_modules: ClassVar[tuple[str, ...]] = ()
+
+    # Segments
 
     @property
-    def data_paths(self) -> tuple[Path, ...]:
-        """The directories that the broker writes to."""
-        ...
+    @abstractmethod
+    def codec(self) -> SegmentCodec:
+        """Turns segments into rows and back."""
 
-    def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Read what the store is now.
+    @property
+    def bodies(self) -> Bodies | None:
+        """Reads payloads that producers compressed; None: there are none."""
+        return None
 
-        :raises StoreNotFoundError: there is no store.
-        :raises StoreLayoutError: its files don't form one contiguous log.
+    @property
+    def restored_config(self) -> RestoredConfig | None:
+        """Derives the files that a broker needs beside restored segments; None: it needs none."""
+        return None
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        """Return where a segment lies, relative to the store's root, with ``/`` between names."""
+        return f"{log}/{base_offset:020d}"
+
+    # Stores
+
+    @abstractmethod
+    def store_around(self, path: Path) -> Path | None:
+        """Return the root of the store that ``path`` is, or among whose own files it lies or would lie.
+
+        By what is there; None: of none.
         """
-        ...
 
-    def sealed_files(self) -> tuple[Segment, ...]:
-        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+    @abstractmethod
+    def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        """Open a store with the broker's own settings.
 
-        :raises StoreLayoutError: a symbolic link is among them.
-        :raises BrokerError: a running broker can't be asked.
-        :raises OSError: one can't be read, or went away in the middle.
+        :param memory: what is remembered of a hold beside a running broker; None: nothing.
+        :raises BadInputError: settings that the broker would not work with.
+        :raises StoreNotFoundError: a directory of the store is missing.
+        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
-        ...
 
-    def watch(self, now_ms: int) -> Watch:
-        """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
-        ...
+    @abstractmethod
+    def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
+        """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.
 
-    def triggers(
-        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
-    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        """The causes that hold now, and notices for a person."""
-        ...
-
-    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide, for every segment, whether it goes and why. Pure."""
-        ...
-
-    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """When sealed segments were written to last, by what they hold themselves; only where that is cheap.
-
-        :raises OSError: a file can't be read.
+        :raises StoreNotFoundError: there is no such store.
+        :raises BrokerError: the store's broker runs, and can't be asked.
         """
-        ...
 
-    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
-        """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
-        ...
+    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
+        """Return what ``BrokerStore.watch`` does, for who may see nothing of a store but its running broker.
 
-    def unread(
-        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
-    ) -> Unread:
-        """What consumers have not read of the messages below these offsets; most messages first.
-
-        :param new_min_offsets: by the name of the log; of other logs nothing goes.
-        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
-            the error names whose, and the rows count the others.
-        :raises BadInputError: positions or queues that can't be read.
-        :raises StoreBusyError: files change while they are read.
-        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        A broker that can't be asked is no error: the look isn't ``known`` then.
         """
-        ...
+        return self.open_store(settings, None).watch(now_ms)
 
-    def hold(self) -> AbstractContextManager[Held]:
-        """Keep the broker, and everybody else who asks, from changing the store.
-
-        :raises StoreBusyError: somebody has it.
-        """
-        ...
-
-    def guard(self, now_ms: int) -> HoldStatus:
-        """Begin or renew a hold that outlives this process, and say what disturbed it.
-
-        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
-
-        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
-        """
-        ...
-
-    def look_at_hold(self, now_ms: int) -> HoldStatus:
-        """What ``guard`` would find, without changing anything."""
-        ...
-
-    def unmanage(self, now_ms: int) -> HoldStatus:
-        """End the hold: put every file's time and every setting back as they were."""
-        ...
-
-    def let_go(
-        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
-    ) -> None:
-        """Delete the oldest segments of logs, exactly these; durable when it returns.
-
-        Called while the store is held. Safe to repeat with what is left of them after a kill.
-
-        :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
-        :param meanwhile: called now and then where it waits for a broker.
-        :param remove: by which a file goes; a running broker deletes by itself.
-        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
-        :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
-        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
-        """
-        ...
-
-    def shield_need(self) -> ShieldNeed:
-        """How large a shield has to be beside this broker, and whether there may be one; measures disks."""
-        ...
-
-    def end_force(self) -> Disturbance | None:
-        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
-
-        :return: what was found and what was done about it; None: nothing lets it, or none runs.
-        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
-        """
-        ...
-
-    def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
-        ...
-
-    def progress(self, now_ms: int) -> BrokerProgress | None:
-        """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
-        ...
-
-    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        """The files that point only below these offsets, by the broker's own rule.
-
-        :param min_offsets: by the name of the log; what points into other logs stays.
-        """
-        ...
-
-    def delete_dependents(
+    def inspect(
         self,
-        files: Sequence[DependentFile],
-        meanwhile: Callable[[], object],
-        remove: Remove = durable.unlink_in,
-    ) -> None:
-        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        """Describe a store for a person.
 
-        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
-
-        :param meanwhile: called now and then where it waits for a broker.
-        :param remove: as for ``let_go``.
+        :param messages: read every segment.
+        :param queues: list what leads consumers to messages.
+        :param snapshot: of a running broker's store; None: take one.
         """
-        ...
+        from storage_engine.model.inspection import plain_inspection
 
-    def checkpoint(self) -> Mapping[str, int]:
-        """The values of the broker's checkpoint by name; empty when it has none."""
-        ...
+        return plain_inspection(snapshot or self.open_store(settings, None).snapshot(now_ms))
 
-    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
-        """Files and directories whose state matters to a start of the broker after a cleanup."""
-        ...
+    def look_up(
+        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
+    ) -> tuple[int, ...]:
+        """Return the physical offsets of messages by the broker's own index.
 
-
-class OpenStore(Protocol):
-    """Signature of ``open_store`` in a broker's ``broker`` module."""
-
-    def __call__(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore: ...
-
-
-class WatchStore(Protocol):
-    """Signature of ``watch_store`` in a broker's ``broker`` module: what ``BrokerStore.watch`` does, for who
-    may see nothing of a store but its running broker. A broker that can't be asked is no error: the look
-    isn't ``known`` then.
-    """
-
-    def __call__(self, settings: StoreSettings, now_ms: int) -> Watch: ...
-
-
-class FenceWatch(Protocol):
-    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Where files lie whose change is a reason to look at once, as of the last look."""
-        ...
-
-    def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends; None: another process is.
-
-        :raises OSError: the store can't be written.
+        :raises BadInputError: it has none.
         """
-        ...
+        raise BadInputError(f"{settings.root}: expected a broker with an index of keys, found {self.title}.")
 
-    def silent(self) -> str:
-        """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
-        ...
+    # Consumers
 
-    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
-        """Mend what isn't as the hold left it.
+    def lag(self, request: LagRequest) -> LagJob | None:
+        """Prepare the consumers' lag, for Spark or for this process; None: nobody knows who consumes.
 
-        :return: what was found, and what was done.
-        :raises StorageEngineError: something can't be mended; says why.
-        :raises OSError: the store can't be read or written.
+        :raises BadInputError: a store or settings that can't be read, a plan for another store.
         """
-        ...
+        return None
 
-    def left_over(self) -> tuple[Disturbance, ...]:
-        """Return, once, what a look has found and done before it raised."""
-        ...
+    # Running brokers
 
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
+        """Watch what a hold on a store rests on; None: on nothing. The store needn't be there yet."""
+        return None
 
-class Beating(Protocol):
-    """What tells others that a watch is alive."""
+    def local_settings(self, settings: StoreSettings) -> StoreSettings:
+        """Return settings for what reads the store's files alone.
 
-    def beat(self, *, tends_shield: bool) -> None:
-        """To be called at each look.
-
-        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
-        :raises OSError: the store can't be written.
+        :raises BrokerError: the running broker can't be asked.
         """
-        ...
+        return settings
 
+    def running_broker(self, live: LiveBroker) -> RunningBroker:
+        """Ask a broker what it is.
 
-class WatchFence(Protocol):
-    """Signature of ``watch_fence`` in a broker's ``broker`` module. The store needn't be there yet."""
-
-    def __call__(self, settings: StoreSettings) -> FenceWatch: ...
-
-
-class AskBroker(Protocol):
-    """Signature of ``running_broker`` in a broker's ``broker`` module.
-
-    :raises BrokerError: the broker can't be asked.
-    """
-
-    def __call__(self, live: LiveBroker) -> RunningBroker: ...
-
-
-class StoreAround(Protocol):
-    """Signature of ``store_around`` in a broker's ``places`` module.
-
-    :return: the root of the store that ``path`` is, or among whose own files and directories it lies or would
-        lie, by what is there; None: of none.
-    """
-
-    def __call__(self, path: Path) -> Path | None: ...
-
-
-class LocalSettings(Protocol):
-    """Signature of ``local_settings`` in a broker's ``broker`` module: for what reads its files alone."""
-
-    def __call__(self, settings: StoreSettings) -> StoreSettings: ...
+        :raises BadInputError: stores of this kind are managed while their broker is stopped.
+        :raises BrokerError: the broker can't be asked.
+        """
+        raise BadInputError(
+            f"{live.address}: expected a broker that can be asked while it runs, found {self.title}. Nothing "
+            "was changed. Stop it, and leave its address out."
+        )

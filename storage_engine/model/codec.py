@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,12 +20,38 @@ class Damage:
     found: str
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a codec's columns are for; all but the stored time may be empty.
+
+    :param stored_at: when the broker took the message, a timestamp; None: nothing says.
+    :param streams: which name the stream that a message belongs to: topic and queue, say.
+    :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
+    :param file_bounds: the same, in files alone.
+    :param dictionary: with few distinct values; nested ones as Parquet paths.
+    :param delta: of numbers that grow slowly.
+    """
+
+    stored_at: str | None = None
+    streams: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    file_bounds: tuple[str, ...] = ()
+    dictionary: tuple[str, ...] = ()
+    delta: tuple[str, ...] = field(default=("physical_offset", "size"))
+
+
 class SegmentCodec(Protocol):
     """Turns a segment's bytes into rows and back.
 
     Rows cover the segment without gap or overlap: each has ``physical_offset`` and ``size``, and
-    re-encodes to exactly the bytes [physical_offset, physical_offset + size).
+    re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
+    ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
     """
+
+    @property
+    def columns(self) -> Columns:
+        """What the columns of :attr:`schema` are for."""
+        ...
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,4 +76,50 @@ class SegmentCodec(Protocol):
         :return: number of bytes written; the caller checks coverage.
         :raises ProofError: when a row lies outside ``out`` or rows overlap.
         """
+        ...
+
+
+class Bodies(Protocol):
+    """Payloads that producers compressed."""
+
+    def is_compressed(self, flags: Any) -> Any:
+        """Return which payloads are compressed, by their flags; both are Arrow arrays."""
+        ...
+
+    def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
+        """Yield the payloads in parts, uncompressed; what is damaged becomes null.
+
+        :param bodies: Arrow array of binaries.
+        :param flags: Arrow array, as long.
+        """
+        ...
+
+
+class RestoredConfig(Protocol):
+    """Derives what a broker needs beside restored segments from the rows of the same segments.
+
+    ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
+    """
+
+    @property
+    def FILES(self) -> tuple[str, ...]:  # noqa: N802
+        """Which files there are, by their path below the restored root."""
+        ...
+
+    @property
+    def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
+
+    @property
+    def NO_QUEUES(self) -> pa.Table: ...  # noqa: N802
+
+    def queues_of(self, rows: pa.Table) -> pa.Table:
+        """Return what some rows of a segment say of queues."""
+        ...
+
+    def merge_queues(self, queues: pa.Table) -> pa.Table:
+        """Return one row a queue."""
+        ...
+
+    def config_files(self, queues: pa.Table) -> Mapping[str, bytes]:
+        """Return the files' contents by name; the same again for the same queues."""
         ...

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
-from storage_engine.model.broker import StoreSettings
 from storage_engine.model.store import FileFacts
 
 
@@ -18,6 +17,7 @@ from storage_engine.model.store import FileFacts
 class SegmentFact:
     """A segment file by its name and its first frame.
 
+    :param name: of the file, without an ending that all have.
     :param base_offset: by the file's name; -1 where the name is no offset.
     :param first_frame_offset: physical offset in the first frame's header; -1 where no message begins it.
     :param expected_size_bytes: what the broker is configured for, or what most files have.
@@ -135,12 +135,12 @@ class StoreFacts:
 
     local: tuple[LocalSegment, ...]
     segments: tuple[SegmentFact, ...]
-    frames: tuple[FrameFact, ...]
-    dispatch: tuple[DispatchFact, ...]
-    queue_files: tuple[QueueFileFact, ...]
-    queues: tuple[QueueFact, ...]
-    index_files: tuple[IndexFact, ...]
-    checkpoint: tuple[CheckpointFact, ...]
+    frames: tuple[FrameFact, ...] = ()
+    dispatch: tuple[DispatchFact, ...] = ()
+    queue_files: tuple[QueueFileFact, ...] = ()
+    queues: tuple[QueueFact, ...] = ()
+    index_files: tuple[IndexFact, ...] = ()
+    checkpoint: tuple[CheckpointFact, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -149,18 +149,12 @@ class FactsScope:
     """How much of a store to look at.
 
     :param full: every frame of every segment and every queue.
-    :param queues: (topic, queue id) that a run touched; None: all.
+    :param queues: streams that a run touched, by the codec's columns for them; None: all.
     :param files: dependent files that a run deleted; their queues count as touched.
     :param accepted_damage: by (log, base offset), the damaged bytes that receipts record.
     """
 
     full: bool
-    queues: Set[tuple[str, int]] | None
+    queues: Set[tuple[Any, ...]] | None
     files: tuple[str, ...]
     accepted_damage: Mapping[tuple[str, int], int]
-
-
-class CollectFacts(Protocol):
-    """Signature of ``collect`` in a broker's ``facts`` module."""
-
-    def __call__(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts: ...

@@ -11,6 +11,8 @@ class PositionsFrom(StrEnum):
     """What the broker last wrote down: of a stopped one that is all there is to know."""
     BROKER = "broker"
     """The running broker, when it was asked."""
+    NOBODY = "nobody"
+    """There are none: the broker doesn't say who consumes."""
 
 
 @dataclass(frozen=True, slots=True)

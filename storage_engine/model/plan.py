@@ -94,18 +94,14 @@ class Decision:
         return self.reason in DELETING
 
 
-class DependentKind(StrEnum):
-    CONSUME_QUEUE = "consume-queue"
-    CONSUME_QUEUE_EXT = "consume-queue-ext"
-    BATCH_CONSUME_QUEUE = "batch-consume-queue"
-    INDEX = "index"
-
-
 @dataclass(frozen=True, slots=True)
 class DependentFile:
-    """A file that points into the log only below the new min offset, so it goes after its segments."""
+    """A file that points into the log only below the new min offset, so it goes after its segments.
 
-    kind: DependentKind
+    :param kind: the broker's word for such files.
+    """
+
+    kind: str
     facts: FileFacts
     detail: str
 

@@ -112,6 +112,14 @@ class LogSnapshot:
         return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
 
 
+def percent_rounded_up(part: int, whole: int) -> int:
+    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
+
+    :param whole: > 0, same unit as ``part``.
+    """
+    return -(-part * 100 // whole)
+
+
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
     """How full the disk under ``path`` is.
@@ -128,6 +136,27 @@ class DiskUsage:
     usable_bytes: int | None = None
     error: str = ""
     device: int | None = None
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> DiskUsage:
+        """Measure the disk under ``path``, which must exist itself: a parent may lie on another disk.
+
+        The level is the share of used in used and usable bytes. Never raises; see ``error``.
+        """
+        name = os.fspath(path)
+        try:
+            device = Path(name).stat().st_dev
+            counters = os.statvfs(name)
+        except (OSError, ValueError) as error:
+            return cls(path=name, used_percent=None, error=f"{name}: can't be measured: {error}")
+        used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
+        usable = counters.f_bavail * counters.f_frsize
+        if used + usable <= 0:
+            return cls(
+                path=name, used_percent=None, error=f"{name}: the file system reports a size of 0 bytes"
+            )
+        level = percent_rounded_up(used, used + usable)
+        return cls(name, level, used + usable, usable, device=device)
 
 
 @dataclass(frozen=True, slots=True)

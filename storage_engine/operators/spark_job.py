@@ -185,6 +185,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             live=store.live,
             plan_base_offsets=tuple(segment.base_offset for segment in asked.segments),
             now_ms=asked.decided_at_ms,
+            broker=store.broker,
         )
         most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions
         result = lag_without_spark(request, most)

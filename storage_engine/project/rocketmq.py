@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from storage_engine.exceptions import BadInputError, BrokerError, NotOnBrokerError, StorageEngineError
 from storage_engine.project.process_tree import ProcessTree
-from storage_engine.resources import java_path
+from storage_engine.resources import project_path
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.name_server import NameServers
 
@@ -80,7 +80,7 @@ def find_jars(directory: Path) -> Jars:
             "A broker's jars come by Maven: expected mvn on PATH, found none. Install it (Debian: maven)."
         )
     listed = directory / "class-path.txt"
-    command = [maven, "--batch-mode", "--quiet", f"--file={java_path('pom.xml')}"]
+    command = [maven, "--batch-mode", "--quiet", f"--file={_java('pom.xml')}"]
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={listed}", "-Dmdep.includeScope=runtime"]
     result = subprocess.run(
         [*command, *goal], capture_output=True, text=True, timeout=_MAVEN_SECONDS, check=False
@@ -177,7 +177,7 @@ class RocketMQ:
         """
         record = self._home / f"{name}.jsonl"
         fixed = (f"name-server={self.name_servers}", f"broker={self.address}", f"record={record}")
-        command = [str(java_path("Load.java")), *fixed, *options]
+        command = [str(_java("Load.java")), *fixed, *options]
         process = self._java(name, command, ["-Xmx512m"], stdin=subprocess.PIPE)
         return Load(process, record, self._log(name))
 
@@ -326,3 +326,8 @@ def _write_properties(path: Path, values: Mapping[str, object]) -> None:
 def _tail(path: Path, lines: int = 15) -> str:
     text = path.read_text(errors="replace") if path.exists() else ""
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+def _java(name: str) -> Path:
+    """Locate a Java program, or the Maven project that names the jars of a broker."""
+    return project_path(f"java/{name}", f"tests/java/{name}")

@@ -8,9 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.resources import sample_store_archive
+from storage_engine.resources import project_path
 
 RESERVED_HOURS = 72
+_ARCHIVE = ("sample/rocketmq-store.tar.xz", "tests/fixtures/rocketmq/clean-stop.tar.xz")
+"""Its names in the wheel and in a checkout."""
 _OLD_SEGMENTS = 5
 _DAYS_OLD = 10
 
@@ -35,7 +37,7 @@ def unpack_sample_store(directory: Path) -> SampleStore:
     Only modification times are set, since a broker tells a segment's age by nothing else; no byte of
     what the broker wrote is touched. The other segments are as old as the unpacking.
     """
-    with tarfile.open(sample_store_archive()) as archive:
+    with tarfile.open(project_path(*_ARCHIVE)) as archive:
         archive.extractall(directory, filter="data")
     (unpacked,) = (path for path in directory.iterdir() if (path / "commitlog").is_dir())
     root = unpacked.rename(directory / "store")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from storage_engine.brokers import find_broker
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.staging import sha256_of
-from storage_engine.model.broker import broker_module
-from storage_engine.model.facts import CollectFacts, FactsScope, LocalSegment, StoreFacts
+from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
@@ -176,14 +176,13 @@ def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:
-    collect: CollectFacts = broker_module(store.broker, "facts").collect
     scope = FactsScope(
         full=full,
         queues=lake.queues if run and not full else None,
         files=run.files if run else (),
         accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
     )
-    return collect(settings_of(store), scope)
+    return find_broker(store.broker).collect_facts(settings_of(store), scope)
 
 
 def _spans(

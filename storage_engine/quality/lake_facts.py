@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import CHAIN_START, row_hash
@@ -29,8 +31,8 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
 
-_ROW_COLUMNS = ("physical_offset", "size", "topic", "queue_id")
-_NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _ROW_COLUMNS})
+_PLACE_COLUMNS = ("physical_offset", "size")
+_NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class RowsFact:
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
     """:param broken: receipts that prove nothing at this moment, and why.
-    :param queues: (topic, queue id) of the messages in the segments whose rows were read.
+    :param queues: the streams of the messages in the segments whose rows were read: topic and queue, say.
     """
 
     receipts: tuple[Receipt, ...]
@@ -96,7 +98,7 @@ class LakeFacts:
     chain: tuple[ReceiptFact, ...]
     data_files: tuple[DataFileFact, ...]
     rows: tuple[RowsFact, ...]
-    queues: frozenset[tuple[str, int]]
+    queues: frozenset[tuple[Any, ...]]
     notes: tuple[str, ...]
 
 
@@ -286,21 +288,24 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
         expected_rows=receipt.row_count,
         found_rows=len(starts),
     )
-    groups = rows.group_by(["topic", "queue_id"]).aggregate([]).to_pylist()
-    return fact, {(row["topic"], row["queue_id"]) for row in groups if row["topic"] is not None}
+    streams = find_broker(receipt.broker).codec.columns.streams
+    groups = rows.group_by(list(streams)).aggregate([]).to_pylist() if streams and len(rows) else []
+    found = (tuple(row[name] for name in streams) for row in groups)
+    return fact, {stream for stream in found if None not in stream}
 
 
 def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) -> pa.Table:
     """The rows of a segment that a query of the table sees."""
+    columns = (*_PLACE_COLUMNS, *find_broker(receipt.broker).codec.columns.streams)
     if any(file.found_bytes < 0 and file.times_in_table for file in files):
         return _NO_ROWS
     if receipt.moved_to is not None or files[0].times_in_table != 1 or files[0].delete_files:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         with lake_errors(table.location(), "read a segment's rows"):
-            return table.scan(row_filter=where, selected_fields=_ROW_COLUMNS).to_arrow()
+            return table.scan(row_filter=where, selected_fields=columns).to_arrow()
     try:
         with open_data_file(table.io, data_file_of(table, receipt)) as stored:
-            return pq.read_table(stored, columns=list(_ROW_COLUMNS))
+            return pq.read_table(stored, columns=list(columns))
     except (pa.ArrowException, OSError):
         # A file that is no Parquet any more has no rows; that its hash differs is another fact.
         return _NO_ROWS

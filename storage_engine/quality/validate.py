@@ -59,7 +59,7 @@ def validate_store(
     # A run's own directory has its report from the first step on.
     files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
     output_dir = output_dir or validation_directory(store, run_key)
-    refuse_inside_store(store.broker, {"reports": output_dir})
+    refuse_inside_store({"reports": output_dir})
     if not _is_of_earlier_release(output_dir / DATA_DOCS_DIRECTORY):
         refuse_foreign(output_dir, (DATA_DOCS_DIRECTORY, *files))
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)

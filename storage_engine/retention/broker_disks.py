@@ -52,7 +52,7 @@ def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     :raises BadInputError: one does; nothing was changed.
     """
     places = {what: directory for what, _, directory in _kept(store)}
-    refuse_inside_store(store.broker, places)
+    refuse_inside_store(places)
     root = Path(store.real_root)
     own = [path for path in map(_real, data_paths) if path != root]
     for what, place in places.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from storage_engine.model.broker import BrokerStore
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest

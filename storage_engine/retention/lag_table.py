@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from storage_engine import durable
 from storage_engine.model.lag import LagSource, LagSummary, QueueLag
-from storage_engine.rocketmq.positions import coded, names_of
+from storage_engine.name_columns import coded, names_of
 
 AT_RISK_LIMIT = 1000
 AT_RISK_GROUPS_NAMED = 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from storage_engine.brokers import default_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
@@ -24,6 +25,7 @@ class ManagedStore:
     :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON and one text report a run.
+    :param broker: its kind, as it is registered.
     :param broker_conf: the broker's own config file; None: the broker's defaults.
     :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
     :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
@@ -38,7 +40,7 @@ class ManagedStore:
     lake: LakeConfig
     journal_url: str = field(repr=False)
     report_dir: str
-    broker: str = "rocketmq"
+    broker: str = field(default_factory=default_broker)
     broker_conf: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None

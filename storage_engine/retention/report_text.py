@@ -142,10 +142,10 @@ def _short_hashes(text: str) -> str:
 
 
 def _dependents(report: Report) -> Iterator[str]:
-    counts = Counter(file.kind.value for file in report.dependents)
+    counts = Counter(str(file.kind) for file in report.dependents)
     freed = Counter[str]()
     for file in report.dependents:
-        freed[file.kind.value] += file.facts.size_bytes
+        freed[file.kind] += file.facts.size_bytes
     for kind, count in sorted(counts.items()):
         yield f"{kind}: {count_text(count, 'file')} deleted, {exact_bytes_text(freed[kind])}"
 

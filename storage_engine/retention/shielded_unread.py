@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker import BrokerStore
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.shield.seen import look_at_shield

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker import Beating, WatchFence, broker_module
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.model.broker_store import Beating, FenceWatch
 from storage_engine.model.hold import Disturbance
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
@@ -29,6 +30,19 @@ LOOK_SECONDS: Final = 0.5
 _STAND_BY_SECONDS: Final = 2.0
 
 
+def _fence_watch(store: ManagedStore) -> FenceWatch:
+    """
+    :raises BadInputError: no hold of the store's broker rests on anything that can be watched.
+    """
+    broker = find_broker(store.broker)
+    if (fence := broker.watch_fence(settings_of(store))) is None:
+        raise BadInputError(
+            f"{store.root}: expected a store whose hold can be watched, found one of {broker.title}. Nothing "
+            "was changed. Leave it out of the watch."
+        )
+    return fence
+
+
 class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
@@ -37,8 +51,7 @@ class StoreWatch(threading.Thread):
 
     def __init__(self, store: ManagedStore, recorder: Recorder, say: Callable[[str], None]) -> None:
         super().__init__(name=f"storage-engine-watch {store.root}", daemon=True)
-        opener: WatchFence = broker_module(store.broker, "broker").watch_fence
-        self._fence = opener(settings_of(store))
+        self._fence = _fence_watch(store)
         self._shield = ShieldWatch(store, say)
         self._store = store
         self._recorder = recorder

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.broker import BrokerStore
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store import StoreSnapshot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker import WatchStore, broker_module
 from storage_engine.model.watch import Watch
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
@@ -30,7 +30,7 @@ def is_watched_here(store: ManagedStore) -> bool:
     """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
     if store.live is None or not Path(store.root).is_dir():
         return False
-    if not hasattr(broker_module(store.broker, "broker"), "watch_fence"):
+    if find_broker(store.broker).watch_fence(settings_of(store)) is None:
         return False
     try:
         _check_is_here(store)
@@ -53,5 +53,5 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     :return: beside a broker that can't be asked, a look that isn't ``known``.
     :raises BadInputError: settings that can't be used, or no such store.
     """
-    look: WatchStore = broker_module(store.broker, "broker").watch_store
-    return look(settings_of(store), clock_ms() if now_ms is None else now_ms)
+    broker = find_broker(store.broker)
+    return broker.watch_store(settings_of(store), clock_ms() if now_ms is None else now_ms)

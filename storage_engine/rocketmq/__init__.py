@@ -1,0 +1,127 @@
+"""Apache RocketMQ: its formats, rules and stores, and what the engine asks of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage_engine.model.broker import Broker
+from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSettings
+
+if TYPE_CHECKING:
+    from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.facts import FactsScope, StoreFacts
+    from storage_engine.model.hold import HoldMemory
+    from storage_engine.model.inspection import Inspection
+    from storage_engine.model.lag_job import LagJob, LagRequest
+    from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.store import StoreSnapshot
+    from storage_engine.model.watch import Watch
+
+
+class RocketMQ(Broker):
+    """Offline by a store's files, live by them and the running broker."""
+
+    name = "rocketmq"
+    title = "Apache RocketMQ"
+    is_default = True
+    task_modules = (
+        "storage_engine.rocketmq.codec",
+        "storage_engine.rocketmq.decode",
+        "storage_engine.rocketmq.encode",
+    )
+
+    @property
+    def codec(self) -> SegmentCodec:
+        from storage_engine.rocketmq.codec import CODEC
+
+        return CODEC
+
+    @property
+    def bodies(self) -> Bodies:
+        from storage_engine.rocketmq import body
+
+        return body
+
+    @property
+    def restored_config(self) -> RestoredConfig:
+        from storage_engine.rocketmq import restored_config
+
+        return restored_config
+
+    def store_around(self, path: Path) -> Path | None:
+        from storage_engine.rocketmq.places import store_around
+
+        return store_around(path)
+
+    def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        if settings.live is not None:
+            from storage_engine.rocketmq.beside.store import open_beside
+
+            return open_beside(settings, settings.live, memory)
+        from storage_engine.rocketmq.broker import open_files
+
+        return open_files(settings)
+
+    def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
+        from storage_engine.rocketmq.facts import collect
+
+        return collect(settings, scope)
+
+    def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
+        if settings.live is not None:
+            from storage_engine.rocketmq.beside.watch import watch_store
+
+            return watch_store(settings, settings.live, now_ms)
+        return self.open_store(settings, None).watch(now_ms)
+
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.describe import described
+        from storage_engine.rocketmq.inspect import inspect
+
+        store = open_files(self.local_settings(settings))
+        found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
+        return described(found, store.data_paths, messages=messages)
+
+    def look_up(
+        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
+    ) -> tuple[int, ...]:
+        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.index_file import lookup
+
+        store = open_files(self.local_settings(settings))
+        return tuple(lookup(store.files.layout, topic, key, max_count, config=store.config))
+
+    def lag(self, request: LagRequest) -> LagJob:
+        from storage_engine.rocketmq.lag_job import lag_job
+
+        return lag_job(request)
+
+    def watch_fence(self, settings: StoreSettings) -> FenceWatch:
+        from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
+
+        return FenceKeeper(Path(settings.root))
+
+    def local_settings(self, settings: StoreSettings) -> StoreSettings:
+        if settings.live is None:
+            return settings
+        from storage_engine.rocketmq.beside.running import settings_in_effect
+
+        return settings_in_effect(settings)
+
+    def running_broker(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.rocketmq.beside.running import running_broker
+
+        return running_broker(live)
+
+
+BROKER = RocketMQ()

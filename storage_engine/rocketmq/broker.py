@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -10,21 +9,15 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine import durable
-from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.broker import BrokerStore, Remove, StoreSettings
-from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
+from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.lag import Unread
-from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
-from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
-from storage_engine.rocketmq.beside.live_config import local_settings as live_settings
 from storage_engine.rocketmq.beside.originals import with_original_times
-from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
@@ -35,14 +28,12 @@ from storage_engine.rocketmq.store_lock import Hold
 from storage_engine.rocketmq.store_times import sealed_at_ms
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
-from storage_engine.same_bytes.own_acts import read_own_acts
-
-_NO_BROKER = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
+from storage_engine.same_bytes.removal import remove_unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class RocketMQBrokerStore:
-    """Implements :class:`storage_engine.model.broker.BrokerStore`."""
+class RocketMQBrokerStore(BrokerStore):
+    """A stopped broker's store."""
 
     files: RocketMQStore
     config: BrokerConfig
@@ -98,34 +89,16 @@ class RocketMQBrokerStore:
     def lets_go_at_once(self) -> int | None:
         return 1
 
-    def guard(self, now_ms: int) -> HoldStatus:
-        return _NO_BROKER
-
-    def look_at_hold(self, now_ms: int) -> HoldStatus:
-        return _NO_BROKER
-
-    def unmanage(self, now_ms: int) -> HoldStatus:
-        return _NO_BROKER
-
     def let_go(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
 
-    def running_pid(self) -> int | None:
-        return None
-
     def shield_need(self) -> ShieldNeed:
         """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
         disk_bytes, used_percent = log_disks(self.files.layout)
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
-
-    def end_force(self) -> Disturbance | None:
-        return None
-
-    def progress(self, now_ms: int) -> BrokerProgress | None:
-        return None
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG])
@@ -150,98 +123,7 @@ class RocketMQBrokerStore:
         return tuple(path for path in (*active, *others) if path.exists())
 
 
-def open_store(settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-    """Open a store by its broker's settings; see :class:`storage_engine.model.broker.OpenStore`.
-
-    :raises BadInputError: settings that its broker would not work with, or an unknown time zone.
-    :raises StoreNotFoundError: a directory of the store is missing.
-    :raises BrokerError: its broker runs by the settings, and can't be asked.
-    """
-    if settings.live is not None:
-        from storage_engine.rocketmq.beside.store import open_beside
-
-        return open_beside(settings, settings.live, memory)
-    return open_files(settings)
-
-
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
     """A stopped broker's store, or the files of any."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone))
-
-
-def watch_store(settings: StoreSettings, now_ms: int) -> Watch:
-    """See :class:`storage_engine.model.broker.WatchStore`.
-
-    :raises BadInputError: settings that its broker would not work with, or an unknown time zone.
-    :raises StoreNotFoundError: of a stopped broker's store a directory is missing.
-    """
-    if settings.live is not None:
-        from storage_engine.rocketmq.beside.watch import watch_store as watch_beside
-
-        return watch_beside(settings, settings.live, now_ms)
-    return open_files(settings).watch(now_ms)
-
-
-def watch_fence(settings: StoreSettings) -> FenceKeeper:
-    """See :class:`storage_engine.model.broker.WatchFence`."""
-    return FenceKeeper(Path(settings.root))
-
-
-def local_settings(settings: StoreSettings) -> StoreSettings:
-    """See :class:`storage_engine.model.broker.LocalSettings`.
-
-    :raises BrokerError: the broker can't be asked.
-    """
-    if settings.live is None:
-        return settings
-    with reach(settings.live) as admin:
-        overrides = live_settings(admin.config(), settings.root, settings.overrides)
-    return replace(settings, broker_conf=None, overrides=overrides)
-
-
-def running_broker(live: LiveBroker) -> RunningBroker:
-    """Ask a broker what it is; see :class:`storage_engine.model.broker.AskBroker`."""
-    with reach(live) as admin:
-        settings, info = admin.config(), admin.runtime_info()
-    return RunningBroker(
-        address=admin.address,
-        name=settings.get("brokerName", ""),
-        role=settings.get("brokerRole", ""),
-        version=info.version,
-        boot_timestamp_ms=info.boot_timestamp_ms,
-        min_offset=info.commitlog_min_offset,
-        max_offset=info.commitlog_max_offset,
-        dispatch_behind_bytes=info.dispatch_behind_bytes,
-    )
-
-
-def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
-    """Remove a segment's file and flush its directory, if nobody else touched it since it was looked at.
-
-    The directory is flushed before the next, younger one goes: a power loss must never leave a hole.
-
-    :param root: the store's.
-    :param remove: by which the file goes.
-    :raises ChangedUnderUsError: somebody else did; nothing was done.
-    """
-    path = Path(segment.facts.path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        try:
-            found = FileFacts.of(path)
-        except FileNotFoundError:
-            found = None
-        # Our own acts are read only where there is something to explain.
-        if found is None or not (
-            found == segment.facts or read_own_acts(root).same_file(found, segment.facts)
-        ):
-            raise ChangedUnderUsError(
-                f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
-                "somebody changes the store while we hold it. It was not deleted, older ones of the plan may "
-                "be. Stop who does."
-            )
-        remove(path, directory)
-        os.fsync(directory)
-    finally:
-        os.close(directory)

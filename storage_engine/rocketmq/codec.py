@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage_engine.model.codec import Damage
+from storage_engine.model.codec import Columns, Damage
 from storage_engine.rocketmq.commitlog import SegmentBytes, as_array, iterate_frames
-from storage_engine.rocketmq.message_schema import SCHEMA
+from storage_engine.rocketmq.message_schema import COLUMNS, SCHEMA
 
 _MIN_CHUNK_BYTES = 1 << 20
 _MAX_CHUNK_BYTES = 16 << 20
@@ -31,6 +31,10 @@ class RocketMQCodec:
     @property
     def schema(self) -> pa.Schema:
         return SCHEMA
+
+    @property
+    def columns(self) -> Columns:
+        return COLUMNS
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:

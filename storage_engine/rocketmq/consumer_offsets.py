@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.name_columns import Names, one_array
 from storage_engine.rocketmq.config_files import parse_object, read_config
 from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, Names, from_rows, in_queue_order, one_array
+from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order
 
 TOPIC_GROUP_SEPARATOR = "@"
 

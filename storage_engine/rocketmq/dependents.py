@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
-from storage_engine.model.broker import Remove
-from storage_engine.model.plan import DependentFile, DependentKind
+from storage_engine.model.broker_store import Remove
+from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext, index_file
 from storage_engine.rocketmq.broker_config import BrokerConfig
@@ -28,6 +29,13 @@ from storage_engine.rocketmq.queue_files import (
     physical_offset,
 )
 from storage_engine.rocketmq.stored_files import open_directory_below
+
+
+class DependentKind(StrEnum):
+    CONSUME_QUEUE = "consume-queue"
+    CONSUME_QUEUE_EXT = "consume-queue-ext"
+    BATCH_CONSUME_QUEUE = "batch-consume-queue"
+    INDEX = "index"
 
 
 def expired_dependents(

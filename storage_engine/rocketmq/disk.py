@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.layout import StoreLayout
@@ -20,25 +19,7 @@ def disk_usage(path: str | os.PathLike[str]) -> DiskUsage:
     :param path: a directory on the disk; must exist itself, a parent on another disk is no substitute.
     :return: never raises; see ``used_percent`` and ``error``.
     """
-    name = os.fspath(path)
-    try:
-        device = Path(name).stat().st_dev
-        counters = os.statvfs(name)
-    except (OSError, ValueError) as error:
-        return DiskUsage(path=name, used_percent=None, error=f"{name}: can't be measured: {error}")
-    used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
-    usable = counters.f_bavail * counters.f_frsize
-    if used + usable <= 0:
-        return DiskUsage(
-            path=name, used_percent=None, error=f"{name}: the file system reports a size of 0 bytes"
-        )
-    return DiskUsage(
-        path=name,
-        used_percent=percent_rounded_up(used, used + usable),
-        total_bytes=used + usable,
-        usable_bytes=usable,
-        device=device,
-    )
+    return DiskUsage.of(path)
 
 
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
@@ -50,11 +31,3 @@ def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
     sizes = [disk.total_bytes for disk in disks if disk.total_bytes is not None]
     levels = [disk.used_percent for disk in disks if disk.used_percent is not None]
     return min(sizes, default=None), max(levels, default=None)
-
-
-def percent_rounded_up(part: int, whole: int) -> int:
-    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
-
-    :param whole: > 0, same unit as ``part``.
-    """
-    return -(-part * 100 // whole)

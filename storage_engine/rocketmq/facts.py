@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import (
     CheckpointFact,
     FactsScope,

@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.lag import LagSource
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
-from storage_engine.rocketmq.positions import NAME, names_of, one_array
+from storage_engine.rocketmq.positions import NAME
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms

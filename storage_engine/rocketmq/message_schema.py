@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage_engine.model.codec import Columns
+
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _FIELDS: list[pa.Field[Any]] = [
@@ -50,3 +52,27 @@ holds on to the segment, and has to be cast to pa.binary() to be sorted.
 """
 
 KINDS = pa.array(["message", "blank", "undecodable"], pa.string())
+
+COLUMNS = Columns(
+    stored_at="store_timestamp",
+    streams=("topic", "queue_id"),
+    bounds=("topic", "queue_id", "queue_offset", "born_timestamp", "store_timestamp"),
+    file_bounds=("keys", "unique_key"),
+    dictionary=(
+        "magic",
+        "topic",
+        "queue_id",
+        "flag",
+        "sys_flag",
+        "born_host",
+        "born_port",
+        "store_host",
+        "store_port",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "tags",
+        "properties.key_value.key",
+    ),
+    delta=("physical_offset", "queue_offset", "born_timestamp", "store_timestamp", "size"),
+)
+"""What they are for. Bodies have no bounds: they would be copies."""

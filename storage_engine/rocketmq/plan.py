@@ -13,9 +13,15 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import (
+    DiskUsage,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+    percent_rounded_up,
+)
 from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.disk import percent_rounded_up
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, mtime_ms, triggers
 from storage_engine.rocketmq.window import describe_time, next_window_ms
 

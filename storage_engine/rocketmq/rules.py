@@ -12,9 +12,8 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
+from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.broker_config import BrokerConfig, parse_delete_when
-from storage_engine.rocketmq.disk import percent_rounded_up
 from storage_engine.rocketmq.window import HOUR_MS, describe_time, in_window, next_window_ms
 
 NOTICE_LEVEL_PERCENT = 70

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
+from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_queue
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import has_directory
-from storage_engine.rocketmq.positions import names_of, one_array
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from storage_engine.rocketmq.body import decompressed_parts
+from storage_engine.brokers import default_broker, find_broker
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.codec import Bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def register_decompress_body(spark: SparkSession, name: str = "decompress_body") -> None:
+def register_decompress_body(
+    spark: SparkSession, name: str = "decompress_body", broker: str | None = None
+) -> None:
     """Make ``decompress_body(body, sys_flag)`` known to a session's SQL; a body that is damaged becomes null.
 
     This package must be installed on the executors. A task has one part of its bodies in memory at a time.
 
     :param name: of the function.
+    :param broker: whose bodies; None: the default broker's.
+    :raises BadInputError: that broker's producers compress none.
     """
+    found = find_broker(broker or default_broker())
+    if (bodies := found.bodies) is None:
+        raise BadInputError(f"expected a broker whose producers compress bodies, found {found.title}")
     from pyspark.sql.functions import arrow_udf
     from pyspark.sql.types import BinaryType
 
-    spark.udf.register(name, arrow_udf(_decompress, BinaryType()))
+    spark.udf.register(name, arrow_udf(_decompress(bodies), BinaryType()))
 
 
-# Spark looks at these hints, and can't have them more exact.
-def _decompress(
-    batches: Iterator[tuple[pa.Array, pa.Array]],  # type: ignore[type-arg]
-) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-    for bodies, sys_flags in batches:
-        yield from decompressed_parts(bodies, sys_flags)
+# Spark looks at the inner function's hints, and can't have them more exact.
+def _decompress(bodies: Bodies) -> Callable[..., Any]:
+    def parts(
+        batches: Iterator[tuple[pa.Array, pa.Array]],  # type: ignore[type-arg]
+    ) -> Iterator[pa.Array]:  # type: ignore[type-arg]
+        for values, flags in batches:
+            yield from bodies.decompressed_parts(values, flags)
+
+    return parts

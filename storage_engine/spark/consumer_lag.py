@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from storage_engine.brokers import default_broker, find_broker
 from storage_engine.durable import create
-from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.lag import LagSource, LagSummary, QueueLag
+from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
+from storage_engine.model.lag_job import LagJob, LagRequest, Measure
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts, StoreSnapshot
+from storage_engine.model.store import FileFacts
 from storage_engine.retention.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
 from storage_engine.retention.shielded_unread import (
     error_text,
@@ -23,16 +26,6 @@ from storage_engine.retention.shielded_unread import (
     shielded_text,
     shielded_unread,
 )
-from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
-from storage_engine.rocketmq.beside.live_config import local_settings
-from storage_engine.rocketmq.beside.reach import reach
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags, queue_shares
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.store import RocketMQStore
-from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions
-from storage_engine.rocketmq.unread import unread_messages
-from storage_engine.rocketmq.window import time_zone
 from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
@@ -52,6 +45,7 @@ class ConsumerLagRequest:
     """What to compute; crosses to the job as JSON.
 
     :param store_root: the store; executors must see it under the same path.
+    :param broker: its kind.
     :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
     :param plan_base_offsets: base offsets of the segments that a plan lets go; empty: ask without a plan.
     :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
@@ -67,6 +61,7 @@ class ConsumerLagRequest:
     live: LiveBroker | None = None
     plan_base_offsets: tuple[int, ...] = ()
     now_ms: int | None = None
+    broker: str = field(default_factory=default_broker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +83,23 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
     :raises StoreNotFoundError: an executor doesn't see the store, or the table's directory.
     :raises SparkJobError: a task failed.
     """
-    context, positions = prepare(request)
-    newest = FileFacts.of(context.segments[-1].path)
+    job, source = prepare(request)
+    if job is None:
+        return _nobody_known(request, source)
+    newest, measure = job.newest, job.measure
     with new_lag_table(request.table_path) as directory:
         file = directory / _POSITIONS
         create(file).close()
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, positions.schema) as writer:
-            writer.write_table(positions)
-        shares = queue_shares(positions, SHARE_ROWS)
-        del positions
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, job.positions.schema) as writer:
+            writer.write_table(job.positions)
+        shares, schema = job.shares(SHARE_ROWS), job.schema
+        del job
 
         def compute(share: tuple[int, tuple[int, int]]) -> LagPart | StorageEngineError:
             # an error of ours is a result: Spark would only retry it and wrap its message
             try:
                 check_sight(newest, file)
-                return _compute(context, file, *share)
+                return _compute(measure, file, *share)
             except StorageEngineError as error:
                 return error
 
@@ -114,16 +111,16 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
                     raise outcome
                 parts.append(outcome)
         else:
-            write_share(directory, 0, LAG_SCHEMA.empty_table())
+            write_share(directory, 0, schema.empty_table())
         file.unlink()
-    return ConsumerLagResult(*merge(parts, context.source), request.table_path)
+    return ConsumerLagResult(*merge(parts, source), request.table_path)
 
 
-def _compute(context: LagContext, file: Path, number: int, rows: tuple[int, int]) -> LagPart:
+def _compute(measure: Measure, file: Path, number: int, rows: tuple[int, int]) -> LagPart:
     """Compute a share of a table and write it."""
     start, end = rows
     with pa.memory_map(str(file)) as source:
-        table = queue_lags(context, pa.ipc.open_file(source).read_all().slice(start, end - start))
+        table = measure(pa.ipc.open_file(source).read_all().slice(start, end - start))
         write_share(file.parent, number, table)
         return lag_part(table)
 
@@ -150,16 +147,14 @@ def check_sight(newest: FileFacts, positions: Path) -> None:
 class LagInProcess:
     """The same table, computed here without Spark, share by share: for one store at a shell."""
 
-    context: LagContext
-    positions: pa.Table
-
-    @property
-    def source(self) -> LagSource:
-        return self.context.source
+    job: LagJob | None
+    source: LagSource
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for start, end in queue_shares(self.positions, SHARE_ROWS):
-            yield queue_lags(self.context, self.positions.slice(start, end - start))
+        if self.job is None:
+            return
+        for start, end in self.job.shares(SHARE_ROWS):
+            yield self.job.measure(self.job.positions.slice(start, end - start))
 
 
 def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
@@ -176,57 +171,42 @@ def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -
     :return: None where it is Spark's.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
-    context, positions = prepare(request)
-    if most_positions is not None and positions.num_rows > most_positions:
+    job, source = prepare(request)
+    if job is None:
+        return _nobody_known(request, source)
+    if most_positions is not None and job.positions.num_rows > most_positions:
         return None
     with new_lag_table(request.table_path) as directory:
-        table = queue_lags(context, positions)
+        table = job.measure(job.positions)
         write_share(directory, 0, table)
-    return ConsumerLagResult(*merge([lag_part(table)], context.source), request.table_path)
+    return ConsumerLagResult(*merge([lag_part(table)], source), request.table_path)
 
 
-def prepare(request: ConsumerLagRequest) -> tuple[LagContext, pa.Table]:
-    """What the tasks measure against, and the groups' positions, queue by queue.
+def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
+    """Take the groups' positions; None: the store's broker can't tell who consumes.
 
-    The positions of a running broker's groups are taken before its queues are looked at: what comes in
-    meanwhile makes lag larger, never smaller.
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
+    broker = find_broker(request.broker)
+    settings = StoreSettings(
+        request.store_root, request.broker_conf, request.overrides, request.time_zone, request.live
+    )
     now_ms = time.time_ns() // 1_000_000 if request.now_ms is None else request.now_ms
-    if request.live is None:
-        config = _config(request, request.broker_conf, request.overrides)
-        store = RocketMQStore.open(config)
-        consumers, source, attempts = consumers_in_files(store.layout), LagSource(), 1
-    else:
-        store, consumers, source = _beside(request, request.live)
-        attempts = ATTEMPTS
-
-    def look() -> tuple[StoreSnapshot, LagContext]:
-        snapshot = store.snapshot(now_ms)
-        return snapshot, lag_context(
-            store.layout,
-            snapshot,
-            store.config,
-            request.plan_base_offsets,
-            now_ms,
-            time_zone(request.time_zone),
-        )
-
-    snapshot, measured = reread(look, attempts)
-    positions = group_positions(store.layout, consumers)
-    notices = (*source.notices, *_shielded(store, snapshot, positions, attempts))
-    source = replace(source, notices=notices)
-    return replace(measured, source=source, attempts=attempts), positions
+    job = broker.lag(LagRequest(settings, request.plan_base_offsets, now_ms))
+    if job is None:
+        notice = f"{broker.title} doesn't say who consumes, so nobody knows who has not read what goes"
+        return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))
+    return job, replace(job.source, notices=(*job.source.notices, *_shielded(job)))
 
 
-def _shielded(
-    store: RocketMQStore, snapshot: StoreSnapshot, positions: pa.Table, attempts: int
-) -> Iterator[str]:
+def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLagResult:
+    return ConsumerLagResult(*merge([], source), request.table_path)
+
+
+def _shielded(job: LagJob) -> Iterator[str]:
     """Say what groups have not read of the segments that only the shield has."""
     try:
-        found = shielded_unread(
-            unread_messages(store.layout, run, positions, run[-1].end_offset, attempts, deleted=True)
-            for run in shielded_runs(snapshot)
-        )
+        found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:
         yield error_text(str(error))
         return
@@ -235,24 +215,3 @@ def _shielded(
         yield error_text(found.error)
     if more := len(found.rows[SHIELDED_SHOWN:]):
         yield f"so it is for {count_text(more, 'more group and topic')}"
-
-
-def _beside(request: ConsumerLagRequest, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """A running broker's store by the settings that work there, and who consumes from it.
-
-    :raises BrokerError: it can't be asked, and its files don't tell either.
-    """
-    try:
-        with reach(live) as admin:
-            settings = local_settings(admin.config(), request.store_root, request.overrides)
-            store = RocketMQStore.open(_config(request, None, settings))
-            return store, *live_consumers(admin, store.layout)
-    except BrokerError as error:
-        store = RocketMQStore.open(_config(request, request.broker_conf, request.overrides))
-        return store, *consumers_written_down(store.layout, error)
-
-
-def _config(
-    request: ConsumerLagRequest, broker_conf: str | None, overrides: Mapping[str, str]
-) -> BrokerConfig:
-    return load_broker_config(broker_conf, overrides, root=request.store_root)

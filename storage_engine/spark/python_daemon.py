@@ -12,12 +12,9 @@ import importlib
 import sys
 from pathlib import Path
 
-TASK_MODULES = (
-    "storage_engine.lake.archive",
-    "storage_engine.rocketmq.codec",
-    "storage_engine.rocketmq.decode",
-    "storage_engine.rocketmq.encode",
-)
+from storage_engine.brokers import broker_names, find_broker
+
+TASK_MODULE = "storage_engine.lake.archive"
 
 
 def without_archives(path: list[str]) -> list[str]:
@@ -39,8 +36,10 @@ def main() -> None:
     sys.path[:] = without_archives(sys.path)
     # Python has looked into them for this module; what it keeps of that is what it would read anew.
     sys.path_importer_cache.clear()
-    for name in TASK_MODULES:
-        importlib.import_module(name)
+    importlib.import_module(TASK_MODULE)
+    for name in broker_names():
+        for module in find_broker(name).task_modules:
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()
     importlib.import_module("pyspark.daemon").manager()

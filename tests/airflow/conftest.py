@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from storage_engine.lake import making
 from storage_engine.lake.config import LakeConfig
+from tests.services.toy import installed
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -109,6 +110,13 @@ def store_connection(
         return StoreConnection(conn_id, root, directory)
 
     return connect
+
+
+@pytest.fixture
+def toy_broker(tmp_path: Path) -> Iterator[None]:
+    """The broker of another package, which is installed while a test runs."""
+    with installed(tmp_path):
+        yield
 
 
 @pytest.fixture

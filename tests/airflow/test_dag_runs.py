@@ -17,12 +17,14 @@ import pytest
 
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.preview import preview
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
+from tests.services.toy import make_store
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -302,3 +304,27 @@ def test_an_archive_lag_above_its_threshold_is_a_failed_task_and_nothing_else_wa
     written = report(store.reports)
     assert [alarm[:27] for alarm in written["alarms"]] == ["archive lag: expected at mo"]
     assert "WARNING archive lag" in next((store.reports / STORE).glob("*/report.txt")).read_text()
+
+
+def test_a_store_of_another_package_s_broker_goes_through_the_dag(
+    toy_broker: None, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "toy"
+    old = make_store(root)
+    fields = {
+        "root": str(root),
+        "broker_type": "toy",
+        "lake_directory": str(tmp_path / "managed" / "lake"),
+        "journal_url": f"sqlite:///{tmp_path}/managed/journal.db",
+        "report_dir": str(tmp_path / "managed" / "reports"),
+    }
+    connection = {"conn_type": "storage_engine", "extra": fields}
+    monkeypatch.setenv("AIRFLOW_CONN_STORAGE_ENGINE_DEFAULT", json.dumps(connection))
+    make_lake(LakeConfig.local(tmp_path / "managed" / "lake"), "toy")
+    state, tasks = run("storage_retention.py")
+    assert state == "success", tasks
+    assert not any(path.exists() for paths in old.values() for path in paths)
+    written = report(tmp_path / "managed" / "reports")
+    assert (written["outcome"], written["ok"]) == ("done", True)
+    assert written["validation"]["checks"]
+    assert archived(tmp_path / "managed") == sorted(int(p.stem) for paths in old.values() for p in paths)

@@ -20,8 +20,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-
 from storage_engine.lake.codecs import codec_for
+
 from tests.histories import broker
 from tests.histories.children import in_child
 from tests.histories.machine import Histories, tally

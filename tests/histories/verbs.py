@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from storage_engine.lake.codecs import codec_for
 
 from storage_engine.cli import main as command_line
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog import Lake, connect, open_lake
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.validation import ValidationResult

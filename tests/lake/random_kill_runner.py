@@ -20,11 +20,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from storage_engine.lake.codecs import codec_for
+
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import collect
 from storage_engine.lake.garbage_rule import GarbageKind

@@ -167,7 +167,7 @@ def test_statistics_are_counted_from_the_file(
     data, parquet = written
     frames = [f for f in ground_truth("clean-stop", "commitlog") if f["file"].endswith(f"{1 << 20:020d}")]
     messages = [frame["storeTimestamp"] for frame in frames if frame["kind"] == "message"]
-    counter = RowCounter()
+    counter = RowCounter(CODEC.columns)
     for _ in segment_bytes(parquet, CODEC, 1 << 20, len(data), "x", counter):
         pass
     stats = counter.stats()

@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from storage_engine.lake.codecs import codec_for
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.jobs import (
     ProvenSegment,

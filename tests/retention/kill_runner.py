@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
+from storage_engine.lake.codecs import codec_for
 
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
-from storage_engine.lake.codecs import codec_for
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts

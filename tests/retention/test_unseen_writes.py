@@ -29,10 +29,10 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.releasing import ReleaseResult
-from storage_engine.rocketmq.broker import remove_unchanged
 from storage_engine.same_bytes import own_acts as own_acts_module
 from storage_engine.same_bytes import reading
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts
+from storage_engine.same_bytes.removal import remove_unchanged
 from storage_engine.same_bytes.trusted_times import NAME, times_are_trusted
 from tests.lakes import make_lakes
 from tests.rounds import ALL, later

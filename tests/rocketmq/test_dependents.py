@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
-from storage_engine.model.plan import DependentFile, DependentKind
+from storage_engine.model.plan import DependentFile
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.dependents import delete_dependents, expired_dependents
+from storage_engine.rocketmq.dependents import DependentKind, delete_dependents, expired_dependents
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.queue_files import iter_queues

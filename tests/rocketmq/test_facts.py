@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import FactsScope, StoreFacts
 from storage_engine.rocketmq.facts import collect
 

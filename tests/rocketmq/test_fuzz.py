@@ -13,7 +13,7 @@ import pytest
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.cli.options import managed_store
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import FactsScope
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import SegmentId

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.owed import Owed, OwedKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import PendingPolicy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.rocketmq import unread
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files

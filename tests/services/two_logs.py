@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from storage_engine import durable
-from storage_engine.model.broker import Remove, StoreSettings
+from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
-from storage_engine.rocketmq import codec, places, restored_config
+from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.store import LOG
 
@@ -26,21 +26,26 @@ LEFT, RIGHT = "left", "right"
 BROKER = "two_logs"
 
 
+class TwoLogsBroker(RocketMQ):
+    name = BROKER
+    title = "Two Logs"
+    is_default = False
+
+    def open_store(self, settings: StoreSettings, memory: object) -> Any:
+        return TwoLogs(
+            {name: open_files(replace(settings, root=f"{settings.root}/{name}")) for name in (LEFT, RIGHT)},
+            settings.root,
+        )
+
+    def watch_fence(self, settings: StoreSettings) -> None:
+        return None
+
+
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``storage_engine.two_logs`` be found as a broker's package is."""
-    broker = ModuleType(f"storage_engine.{BROKER}.broker")
-    broker.open_store = open_store  # type: ignore[attr-defined]
-    parts = {"broker": broker, "codec": codec, "places": places, "restored_config": restored_config}
-    monkeypatch.setitem(sys.modules, f"storage_engine.{BROKER}", ModuleType(f"storage_engine.{BROKER}"))
-    for name, module in parts.items():
-        monkeypatch.setitem(sys.modules, f"storage_engine.{BROKER}.{name}", module)
-
-
-def open_store(settings: StoreSettings, memory: object) -> Any:
-    return TwoLogs(
-        {name: open_files(replace(settings, root=f"{settings.root}/{name}")) for name in (LEFT, RIGHT)},
-        settings.root,
-    )
+    """Let the broker be found as one of a package of ours is."""
+    package = ModuleType(f"storage_engine.{BROKER}")
+    package.BROKER = TwoLogsBroker()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
 
 
 def renamed(segment: Segment, log: str) -> Segment:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from storage_engine import durable
+from storage_engine.brokers import store_around
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker import StoreAround, broker_module
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.tree import Place
@@ -26,7 +26,6 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
 
     :param data_paths: where its broker writes.
     """
-    store_around: StoreAround = broker_module(store.broker, "places").store_around
     root = Path(store.real_root)
     own = [path for path in map(_real, data_paths) if path != root]
     above = dict.fromkeys(path.parent for path in own if not path.is_relative_to(root))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import RunStateError
-from storage_engine.model.broker import Remove
+from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.journal import Run

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import LagSummary, QueueLag, Unread
+from storage_engine.model.lag import LagSummary, PositionsFrom, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId, StoreSnapshot
@@ -158,7 +158,10 @@ def _doubt(context: Context, run: Run) -> str:
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE
-    written_at_ms = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source.written_at_ms
+    source = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source
+    if source.positions is PositionsFrom.NOBODY:
+        return "that the broker doesn't say who consumes"
+    written_at_ms = source.written_at_ms
     taken = "taken" if written_at_ms is None else "written down by the broker, which could not be asked,"
     at_ms = results[-1].at_ms if written_at_ms is None else min(results[-1].at_ms, written_at_ms)
     age_ms, most_minutes = clock_ms() - at_ms, context.store.policy.lag_max_age_minutes

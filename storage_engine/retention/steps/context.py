@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
-from storage_engine.model.broker import BrokerStore
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import archive_limit

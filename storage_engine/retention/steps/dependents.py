@@ -87,7 +87,7 @@ def _clean(context: Context, run: Run) -> DependentsResult:
     return DependentsResult(
         run_key=run.run_key,
         min_offset=of_only_log(min_offsets),
-        deleted=Counter(file.kind.value for file in deleted),
+        deleted=Counter(str(file.kind) for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
         # Of what is gone from the log and not in the lake yet, no queue knows from now on.
         notices=(*held.notices, *_stay_notices(stay), *shield_notices(context.store.real_root)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
-from storage_engine.model.broker import Remove
+from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from storage_engine.exceptions import BrokerError
 from storage_engine.model.lag import LagSource, PositionsFrom
+from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import config_files
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.positions import names_of, one_array
 from storage_engine.rocketmq.queue_files import iter_queues
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
-from storage_engine.model.broker import Remove, StoreSettings
+from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -47,8 +47,8 @@ from storage_engine.rocketmq.store_times import LogFile, sealed_at_ms
 
 
 @dataclass(frozen=True, slots=True)
-class BesideStore:
-    """Implements :class:`storage_engine.model.broker.BrokerStore`.
+class BesideStore(BrokerStore):
+    """A running broker's store.
 
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.

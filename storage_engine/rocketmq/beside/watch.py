@@ -6,7 +6,7 @@ import math
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BrokerError, NotOnBrokerError
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch

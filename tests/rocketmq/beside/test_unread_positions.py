@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from storage_engine.exceptions import BrokerUnavailableError
-from storage_engine.model.broker import StoreSettings
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import LagPolicy
 from storage_engine.retention.unread import find_unread

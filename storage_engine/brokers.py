@@ -1,0 +1,108 @@
+"""The brokers that are installed, by name: each is an entry point of the group ``storage_engine.brokers``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker import Broker
+
+GROUP = "storage_engine.brokers"
+
+
+@cache
+def find_broker(name: str) -> Broker:
+    """Return the broker of this name.
+
+    :raises BadInputError: none is installed, or what is installed under the name is none.
+    """
+    installed = _installed()
+    if name in installed:
+        return _load(installed[name])
+    if (own := _of_this_package(name)) is not None:
+        return own
+    known = ", ".join(sorted(installed)) or "none"
+    raise BadInputError(
+        f"broker_type: expected a broker that is installed ({known}), found {name!r}. Nothing was changed. "
+        f"Install its package where this runs, or name another."
+    )
+
+
+def broker_names() -> tuple[str, ...]:
+    """Return the names of all installed brokers."""
+    return tuple(sorted(_installed()))
+
+
+@cache
+def default_broker() -> str:
+    """Return whose stores and lakes are those that name no broker.
+
+    :raises BadInputError: no installed broker takes them.
+    """
+    for name in broker_names():
+        if find_broker(name).is_default:
+            return name
+    raise BadInputError(
+        f"entry points {GROUP}: expected the broker of stores that name none, found "
+        f"{', '.join(broker_names()) or 'none'}. Install this package again."
+    )
+
+
+def broker_of(root: str | os.PathLike[str]) -> str:
+    """Tell from a store's files which broker's they are; of what is no store, the default one.
+
+    :raises BadInputError: several brokers take the store for theirs.
+    """
+    real = Path(os.path.realpath(root))
+    found = [name for name in broker_names() if find_broker(name).store_around(real) == real]
+    if len(found) > 1:
+        raise BadInputError(
+            f"{root}: expected the store of one broker, found what may be one of {' or '.join(found)}. "
+            "Nothing was changed. Name its broker: --broker-type at the shell, broker_type in a connection."
+        )
+    return found[0] if found else default_broker()
+
+
+def store_around(path: Path) -> Path | None:
+    """Return the root of the store, of any broker, that ``path`` is or among whose own files it lies."""
+    found = (find_broker(name).store_around(path) for name in broker_names())
+    return next((root for root in found if root is not None), None)
+
+
+def forget() -> None:
+    """Look again for what is installed, when a broker is next asked for."""
+    for known in (find_broker, default_broker, _installed):
+        known.cache_clear()
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _of_this_package(name: str) -> Broker | None:
+    """Return a broker that comes with this package, where that lies on the path without being installed."""
+    if not name.isidentifier():
+        return None
+    module = f"{__package__}.{name}"
+    try:
+        found = getattr(importlib.import_module(module), "BROKER", None)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return None
+    return found if isinstance(found, Broker) else None
+
+
+def _load(point: EntryPoint) -> Broker:
+    found = point.load()
+    if not isinstance(found, Broker) or found.name != point.name:
+        raise BadInputError(
+            f"entry point {point.name} = {point.value} of the group {GROUP}: expected an instance of Broker "
+            f"with that name, found {found!r}. Nothing was changed. Correct the package that has it."
+        )
+    return found

@@ -1,0 +1,284 @@
+"""One open store of a broker, as retention works with it: what a broker implements, with its promises.
+
+What only some brokers have (a hold, dependents, pending messages, consumers) has a default: there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from storage_engine import durable
+from storage_engine.model.hold import BrokerProgress, Disturbance, HoldStatus
+from storage_engine.model.lag import Unread
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.owed import Owed
+from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What a broker folder needs to open a store; see ``ManagedStore``."""
+
+    root: str
+    broker_conf: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+    live: LiveBroker | None = None
+
+
+Remove = Callable[[Path, int], bool]
+"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
+
+
+class Held(Protocol):
+    """A store that is held."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What could not be checked while it was taken."""
+        ...
+
+
+NO_HOLD = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
+"""Of a store whose broker is stopped."""
+
+
+class BrokerStore(ABC):
+    """One store, with the broker's own settings and rules.
+
+    Only ``let_go``, ``delete_dependents`` and, beside a running broker, ``guard`` and ``unmanage`` change it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def lets_go_at_once(self) -> int | None:
+        """How many segments one ``let_go`` takes; None: any number."""
+        return None
+
+    @property
+    @abstractmethod
+    def data_paths(self) -> tuple[Path, ...]:
+        """The directories that the broker writes to."""
+        ...
+
+    @abstractmethod
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Read what the store is now.
+
+        :raises StoreNotFoundError: there is no store.
+        :raises StoreLayoutError: its files don't form one contiguous log.
+        """
+        ...
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+
+        :raises StoreLayoutError: a symbolic link is among them.
+        :raises BrokerError: a running broker can't be asked.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
+        return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
+
+    def watch(self, now_ms: int) -> Watch:
+        """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
+        snapshot = self.snapshot(now_ms)
+        causes, notices = self.triggers(snapshot, now_ms, PlanRequest())
+        levels = (*snapshot.log_disks, snapshot.dependents_disk)
+        known = [disk.used_percent for disk in levels if disk.used_percent is not None]
+        return Watch(now_ms, causes, notices, levels, max(known, default=None), None, None)
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        """Return the causes that hold now, and notices for a person.
+
+        By default a cause always holds: what has expired goes.
+        """
+        return (Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time"),), ()
+
+    @abstractmethod
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide, for every segment, whether it goes and why. Pure."""
+        ...
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        """When sealed segments were written to last, by what they hold themselves; only where that is cheap.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+        """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
+        return ()
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        """What consumers have not read of the messages below these offsets; most messages first.
+
+        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
+        return Unread()
+
+    @abstractmethod
+    def hold(self) -> AbstractContextManager[Held]:
+        """Keep the broker, and everybody else who asks, from changing the store.
+
+        :raises StoreBusyError: somebody has it.
+        """
+        ...
+
+    def guard(self, now_ms: int) -> HoldStatus:
+        """Begin or renew a hold that outlives this process, and say what disturbed it.
+
+        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
+
+        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
+        """
+        return NO_HOLD
+
+    def look_at_hold(self, now_ms: int) -> HoldStatus:
+        """What ``guard`` would find, without changing anything."""
+        return NO_HOLD
+
+    def unmanage(self, now_ms: int) -> HoldStatus:
+        """End the hold: put every file's time and every setting back as they were."""
+        return NO_HOLD
+
+    @abstractmethod
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        """Delete the oldest segments of logs, exactly these; durable when it returns.
+
+        Called while the store is held. Safe to repeat with what is left of them after a kill.
+
+        :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: by which a file goes; a running broker deletes by itself.
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
+        :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
+        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
+        """
+        ...
+
+    def shield_need(self) -> ShieldNeed:
+        """How large a shield has to be beside this broker, and whether there may be one; measures disks."""
+        disks = self.snapshot(0).log_disks
+        sizes = [disk.total_bytes for disk in disks if disk.total_bytes is not None]
+        levels = [disk.used_percent for disk in disks if disk.used_percent is not None]
+        return ShieldNeed(disk_bytes=min(sizes, default=None), used_percent=max(levels, default=None))
+
+    def end_force(self) -> Disturbance | None:
+        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+
+        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
+        """
+        return None
+
+    def running_pid(self) -> int | None:
+        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        return None
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """The files that point only below these offsets, by the broker's own rule.
+
+        :param min_offsets: by the name of the log; what points into other logs stays.
+        """
+        return ()
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+
+        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: as for ``let_go``.
+        """
+        for path in (Path(file.facts.path) for file in files):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                remove(path, directory)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def checkpoint(self) -> Mapping[str, int]:
+        """The values of the broker's checkpoint by name; empty when it has none."""
+        return {}
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        """Files and directories whose state matters to a start of the broker after a cleanup."""
+        active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
+        return (*(Path(segment.facts.path) for segment in active), *self.data_paths)
+
+
+class FenceWatch(Protocol):
+    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where files lie whose change is a reason to look at once, as of the last look."""
+        ...
+
+    def watching(self) -> AbstractContextManager[Beating | None]:
+        """Be the store's only watch until the block ends; None: another process is.
+
+        :raises OSError: the store can't be written.
+        """
+        ...
+
+    def silent(self) -> str:
+        """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
+        ...
+
+    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
+        """Mend what isn't as the hold left it.
+
+        :return: what was found, and what was done.
+        :raises StorageEngineError: something can't be mended; says why.
+        :raises OSError: the store can't be read or written.
+        """
+        ...
+
+    def left_over(self) -> tuple[Disturbance, ...]:
+        """Return, once, what a look has found and done before it raised."""
+        ...
+
+
+class Beating(Protocol):
+    """What tells others that a watch is alive."""
+
+    def beat(self, *, tends_shield: bool) -> None:
+        """To be called at each look.
+
+        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
+        :raises OSError: the store can't be written.
+        """
+        ...

@@ -1,0 +1,74 @@
+"""Consumer lag as a broker offers it for computing: on Spark's executors, or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.lag import LagSource, Unread
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Measure = Callable[["pa.Table"], "pa.Table"]
+"""Computes one row a :class:`~storage_engine.model.lag.QueueLag` from positions; goes to executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagRequest:
+    """What lag is measured against.
+
+    :param plan_base_offsets: base offsets of the segments that a plan lets go; empty: ask without a plan.
+    :param now_ms: the moment, in milliseconds since the epoch.
+    """
+
+    settings: StoreSettings
+    plan_base_offsets: tuple[int, ...]
+    now_ms: int
+
+
+class LagJob(Protocol):
+    """The positions of a store's consumers, and how to measure them."""
+
+    @property
+    def source(self) -> LagSource:
+        """Where the positions are from."""
+        ...
+
+    @property
+    def snapshot(self) -> StoreSnapshot:
+        """The store that they are measured against."""
+        ...
+
+    @property
+    def positions(self) -> pa.Table:
+        """Every group's position in every queue; rows of one queue are neighbours."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what :attr:`measure` returns."""
+        ...
+
+    @property
+    def newest(self) -> FileFacts:
+        """A file that whoever measures has to see."""
+        ...
+
+    @property
+    def measure(self) -> Measure: ...
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        """Cut the positions into ranges [start, end) of whole queues with about so many rows."""
+        ...
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        """Return what consumers have not read of segments that the broker has deleted.
+
+        :param run: back to back; somebody still has their files.
+        :raises BadInputError: positions or queues that can't be read.
+        """
+        ...

@@ -1,0 +1,105 @@
+"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+
+from storage_engine.exceptions import BrokerError
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.lag import LagSource, Unread
+from storage_engine.model.lag_job import LagRequest, Measure
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.rocketmq.beside.consumers import consumers_written_down, live_consumers
+from storage_engine.rocketmq.beside.live_config import local_settings
+from storage_engine.rocketmq.beside.reach import reach
+from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions
+from storage_engine.rocketmq.unread import unread_messages
+from storage_engine.rocketmq.window import time_zone
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQLagJob:
+    """What the tasks measure against, and the groups' positions, queue by queue."""
+
+    context: LagContext
+    positions: pa.Table
+    snapshot: StoreSnapshot
+
+    @property
+    def source(self) -> LagSource:
+        return self.context.source
+
+    @property
+    def schema(self) -> pa.Schema:
+        return LAG_SCHEMA
+
+    @property
+    def newest(self) -> FileFacts:
+        return FileFacts.of(self.context.segments[-1].path)
+
+    @property
+    def measure(self) -> Measure:
+        return partial(queue_lags, self.context)
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        return queue_shares(self.positions, rows)
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        context, end_offset = self.context, run[-1].end_offset
+        return unread_messages(
+            context.layout, tuple(run), self.positions, end_offset, context.attempts, deleted=True
+        )
+
+
+def lag_job(request: LagRequest) -> RocketMQLagJob:
+    """Take the groups' positions, and look at what they are measured against.
+
+    The positions of a running broker's groups are taken before its queues are looked at: what comes in
+    meanwhile makes lag larger, never smaller.
+
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+    """
+    settings, now_ms = request.settings, request.now_ms
+    if settings.live is None:
+        store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))
+        consumers, source, attempts = consumers_in_files(store.layout), LagSource(), 1
+    else:
+        store, consumers, source = _live(settings, settings.live)
+        attempts = ATTEMPTS
+
+    def look() -> tuple[StoreSnapshot, LagContext]:
+        snapshot = store.snapshot(now_ms)
+        zone = time_zone(settings.time_zone)
+        return snapshot, lag_context(
+            store.layout, snapshot, store.config, request.plan_base_offsets, now_ms, zone
+        )
+
+    snapshot, measured = reread(look, attempts)
+    positions = group_positions(store.layout, consumers)
+    return RocketMQLagJob(replace(measured, source=source, attempts=attempts), positions, snapshot)
+
+
+def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
+    """Return a running broker's store by the settings that work there, and who consumes from it."""
+    try:
+        with reach(live) as admin:
+            found = local_settings(admin.config(), settings.root, settings.overrides)
+            store = RocketMQStore.open(_config(settings, None, found))
+            return store, *live_consumers(admin, store.layout)
+    except BrokerError as error:
+        store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))
+        return store, *consumers_written_down(store.layout, error)
+
+
+def _config(settings: StoreSettings, broker_conf: str | None, overrides: Mapping[str, str]) -> BrokerConfig:
+    return load_broker_config(broker_conf, overrides, root=settings.root)

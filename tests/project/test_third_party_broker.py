@@ -1,0 +1,100 @@
+"""A broker of another package, installed as its wheel beside this project's, at the shell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.toy import LINES, PACKAGE, REPOSITORY, build_wheel, make_store
+
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with both wheels, which takes only their dependencies from this one."""
+    directory = tmp_path_factory.mktemp("wheels")
+    wheels = [build_wheel(source, directory) for source in (REPOSITORY, PACKAGE)]
+    venv.create(directory / "venv", with_pip=False)
+    (packages,) = (directory / "venv").glob("lib/python*/site-packages")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages)]
+    subprocess.run([*install, *map(str, wheels)], check=True, timeout=120)
+    # Behind its own: what is installed here, this project's checkout among it.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return directory / "venv" / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def run(python: Path) -> Run:
+    """Run a command of the wheel; gives its JSON, or the message of its error."""
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        call = [str(python), "-P", "-c", "import sys; from storage_engine.cli import main; sys.exit(main())"]
+        done = subprocess.run(
+            [*call, *map(str, arguments), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=python.parent,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        found = json.loads(done.stdout)
+        return found["error"]["message"] if code else found
+
+    return command
+
+
+def test_its_store_goes_through_the_whole_cycle(python: Path, run: Run, tmp_path: Path) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    old = [path for paths in make_store(store).values() for path in paths]
+    before = {path.relative_to(store): path.read_bytes() for path in old}
+    found = subprocess.run(
+        [str(python), "-P", "-c", "import storage_engine as s; print(s.__file__)"],
+        capture_output=True, text=True, check=True, cwd=python.parent,
+    )  # fmt: skip
+    assert found.stdout.startswith(str(python.parents[1]))
+
+    planned = run("plan", store)
+    expired = [one["segment"] for one in planned["decisions"] if one["reason"] == "expired"]
+    assert {segment["facts"]["path"] for segment in expired} == set(map(str, old))
+    made = run("init-lake", "--lake", lake, "--broker-type", "toy")
+    assert made["lakes"][0]["broker"] == "toy"
+    run("clean", store, "--lake", lake, "--run-key", "one")
+    report = json.loads(next(lake.glob("reports/*/one/report.json")).read_text())
+    assert (report["outcome"], report["ok"]) == ("done", True)
+    assert report["validation"]["checks"]
+    assert not any(path.exists() or path.with_suffix(".count").exists() for path in old)
+    assert run("validate", store, "--lake", lake, "--full")["overall"] == "OK"
+
+    run("restore", "--lake", lake, "--to", tmp_path / "back")
+    assert {path: (tmp_path / "back" / path).read_bytes() for path in before} == before
+    inspected = run("inspect", store, "--lake", lake)
+    assert [log["name"] for log in inspected["logs"]] == ["access", "errors"]
+
+
+def test_its_segments_go_into_no_lake_of_another_broker(run: Run, tmp_path: Path) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    make_store(store)
+    run("init-lake", "--lake", lake)
+    said = run("archive", store, "--lake", lake, code=2)
+    assert "expected a lake for segments of toy, found one for those of rocketmq" in said
+    assert run("verify", "--lake", lake) == []
+
+
+def test_unknown_consumers_block_where_consumers_must_have_read(run: Run, tmp_path: Path) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    old = [path for paths in make_store(store).values() for path in paths]
+    run("init-lake", "--lake", lake, "--broker-type", "toy")
+    said = run("clean", store, "--lake", lake, "--lag-policy", "block", code=1)
+    assert "the broker doesn't say who consumes. Nothing was deleted" in said
+    assert all(len(path.read_bytes().splitlines()) == LINES for path in old)

@@ -1,0 +1,74 @@
+"""The third-party broker of ``tests/toy_broker``: its wheel, and stores of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage_engine import brokers
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "tests" / "toy_broker"
+
+OLD_HOURS = 100
+LINES = 300
+
+
+def build_wheel(source: Path, to: Path) -> Path:
+    """Build a package's wheel with what is installed here."""
+    before = set(to.glob("*.whl"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(to), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (wheel,) = set(to.glob("*.whl")) - before
+    return wheel
+
+
+@contextmanager
+def installed(directory: Path) -> Iterator[None]:
+    """Have the wheel in this process's path, as another package that brings a broker is."""
+    wheel = build_wheel(PACKAGE, directory)
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(directory / "installed")
+    sys.path.append(str(directory / "installed"))
+    brokers.forget()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(directory / "installed"))
+        sys.modules.pop("toy_broker", None)
+        brokers.forget()
+
+
+def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
+    """Write a store of two logs, the files of which are old but for the newest two, or one.
+
+    :return: the old files of each log.
+    """
+    root.mkdir(parents=True)
+    (root / "toy.store").touch()
+    return {"access": _write_log(root / "access", 4, old=2), "errors": _write_log(root / "errors", 2, old=1)}
+
+
+def _write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
+    directory.mkdir()
+    offset, paths = 0, []
+    for number in range(files):
+        path = directory / f"{offset:020d}.txt"
+        data = b"".join(
+            b"%s: line %d of file %d\n" % (directory.name.encode(), k, number) for k in range(LINES)
+        )
+        # The last line of a file that is written to may lack its end.
+        path.write_bytes(data + (b"and so on" if number == files - 1 else b""))
+        path.with_suffix(".count").write_text(f"{LINES}\n")
+        if number < old:
+            then = time.time() - OLD_HOURS * 3600
+            os.utime(path, (then, then))
+        offset += len(data)
+        paths.append(path)
+    return tuple(paths[:old])

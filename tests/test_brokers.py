@@ -1,0 +1,114 @@
+"""Which brokers there are, and that nothing above the contract knows any of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import storage_engine
+from storage_engine import brokers
+from storage_engine.brokers import broker_names, broker_of, default_broker, find_broker, store_around
+from storage_engine.exceptions import BadInputError
+from storage_engine.rocketmq import RocketMQ
+from tests.conftest import StoreCopy
+from tests.services.toy import PACKAGE as PACKAGE_OF_TOY
+from tests.services.toy import REPOSITORY, installed, make_store
+
+PACKAGE = Path(storage_engine.__file__).parent
+
+BELOW = ("rocketmq", "project")
+"""The broker's own package, and the demos, which run a real one."""
+
+LINK = "get_provider_info.py"
+"""Has the link to the broker's pages that Airflow shows."""
+
+
+def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    """Have other entry points than those that are installed."""
+    found = {name: EntryPoint(name, value, brokers.GROUP) for name, value in values.items()}
+    brokers.forget()
+    monkeypatch.setattr(brokers, "_installed", lambda: found)
+    monkeypatch.setattr(brokers, "forget", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def _known_again() -> None:
+    find_broker.cache_clear()
+    default_broker.cache_clear()
+
+
+def test_nothing_above_the_contract_names_a_broker() -> None:
+    naming = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in BELOW
+        and re.search("rocketmq", path.read_text(), re.IGNORECASE)
+    }
+    assert naming == {LINK}
+
+
+def test_the_broker_that_comes_with_the_package_is_the_default() -> None:
+    assert "rocketmq" in broker_names()
+    assert isinstance(find_broker("rocketmq"), RocketMQ)
+    assert default_broker() == "rocketmq"
+
+
+def test_an_unknown_broker_is_one_clear_error() -> None:
+    with pytest.raises(BadInputError, match=r"installed \(.*rocketmq.*\), found 'pulsar'. Nothing was"):
+        find_broker("pulsar")
+    with pytest.raises(BadInputError, match=r"found '../escape'"):
+        find_broker("../escape")
+    with pytest.raises(BadInputError, match="found 'retention'"):
+        find_broker("retention")
+
+
+def test_what_is_no_broker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    points(monkeypatch, text="storage_engine.brokers:GROUP", other="storage_engine.rocketmq:BROKER")
+    for name in ("text", "other"):
+        with pytest.raises(BadInputError, match=f"entry point {name} = .*expected an instance of Broker"):
+            find_broker(name)
+
+
+def test_without_any_the_package_is_to_be_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    points(monkeypatch)
+    with pytest.raises(BadInputError, match="Install this package again"):
+        default_broker()
+
+
+def test_a_package_that_is_not_installed_but_on_the_path_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the executors of a cluster, which get this package as an archive."""
+    points(monkeypatch)
+    assert find_broker("rocketmq").name == "rocketmq"
+    broken = ModuleType("storage_engine.broken")
+    monkeypatch.setitem(sys.modules, "storage_engine.broken", broken)
+    with pytest.raises(BadInputError, match="found 'broken'"):
+        find_broker("broken")
+
+
+def test_whose_store_it_is_is_told_from_its_files(tmp_path: Path, store_copy: StoreCopy) -> None:
+    make_store(tmp_path / "toy")
+    rocketmq = store_copy("clean-stop")
+    with installed(tmp_path):
+        assert broker_of(tmp_path / "toy") == "toy"
+        assert broker_of(rocketmq) == "rocketmq"
+        assert broker_of(tmp_path / "nothing") == "rocketmq"
+        assert store_around(tmp_path / "toy" / "access") == tmp_path / "toy"
+        (rocketmq / "toy.store").touch()
+        with pytest.raises(BadInputError, match="one of rocketmq or toy"):
+            broker_of(rocketmq)
+    assert broker_of(tmp_path / "toy") == "rocketmq"
+
+
+def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
+    page = (REPOSITORY / "docs" / "add-a-broker.md").read_text()
+    code = (PACKAGE_OF_TOY / "toy_broker.py").read_text()
+    quoted = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert all(block.rstrip("\n") in code for block in quoted), quoted
+    lines = {line for block in quoted for line in block.splitlines()}
+    body = code[code.index("MARKER, SUFFIX") :].splitlines()
+    assert [line for line in body if line.strip() and line not in lines] == []

@@ -1,0 +1,143 @@
+"""A broker of text files: a log is a directory of files, each named by the offset of its first byte.
+
+``toy.store`` marks a store. A line is a message; ``<offset>.count`` says how many a file has. The newest
+file of a log is written to; another goes once nobody has written to it for ``keep_hours``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from pathlib import Path
+
+import pyarrow as pa
+
+from storage_engine import durable
+from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
+from storage_engine.model.broker import Broker
+from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.codec import Columns, Damage
+from storage_engine.model.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.same_bytes.removal import remove_unchanged
+
+MARKER, SUFFIX = "toy.store", ".txt"
+
+
+class ToyCodec:
+    """One row a line, with its bytes."""
+
+    columns = Columns()
+    encoded_columns = ("physical_offset", "size", "line")
+    schema = pa.schema(
+        {"physical_offset": pa.int64(), "size": pa.int32(), "kind": pa.string(), "line": pa.binary()}
+    )
+
+    def decode(
+        self, data: memoryview, base_offset: int, *, chunk_bytes: int = 0
+    ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
+        lines = bytes(data).splitlines(keepends=True)
+        sizes = [len(line) for line in lines]
+        starts = list(accumulate(sizes, initial=base_offset))[:-1]
+        yield pa.table([starts, sizes, ["message"] * len(lines), lines], schema=self.schema), ()
+
+    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
+        for row in rows.select(self.encoded_columns).to_pylist():
+            start = row["physical_offset"] - base_offset
+            out[start : start + row["size"]] = row["line"]
+        return sum(rows["size"].to_pylist())
+
+
+@dataclass(frozen=True)
+class ToyStore(BrokerStore):
+    root: Path
+    keep_hours: float
+    notices = ()
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return (self.root,)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        directories = sorted({file.parent for file in self.root.glob(f"*/*{SUFFIX}")})
+        logs, disk = tuple(map(self._log, directories)), DiskUsage.of(self.root)
+        return StoreSnapshot(BROKER.name, str(self.root), now_ms, logs, (disk,), disk, crashed=False)
+
+    def _log(self, directory: Path) -> LogSnapshot:
+        *sealed, active = sorted(directory.glob(f"*{SUFFIX}"))
+        found = [(file, SegmentState.SEALED) for file in sealed] + [(active, SegmentState.ACTIVE)]
+        segments = tuple(Segment(directory.name, int(f.stem), FileFacts.of(f), state) for f, state in found)
+        return LogSnapshot(directory.name, segments, segments[-1].end_offset, segments[-1].end_offset)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        triggers, notices = self.triggers(snapshot, now_ms, request)
+        logs = tuple(LogPlan(log.name, tuple(self._decide(log, now_ms))) for log in snapshot.logs)
+        return Plan(snapshot.root, now_ms, triggers, logs, notices)
+
+    def _decide(self, log: LogSnapshot, now_ms: int) -> Iterator[Decision]:
+        oldest_ms, detail = now_ms - self.keep_hours * 3_600_000, f"files are kept for {self.keep_hours} h"
+        going = list(takewhile(lambda segment: segment.mtime_ns / 1e6 < oldest_ms, log.sealed))
+        for segment in log.segments:
+            yield Decision(segment, Reason.EXPIRED if segment in going else Reason.NOT_EXPIRED, detail)
+
+    @contextmanager
+    def hold(self) -> Iterator[ToyStore]:
+        with (self.root / MARKER).open() as marker:
+            try:
+                fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreBusyError(
+                    f"{self.root}: expected a store that nobody uses, found its marker locked"
+                ) from error
+            yield self
+
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        for segment in segments:
+            remove_unchanged(segment, self.root, remove)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return tuple(
+            DependentFile("line-count", FileFacts.of(path), "counts the lines of a file that is gone")
+            for log, min_offset in min_offsets.items()
+            for path in sorted((self.root / log).glob("*.count"))
+            if int(path.stem) < min_offset
+        )
+
+
+class Toy(Broker):
+    name, title, codec = "toy", "Toy", ToyCodec()
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        return f"{log}/{base_offset:020d}{SUFFIX}"
+
+    def store_around(self, path: Path) -> Path | None:
+        real = Path(os.path.realpath(path))
+        return next((root for root in (real, *real.parents) if (root / MARKER).exists()), None)
+
+    def open_store(self, settings: StoreSettings, memory: object) -> ToyStore:
+        root = Path(settings.root)
+        if not (root / MARKER).is_file():
+            raise StoreNotFoundError(f"{root}: expected a store with a file {MARKER}, found none")
+        return ToyStore(root, float(settings.overrides.get("keep_hours", "24")))
+
+    def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
+        snapshot = self.open_store(settings, None).snapshot(0)
+        segments = [segment for log in snapshot.logs for segment in log.segments]
+        local = tuple(LocalSegment(s.log, s.base_offset, s.end_offset, s.facts) for s in segments)
+        return StoreFacts(local, tuple(map(_fact, segments)))
+
+
+def _fact(segment: Segment) -> SegmentFact:
+    subject, base, size = f"{segment.log}/{segment.name}", segment.base_offset, segment.facts.size_bytes
+    name = segment.name.removesuffix(SUFFIX)
+    return SegmentFact(subject, segment.log, name, base, segment.end_offset, base, size, size)
+
+
+BROKER = Toy()
