@@ -15,6 +15,7 @@ from storage_engine import brokers
 from storage_engine.brokers import broker_names, broker_of, default_broker, find_broker, store_around
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq import RocketMQ
+from storage_engine.rocketmq.codec import CODEC
 from tests.conftest import StoreCopy
 from tests.services.toy import PACKAGE as PACKAGE_OF_TOY
 from tests.services.toy import REPOSITORY, installed, make_store
@@ -55,6 +56,7 @@ def test_nothing_above_the_contract_names_a_broker() -> None:
 def test_the_broker_that_comes_with_the_package_is_the_default() -> None:
     assert "rocketmq" in broker_names()
     assert isinstance(find_broker("rocketmq"), RocketMQ)
+    assert find_broker("rocketmq").codec is CODEC
     assert default_broker() == "rocketmq"
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from storage_engine.lake.codecs import codec_for
 
+from storage_engine.rocketmq.codec import CODEC
 from tests.histories import broker
 from tests.histories.children import in_child
 from tests.histories.machine import Histories, tally
@@ -132,7 +132,7 @@ def warm_up() -> None:
                 importlib.import_module(name)
         broker.make_store(Path(directory) / "warm")
         segment = broker.path_of(Path(directory) / "warm", 0).read_bytes()
-    codec = codec_for("rocketmq")
+    codec = CODEC
     for rows, _ in codec.decode(memoryview(segment), 0):
         codec.encode(rows, memoryview(bytearray(len(segment))), 0)
     gc.collect()

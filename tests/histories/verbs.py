@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from storage_engine.lake.codecs import codec_for
 
 from storage_engine.cli import main as command_line
 from storage_engine.exceptions import StorageEngineError
@@ -33,6 +32,7 @@ from storage_engine.model.validation import ValidationResult
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import record_validation
 from storage_engine.rocketmq import store_lock
+from storage_engine.rocketmq.codec import CODEC
 from tests.histories import broker
 
 _DAYS_NS = 24 * 3600 * 10**9
@@ -178,7 +178,7 @@ def _store_ids(lake: Lake) -> list[str]:
 
 def held_by(files: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
     """Return by data file the base offset and SHA-256 of each segment whose every byte is in it."""
-    codec = codec_for("rocketmq")
+    codec = CODEC
     found: dict[str, list[tuple[int, str]]] = {}
     for name in files:
         found[name] = []

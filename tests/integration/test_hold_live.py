@@ -19,10 +19,10 @@ from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.beside.forcing import MARGIN_PERCENT
 from storage_engine.rocketmq.beside.hold_state import load_state
 from storage_engine.rocketmq.beside.marker import NAME
-from storage_engine.rocketmq.broker import open_store as open_broker
 from storage_engine.rocketmq.disk import disk_usage
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
@@ -340,7 +340,7 @@ def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: Manag
     mtimes, context = log.mtimes(), open_context(store)
     memory = context.journal.hold_memory(context.record.store_id)
     with pytest.raises(Killed):
-        open_broker(settings_of(store), CutMemory(memory, saves)).guard(now_ms())
+        BROKER.open_store(settings_of(store), CutMemory(memory, saves)).guard(now_ms())
     assert load_state(memory) is not None
     unmanage(store)
     assert log.mtimes() == mtimes

@@ -33,13 +33,13 @@ from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_store
 from storage_engine.rocketmq.beside import release, unmanaging
-from storage_engine.rocketmq.lag import queue_lags
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.spark.consumer_lag import ConsumerLagRequest, prepare
+from storage_engine.spark.consumer_lag import ConsumerLagRequest
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.load import Load, Sent, running_load
 from tests.lakes import make_lakes
 from tests.rounds import rounds
+from tests.services.lag import measured
 
 pytestmark = pytest.mark.integration
 
@@ -253,7 +253,7 @@ def test_lag_of_a_busy_store_can_always_be_told(busy: Live, tmp_path: Path) -> N
     told, deadline = 0, time.monotonic() + 300
     while told < LAGS:
         ends = {topic: busy.broker.client.topic_stats(topic) for topic in ("orders", "payments")}
-        table = queue_lags(*prepare(asked)).to_pylist()
+        table = measured(asked).to_pylist()
         rows: list[dict[str, Any]] = [row for row in table if row["group"] in ("fast", "slow")]
         assert all(row["max_offset"] >= ends[row["topic"]][row["queue_id"]].max_offset for row in rows)
         # each group begins with one queue after the other

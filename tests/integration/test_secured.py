@@ -29,14 +29,12 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.lag_table import read_lag_table
-from storage_engine.rocketmq.lag import queue_lags
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Tls
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,
     lag_without_spark,
-    prepare,
 )
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
@@ -47,6 +45,7 @@ from tests.integration.live_store import LiveLog
 from tests.integration.remoting import RemotingClient
 from tests.integration.secured import Secured, secured_broker
 from tests.integration.stores import Truth, served
+from tests.services.lag import measured
 from tests.services.released_state import expired
 
 pytestmark = pytest.mark.integration
@@ -111,7 +110,7 @@ def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest
 
 
 def rows(asked: ConsumerLagRequest) -> dict[tuple[str, str, int], dict[str, Any]]:
-    found = queue_lags(*prepare(asked)).to_pylist()
+    found = measured(asked).to_pylist()
     return {(row["group"], row["topic"], row["queue_id"]): row for row in found}
 
 

@@ -20,8 +20,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from storage_engine.lake.codecs import codec_for
-
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
@@ -35,6 +33,7 @@ from storage_engine.lake.receipts import broken_receipts, receipt_history, recei
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restored_config import config_names
 from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.rocketmq.codec import CODEC
 
 STORE = "store-1"
 MOST_KILLS_A_STEP = 3
@@ -165,7 +164,7 @@ def main(source: Path, work: Path, rounds: int, seed: int) -> None:
 
 def warm_up(segment: Path) -> None:
     """Load the compiled kernels once, instead of in every child."""
-    codec, data = codec_for("rocketmq"), segment.read_bytes()
+    codec, data = CODEC, segment.read_bytes()
     for rows, _ in codec.decode(memoryview(data), int(segment.name)):
         codec.encode(rows, memoryview(bytearray(len(data))), int(segment.name))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from storage_engine.lake import archive, catalog, making, segment_reader, tables, writing
+from storage_engine.lake import archive, catalog, making, tables, writing
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
@@ -29,6 +30,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.lake.writing import ready_to_write
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec import CODEC
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -43,6 +45,7 @@ class _OlderCodec:
     """Knows all columns but the later one."""
 
     schema = CODEC.schema.remove(CODEC.schema.get_field_index(LATER))
+    columns = replace(CODEC.columns, file_bounds=("keys",))
     encoded_columns = CODEC.encoded_columns
 
     def decode(self, data: memoryview, base_offset: int, **options: Any) -> Iterator[Any]:
@@ -61,8 +64,7 @@ def _older_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(archive, "SETTLED", None)
         for module in (making, tables, writing):
             patched.setattr(module, "segments_schema", lambda: Schema(*fields))
-        for module in (archive, catalog, making, segment_reader, writing):
-            patched.setattr(module, "codec_for", lambda _broker: _OlderCodec())
+        patched.setattr(RocketMQ, "codec", _OlderCodec())
         yield
 
 

@@ -5,9 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from storage_engine.lake.codecs import codec_for
 
-from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.jobs import (
     ProvenSegment,
@@ -20,7 +18,6 @@ from storage_engine.lake.jobs import (
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts
-from storage_engine.rocketmq.codec import CODEC
 
 
 @pytest.fixture
@@ -71,9 +68,3 @@ def test_a_receipt_has_every_field_that_was_proven() -> None:
     # What a broker with several files a segment, or with logs that change their names, will say.
     unused = {"end_offset", "files", "log_id", "digest"}
     assert {field.name for field in fields(Receipt)} == proven | chain | unused
-
-
-def test_a_codec_is_found_by_its_brokers_name() -> None:
-    assert codec_for("rocketmq") is CODEC
-    with pytest.raises(BadInputError, match=r"expected one that has a storage_engine\.zeromq\.codec"):
-        codec_for("zeromq")

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
-from storage_engine.lake.codecs import codec_for
 
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
@@ -38,6 +37,7 @@ from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.stamp import DIRECTORY
+from storage_engine.rocketmq.codec import CODEC
 
 SEGMENTS = 2
 RUN = "run"
@@ -284,7 +284,7 @@ def prepare(pristine: Path, directory: Path) -> None:
 
 def warm_up(pristine: Path) -> None:
     """Load the compiled kernels once, instead of in every child."""
-    codec = codec_for("rocketmq")
+    codec = CODEC
     data = (pristine / "commitlog" / f"{0:020d}").read_bytes()
     for rows, _ in codec.decode(memoryview(data), 0):
         codec.encode(rows, memoryview(bytearray(len(data))), 0)

@@ -41,7 +41,7 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.lag_table import lag_part, merge, read_lag_table
-from storage_engine.rocketmq.lag import queue_lags
+from storage_engine.rocketmq import BROKER
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
@@ -50,10 +50,11 @@ from storage_engine.spark.consumer_lag import (
     prepare,
 )
 from storage_engine.spark.job_io import read_result, run_job, write_request
-from storage_engine.spark.python_daemon import TASK_MODULES
+from storage_engine.spark.python_daemon import TASK_MODULE
 from storage_engine.spark.session import spark_session
 from tests.lakes import path_of
 from tests.services.command_line import run_command
+from tests.services.lag import measured
 
 ROOT = Path(__file__).parents[2]
 LAG_JOB = ROOT / "spark_jobs" / "consumer_lag.py"
@@ -207,13 +208,15 @@ def test_session_works_quietly_on_loopback(shared: SharedSpark) -> None:
 
 @pytest.mark.integration
 def test_workers_start_with_what_tasks_import_and_read_no_archives(spark: Any) -> None:
+    expected = {TASK_MODULE, *BROKER.task_modules}
+
     def look(_: int) -> tuple[set[str], list[str]]:
         # What a path's archives are read with; each is read anew before every task.
         archives = [key for key, found in sys.path_importer_cache.items() if "zip" in type(found).__name__]
-        return set(TASK_MODULES) & set(sys.modules), archives
+        return expected & set(sys.modules), archives
 
     for loaded, archives in spark.sparkContext.parallelize(range(2), 2).map(look).collect():
-        assert loaded == set(TASK_MODULES)
+        assert loaded == expected
         assert archives == []
 
 
@@ -355,7 +358,7 @@ def test_lag_is_what_the_files_say(
     assert ended.value.code == 0
     result = read_result(paths[1], paths[0], ConsumerLagResult)
 
-    table = queue_lags(*prepare(request))
+    table = measured(request)
     written = read_lag_table(request.table_path)
     assert sorted(map(str, written.to_pylist())) == sorted(map(str, table.to_pylist()))
     assert result == ConsumerLagResult(*merge([lag_part(table)]), request.table_path)

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import lag
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.model.store import FileFacts
 from storage_engine.retention.lag_table import lag_part, merge
 from storage_engine.spark import consumer_lag
 
@@ -60,8 +59,9 @@ def test_figures_of_a_store_with_known_positions(
 def test_host_that_sees_another_store_or_none_is_refused(
     request_for_store: consumer_lag.ConsumerLagRequest, tmp_path: Path
 ) -> None:
-    context, _ = consumer_lag.prepare(request_for_store)
-    newest = FileFacts.of(context.segments[-1].path)
+    job, _ = consumer_lag.prepare(request_for_store)
+    assert job is not None
+    newest = job.newest
     consumer_lag.check_sight(newest, Path(newest.path))
     with pytest.raises(StoreNotFoundError, match="finds none there"):
         consumer_lag.check_sight(newest, tmp_path / "nowhere")
