@@ -146,7 +146,7 @@ def _without_older(
     """The same without those that lack what they are known to have had."""
     # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
     journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
+    record = journal.find_store(store.real_root, store.host)
     if record is None:
         return lakes, unreachable
     return without_older(lakes, unreachable, known_heads(journal, record), record.store_id)
@@ -158,7 +158,7 @@ def _known(
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
     # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
     journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
+    record = journal.find_store(store.real_root, store.host)
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if store.policy.archive is ArchiveMode.OFF:
@@ -171,7 +171,7 @@ def _known(
 
 def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield."""
-    record = Journal(store.journal_url).find_store(store.real_root)
+    record = Journal(store.journal_url).find_store(store.real_root, store.host)
     return () if record is None else shielded_spans(store.real_root, record.lineage)
 
 

@@ -137,7 +137,7 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
     """
     :raises StoreIdentityError: the journal has a store at this place.
     """
-    here = journal.find_store(store.real_root)
+    here = journal.find_store(store.real_root, store.host)
     if here is not None:
         raise StoreIdentityError(
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
@@ -152,7 +152,7 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
     """
     root = store.real_root
-    here = journal.find_store(root)
+    here = journal.find_store(root, store.host)
     found = read_stamp(root)
     wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
     if wanted is None:
@@ -194,12 +194,14 @@ def _lineage(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> int:
 
 def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) -> StoreRecord:
     """The journal's record of the store, which is made or moved here where it has to be."""
-    here = journal.find_store(store.real_root)
+    here = journal.find_store(store.real_root, store.host)
     if here is not None and here.store_id == store_id:
         return here
     if journal.knows_store(store_id):
         return journal.move_store(store_id, store.real_root)
-    return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
+    return journal.add_store(
+        store.real_root, store.broker, store_id=store_id, lineage=lineage, host=store.host
+    )
 
 
 def _check_decision(command: str, person: str, reason: str, what: str) -> None:

@@ -36,7 +36,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if missing_sqlite_file(store.journal_url):
         return open_store(store)
     journal = Journal(store.journal_url)
-    known = journal.find_store(store.real_root)
+    known = journal.find_store(store.real_root, store.host)
     return open_store(store, None if known is None else journal.hold_memory(known.store_id))
 
 

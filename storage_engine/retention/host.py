@@ -21,6 +21,11 @@ def this_host() -> str:
         return socket.gethostname()
 
 
+def is_this_host(host: str | None) -> bool:
+    """Return whether a machine id or host name is this machine's."""
+    return host in (this_host(), socket.gethostname())
+
+
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
     """Make sure that this machine may look at a store: another one has another disk under the same path.
 
@@ -29,7 +34,7 @@ def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
     :raises WrongHostError: it is another machine's.
     """
     expected = stated or first_seen
-    if expected in (None, ANY_HOST, this_host(), socket.gethostname()):
+    if expected in (None, ANY_HOST) or is_this_host(expected):
         return
     why = "its settings say it is" if stated else "it was first seen"
     raise WrongHostError(

@@ -25,7 +25,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
-    known = journal.find_store(store.real_root)
+    known = journal.find_store(store.real_root, store.host)
     check_host(store.root, store.host, known.host if known else None)
     if not Path(store.real_root).is_dir():
         raise StoreNotFoundError(
@@ -44,10 +44,12 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     if store_id is None:
-        return journal.add_store(store.real_root, store.broker)
+        return journal.add_store(store.real_root, store.broker, host=store.host)
     lineages = [row.lineage for row in remembered if row.store_id == store_id]
     lineage = max([*lineages, stamp.lineage if stamp is not None else 1])
-    return journal.add_store(store.real_root, store.broker, store_id=store_id, lineage=lineage)
+    return journal.add_store(
+        store.real_root, store.broker, store_id=store_id, lineage=lineage, host=store.host
+    )
 
 
 def _check_place(store: ManagedStore, stamp: Stamp) -> None:

@@ -18,9 +18,11 @@ from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention import journal_rows
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
 from storage_engine.retention.hold_memory import JournalHoldMemory
+from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_records import (
     Event,
@@ -32,16 +34,7 @@ from storage_engine.retention.journal_records import (
     StoreRecord,
     Waiver,
 )
-from storage_engine.retention.journal_rows import (
-    Subjects,
-    ensure_store_row,
-    find_run_row,
-    find_store_row,
-    find_waiver_row,
-    insert_events,
-    move_store_row,
-    to_event,
-)
+from storage_engine.retention.journal_rows import Subjects
 from storage_engine.retention.journal_schema import events, lineages, runs, samples, stores, waivers
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
@@ -62,10 +55,13 @@ class Journal:
 
     # Stores
 
-    def find_store(self, real_path: str) -> StoreRecord | None:
-        return self._database.read(
-            lambda connection: find_store_row(connection, stores.c.real_path == real_path)
-        )
+    def find_store(self, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
+        """Return the store at a path of this machine.
+
+        :param host: where the store lies, by its settings; None: they don't say.
+        :raises StoreIdentityError: several machines have a store at this path, and nothing says which it is.
+        """
+        return self._database.read(lambda connection: journal_rows.store_row_at(connection, real_path, host))
 
     def all_stores(self) -> tuple[StoreRecord, ...]:
         """Every store that has an identity, the oldest first."""
@@ -74,17 +70,24 @@ class Journal:
         return tuple(StoreRecord(**row._mapping) for row in rows)
 
     def add_store(
-        self, real_path: str, broker: str, *, store_id: str | None = None, lineage: int = 1
+        self,
+        real_path: str,
+        broker: str,
+        *,
+        store_id: str | None = None,
+        lineage: int = 1,
+        host: str | None = ANY_HOST,
     ) -> StoreRecord:
         """Give the store at ``real_path`` an identity; the one it has already, if it has one.
 
         :param store_id: its UUID where the lake knows it already; None: a new one.
+        :param host: as of :meth:`find_store`.
         :raises StoreIdentityError: the store with this id is at another place.
         """
         new_id = store_id or str(uuid.uuid4())
 
         def add(connection: Connection) -> StoreRecord:
-            return ensure_store_row(connection, new_id, real_path, broker, lineage)
+            return journal_rows.ensure_store_row(connection, new_id, real_path, broker, lineage, host)
 
         try:
             return self._database.write(add)
@@ -95,7 +98,7 @@ class Journal:
     def knows_store(self, store_id: str) -> bool:
         """Whether there is a store with this id, wherever it lay last."""
         found = self._database.read(
-            lambda connection: find_store_row(connection, stores.c.store_id == store_id)
+            lambda connection: journal_rows.find_store_row(connection, stores.c.store_id == store_id)
         )
         return found is not None
 
@@ -107,7 +110,7 @@ class Journal:
         """
 
         def move(connection: Connection) -> StoreRecord:
-            return move_store_row(connection, store_id, real_path)
+            return journal_rows.move_store_row(connection, store_id, real_path)
 
         try:
             return self._database.write(move)
@@ -119,7 +122,7 @@ class Journal:
         """Let the store's offsets begin anew under the next lineage."""
 
         def adopt(connection: Connection) -> StoreRecord:
-            record = find_store_row(connection, stores.c.store_id == store_id)
+            record = journal_rows.find_store_row(connection, stores.c.store_id == store_id)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             lineage = record.lineage + 1
@@ -141,7 +144,7 @@ class Journal:
             connection.execute(
                 update(stores).where(where, stores.c.lineage < lineage).values(lineage=lineage)
             )
-            record = find_store_row(connection, where)
+            record = journal_rows.find_store_row(connection, where)
             if record is None:
                 raise RunStateError(f"store {store_id}: expected in the journal, not found")
             return record
@@ -183,7 +186,7 @@ class Journal:
         wanted = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
-            if find_run_row(connection, store_id, run_key) is None:
+            if journal_rows.find_run_row(connection, store_id, run_key) is None:
                 connection.execute(
                     insert(runs).values(
                         store_id=store_id,
@@ -209,7 +212,7 @@ class Journal:
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
         """:raises RunStateError: it was there, and has expired."""
-        run = self._database.read(lambda connection: find_run_row(connection, store_id, run_key))
+        run = self._database.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
                 f"run {run_key!r} of store {store_id}: expected one that is kept whole, found one that ended "
@@ -245,7 +248,7 @@ class Journal:
                 .where(runs.c.id == run.run_id)
                 .values(plan=stored, plan_digest=digest, state=RunState.PLANNED.value)
             )
-            insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
+            journal_rows.insert_events(connection, run.run_id, Step.PLAN, Phase.RESULT, [("", payload)])
             return True
 
         if self._database.write(record):
@@ -262,7 +265,7 @@ class Journal:
                 .values(state=RunState.FINISHED.value, finished_at_ms=clock_ms())
             )
             if changed.rowcount:
-                insert_events(connection, run.run_id, Step.REPORT, Phase.RESULT, [("", payload)])
+                journal_rows.insert_events(connection, run.run_id, Step.REPORT, Phase.RESULT, [("", payload)])
 
         self._database.write(finish)
 
@@ -280,7 +283,7 @@ class Journal:
         def write(connection: Connection) -> None:
             if lease is not None:
                 renew(connection, lease)
-            insert_events(connection, run.run_id, step, phase, subjects)
+            journal_rows.insert_events(connection, run.run_id, step, phase, subjects)
 
         self._database.write(write)
 
@@ -305,7 +308,7 @@ class Journal:
 
         def read(connection: Connection) -> Event | None:
             row = connection.execute(query).first()
-            return None if row is None else to_event(row)
+            return None if row is None else journal_rows.to_event(row)
 
         return self._database.read(read)
 
@@ -320,7 +323,7 @@ class Journal:
         if phase is not None:
             query = query.where(events.c.phase == phase.value)
         ordered = query.order_by(events.c.id)
-        return self._database.read(lambda c: tuple(map(to_event, c.execute(ordered))))
+        return self._database.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
 
     # Samples and waivers
 
@@ -377,7 +380,7 @@ class Journal:
         """Record that the plan with this digest may go without receipts; the first decision stands."""
 
         def write(connection: Connection) -> Waiver:
-            found = find_waiver_row(connection, plan_digest)
+            found = journal_rows.find_waiver_row(connection, plan_digest)
             if found is None:
                 found = Waiver(plan_digest, person, reason, clock_ms())
                 connection.execute(insert(waivers).values(**to_jsonable(found)))
@@ -393,4 +396,4 @@ class Journal:
             return found
 
     def find_waiver(self, plan_digest: str) -> Waiver | None:
-        return self._database.read(lambda connection: find_waiver_row(connection, plan_digest))
+        return self._database.read(lambda connection: journal_rows.find_waiver_row(connection, plan_digest))

@@ -18,7 +18,8 @@ from sqlalchemy.pool import NullPool
 from storage_engine import durable
 from storage_engine.credentials import shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
-from storage_engine.retention.journal_schema import ADDED_SINCE, SCHEMA_VERSION, metadata, schema_version
+from storage_engine.retention.journal_migrations import MIGRATIONS
+from storage_engine.retention.journal_schema import SCHEMA_VERSION, metadata, schema_version
 from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class JournalDatabase:
             if version is None:
                 self._create()
                 version = self._version()
-            if version in ADDED_SINCE:
+            if version in MIGRATIONS:
                 self._upgrade()
                 version = self._version()
         except SQLAlchemyError as error:
@@ -140,19 +141,21 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Add what the tables of an older version lack; another process may do the same."""
+        """Make this version of an older one, in one transaction; another process may do the same."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row where a transaction doesn't lock the whole database.
             connection.execute(update(schema_version).values(version=schema_version.c.version))
             version = connection.execute(select(schema_version.c.version)).scalar_one()
             metadata.create_all(connection)
-            for column in ADDED_SINCE.get(version, ()):
-                kind = column.type.compile(connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+            for number in range(version, SCHEMA_VERSION):
+                MIGRATIONS[number](connection)
+            _check_foreign_keys(connection)
             connection.execute(update(schema_version).values(version=SCHEMA_VERSION))
 
-        self._run(upgrade, read_only=False)
+        connection = self._engine.connect().execution_options(storage_engine_foreign_keys=False)
+        with connection, connection.begin():
+            upgrade(connection)
 
     def _way_without_backup(self, error: Exception) -> str:
         return "" if self._file is None or not _is_damaged(error) else f" {without_backup(self._file)}"
@@ -233,8 +236,24 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    read_only = connection.get_execution_options().get("storage_engine_read_only", False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if not options.get("storage_engine_foreign_keys", True):
+        # Only outside of a transaction, and for as long as the connection: a table can't be rebuilt else.
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    connection.exec_driver_sql(
+        "BEGIN" if options.get("storage_engine_read_only", False) else "BEGIN IMMEDIATE"
+    )
+
+
+def _check_foreign_keys(connection: Connection) -> None:
+    """
+    :raises IntegrityError: a row names one that isn't there.
+    """
+    if connection.dialect.name != "sqlite":
+        return
+    lost = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if lost is not None:
+        raise IntegrityError("PRAGMA foreign_key_check", None, ValueError(f"row {lost} names a lost one"))
 
 
 def _disk_full(error: Exception) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -19,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = MetaData()
 
@@ -36,12 +34,14 @@ stores = Table(
     "storage_engine_stores",
     metadata,
     Column("store_id", String(36), primary_key=True),
-    Column("real_path", Text, nullable=False, unique=True),
+    Column("real_path", Text, nullable=False),
     Column("broker", String(64), nullable=False),
     Column("lineage", Integer, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("host", Text),
+    UniqueConstraint("host", "real_path"),
 )
+"""Two machines may each have a store at one path."""
 
 lineages = Table(
     "storage_engine_lineages",
@@ -134,13 +134,3 @@ waivers = Table(
     Column("reason", Text, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-
-ADDED_SINCE: dict[int, tuple[Column[Any], ...]] = {
-    1: (stores.c.host, samples.c.archive_lag, samples.c.clock, samples.c.progress),
-    2: (samples.c.progress,),
-    3: (),
-    4: (),
-}
-"""By schema version, the columns that it lacks; all of them may be empty. Tables that it lacks are made.
-
-Version 5 has no more than 4: its plans may have several logs, which an older release can't read."""

@@ -98,7 +98,7 @@ def record_mends(store: ManagedStore, found: Sequence[Disturbance]) -> None:
     if not store.journal_url or missing_sqlite_file(store.journal_url):
         return
     journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
+    record = journal.find_store(store.real_root, store.host)
     if record is None:
         return
     run = journal.find_run(record.store_id, WATCH_RUN)

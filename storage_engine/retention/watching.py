@@ -42,7 +42,7 @@ def is_watched_here(store: ManagedStore) -> bool:
 def _check_is_here(store: ManagedStore) -> None:
     known = None
     if not missing_sqlite_file(store.journal_url):
-        known = Journal(store.journal_url).find_store(store.real_root)
+        known = Journal(store.journal_url).find_store(store.real_root, store.host)
     check_host(store.root, store.host, known.host if known else None)
 
 

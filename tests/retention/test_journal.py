@@ -10,14 +10,23 @@ import psutil
 import pytest
 from sqlalchemy import event
 
-from storage_engine.exceptions import BadInputError, JournalUnavailableError, RunStateError
+from storage_engine.exceptions import (
+    BadInputError,
+    JournalUnavailableError,
+    RunStateError,
+    StoreIdentityError,
+)
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.retention import host
+from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.journal_schema import runs
 
 WRITE_MANY = """
 import sys
+from storage_engine.retention import host
+from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 journal = Journal(sys.argv[1])
@@ -143,21 +152,14 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 5, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 6, found 99"):
         Journal(f"sqlite:///{path}")
 
 
 def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journal: Journal) -> None:
     store = journal.add_store("/s", "rocketmq")
     journal.add_sample(store.store_id, [DiskUsage("/s", 50)], 7)
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute("UPDATE storage_engine_schema SET version = 1")
-        connection.execute("ALTER TABLE storage_engine_stores DROP COLUMN host")
-        connection.execute("DROP TABLE storage_engine_holds")
-        for column in ("archive_lag", "clock", "progress"):
-            connection.execute(f"ALTER TABLE storage_engine_samples DROP COLUMN {column}")
-    connection.close()
+    set_back(path, 1)
     upgraded = Journal(f"sqlite:///{path}")
     assert upgraded.find_store("/s") == replace(store, host=None)
     sample = upgraded.last_sample(store.store_id)
@@ -167,6 +169,94 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journa
     memory = upgraded.hold_memory(store.store_id)
     memory.save({"fence": 7})
     assert memory.load() == {"fence": 7}
+
+
+def set_back(path: Path, version: int) -> None:
+    """Make a journal one of an older version, as far as the tables that changed go."""
+    machine = "" if version == 1 else "host TEXT,"
+    columns = f"store_id, real_path, broker, lineage, created_at_ms{machine and ', host'}"
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.executescript(
+            f"""
+            PRAGMA foreign_keys=OFF;
+            BEGIN;
+            UPDATE storage_engine_schema SET version = {version};
+            CREATE TABLE old (
+                store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, broker VARCHAR(64) NOT NULL,
+                lineage INTEGER NOT NULL, created_at_ms BIGINT NOT NULL, {machine}
+                PRIMARY KEY (store_id), UNIQUE (real_path)
+            );
+            INSERT INTO old ({columns}) SELECT {columns} FROM storage_engine_stores;
+            DROP TABLE storage_engine_stores;
+            ALTER TABLE old RENAME TO storage_engine_stores;
+            COMMIT;
+            """
+        )
+        if version == 1:
+            connection.execute("DROP TABLE storage_engine_holds")
+            for column in ("archive_lag", "clock", "progress"):
+                connection.execute(f"ALTER TABLE storage_engine_samples DROP COLUMN {column}")
+    connection.close()
+
+
+def test_rows_name_their_store_still_when_its_table_was_made_anew(path: Path, journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    journal.begin_run(store.store_id, "r", PlanRequest())
+    set_back(path, 5)
+    upgraded = Journal(f"sqlite:///{path}")
+    assert upgraded.find_store("/s") == store
+    assert upgraded.run(store.store_id, "r").run_key == "r"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA foreign_keys=ON")
+    with pytest.raises(sqlite3.IntegrityError), connection:
+        connection.execute("DELETE FROM storage_engine_stores")
+    assert connection.execute("PRAGMA foreign_key_list(storage_engine_runs)").fetchone()[2] == (
+        "storage_engine_stores"
+    )
+    connection.close()
+
+
+def test_a_journal_whose_rows_name_a_lost_store_is_left_as_it_is(path: Path, journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    journal.begin_run(store.store_id, "r", PlanRequest())
+    set_back(path, 5)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("DELETE FROM storage_engine_stores")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalUnavailableError, match="names a lost one"):
+        Journal(f"sqlite:///{path}")
+    assert path.read_bytes() == before
+
+
+def test_two_machines_have_each_a_store_at_one_path(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {}
+    for machine in ("a", "b"):
+        on_machine(machine, tmp_path, monkeypatch)
+        assert journal.find_store("/s", machine) is None
+        made[machine] = journal.add_store("/s", "rocketmq", host=machine)
+    assert made["a"].store_id != made["b"].store_id
+    for machine in ("a", "b"):
+        on_machine(machine, tmp_path, monkeypatch)
+        for stated in (machine, None, ANY_HOST):
+            assert journal.find_store("/s", stated) == made[machine]
+    on_machine("c", tmp_path, monkeypatch)
+    assert journal.find_store("/s", "c") is None
+    for stated in (None, ANY_HOST):
+        with pytest.raises(StoreIdentityError, match=r"found those of machines a, b\. Nothing was changed"):
+            journal.find_store("/s", stated)
+    # Its stamp says that a's disk is here by now.
+    moved = journal.add_store("/s", "rocketmq", store_id=made["a"].store_id, host="c")
+    assert moved == replace(made["a"], host="c")
+
+
+def on_machine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "machine-id").write_text(name)
+    monkeypatch.setattr(host, "_MACHINE_ID", tmp_path / "machine-id")
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "nosuch:///x"])

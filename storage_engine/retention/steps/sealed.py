@@ -131,7 +131,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     snapshot = open_to_look(store).snapshot(clock_ms())
     segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
     journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
+    record = journal.find_store(store.real_root, store.host)
     if record is None:
         return archive_lag_of(segments, clock_ms())
     return _measure(journal, record, store, segments)

@@ -1,0 +1,74 @@
+"""What makes a journal of each version one of the next; a release that wrote an older one refuses the newer.
+
+Each function runs once, in the one transaction that brings a journal up to this release's version, while
+foreign keys are not enforced. Tables that a version lacks have been made by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, Connection, MetaData, inspect
+from sqlalchemy.schema import CreateTable
+
+from storage_engine.retention.journal_schema import samples, stores
+
+Migration = Callable[[Connection], None]
+
+
+def remember_hosts(connection: Connection) -> None:
+    """1 to 2: where a store was first seen, archive lag, and readings of the clock."""
+    _add(connection, stores.c.host)
+    _add(connection, samples.c.archive_lag)
+    _add(connection, samples.c.clock)
+
+
+def sample_progress(connection: Connection) -> None:
+    """2 to 3: how far a running broker is with its own work."""
+    _add(connection, samples.c.progress)
+
+
+def store_plans_once(connection: Connection) -> None:
+    """3 to 4: a table for decisions that several runs share."""
+
+
+def plan_several_logs(connection: Connection) -> None:
+    """4 to 5: plans may have several logs, which an older release can't read."""
+
+
+def tell_hosts_apart(connection: Connection) -> None:
+    """5 to 6: two machines may each have a store at one path."""
+    if connection.dialect.name == "sqlite":
+        _rebuild_stores(connection)
+        return
+    for unique in inspect(connection).get_unique_constraints(stores.name):
+        if unique["column_names"] == [stores.c.real_path.name]:
+            connection.exec_driver_sql(f'ALTER TABLE {stores.name} DROP CONSTRAINT "{unique["name"]}"')
+    columns = f"{stores.c.host.name}, {stores.c.real_path.name}"
+    connection.exec_driver_sql(f"ALTER TABLE {stores.name} ADD UNIQUE ({columns})")
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    1: remember_hosts,
+    2: sample_progress,
+    3: store_plans_once,
+    4: plan_several_logs,
+    5: tell_hosts_apart,
+}
+"""By the version that they take."""
+
+
+def _add(connection: Connection, column: Column[Any]) -> None:
+    kind = column.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+
+
+def _rebuild_stores(connection: Connection) -> None:
+    """Make the table anew, since SQLite drops no constraint; other tables go on naming it."""
+    new = stores.to_metadata(MetaData(), name=f"{stores.name}_new")
+    names = ", ".join(column.name for column in stores.columns)
+    connection.execute(CreateTable(new))
+    connection.exec_driver_sql(f"INSERT INTO {new.name} ({names}) SELECT {names} FROM {stores.name}")
+    connection.exec_driver_sql(f"DROP TABLE {stores.name}")
+    connection.exec_driver_sql(f"ALTER TABLE {new.name} RENAME TO {stores.name}")
