@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import NullPool, create_engine, inspect
 
 from storage_engine.exceptions import CommitStateUnknownError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.archive import archive_all, segment_jobs
@@ -27,6 +28,8 @@ from storage_engine.lake.verify import unseen, verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import host
+from storage_engine.retention.journal import Journal
 from tests.integration.lake_cycle import archive, check_exactly_once, contents, expired_store, finish, plan
 from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import PASSWORD, Postgres, postgres
@@ -260,3 +263,25 @@ def test_a_lake_on_servers_is_copied_to_disk_and_verifies_without_them(
     object_store.stop()
     assert copy_of(open_lake(copy).segments()) == original
     check(copy, root, 2, tmp_path)
+
+
+def test_an_older_journal_on_a_server_lets_two_machines_share_a_path(
+    database: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Journal(database.uri).add_store("/s", "rocketmq")
+    stores = "storage_engine_stores"
+    with create_engine(database.uri, poolclass=NullPool).begin() as connection:
+        (unique,) = inspect(connection).get_unique_constraints(stores)
+        connection.exec_driver_sql(f'ALTER TABLE {stores} DROP CONSTRAINT "{unique["name"]}"')
+        connection.exec_driver_sql(f"ALTER TABLE {stores} ADD UNIQUE (real_path)")
+        connection.exec_driver_sql("UPDATE storage_engine_schema SET version = 5")
+    journal = Journal(database.uri)
+    assert journal.find_store("/s") == known
+    (tmp_path / "machine-id").write_text("another")
+    monkeypatch.setattr(host, "_MACHINE_ID", tmp_path / "machine-id")
+    other = journal.add_store("/s", "rocketmq", host="another")
+    assert other.store_id != known.store_id
+    assert journal.find_store("/s") == other
+    with create_engine(database.uri, poolclass=NullPool).begin() as connection:
+        (unique,) = inspect(connection).get_unique_constraints(stores)
+    assert unique["column_names"] == ["host", "real_path"]
