@@ -25,8 +25,8 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
 from tests.services.command_line import run_command
-from tests.services.released import Kill, Released
-from tests.services.released_state import MIB, RUN, State, expired, leases_run_out
+from tests.services.released import Kill, Released, released_package
+from tests.services.released_state import RUN, State, expired, leases_run_out
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
@@ -118,6 +118,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> I
 
 
 @pytest.fixture
+def before_the_seam(pytestconfig: pytest.Config) -> Iterator[Released]:
+    with released_package("before-the-seam", pytestconfig.cache.mkdir("releases")) as package:  # type: ignore[union-attr]
+        yield package
+
+
+@pytest.fixture
 def live(broker: Broker, tmp_path: Path) -> Live:
     state = expired(broker.store, tmp_path / "lake")
     return Live(broker, state, mtimes_ns(state))
@@ -142,17 +148,24 @@ def test_a_hold_that_was_half_made_is_ended(live: Live, released: Released) -> N
 def test_a_held_stores_run_is_finished_and_its_hold_renewed_and_ended(
     live: Live, released: Released, tmp_path: Path
 ) -> None:
+    go_on_from_a_held_run(live, released, tmp_path)
+
+
+def go_on_from_a_held_run(live: Live, released: Released, tmp_path: Path) -> None:
+    """Let a released package hold the store and be killed amid a release; today's ends both."""
+    first, second, third, *_ = live.state.there
     released.cli(*live.words("hold"))
     held = released.cli(*live.words("inspect")).json["hold"]
-    assert (held["held"], held["fence_offset"]) == (True, 0)
+    assert (held["held"], held["fence_offset"]) == (True, first)
     released.killed_cli(HALF_RELEASED, *live.words(*CLEAN))
     leases_run_out(live.state)
-    assert live.state.there[0] == 2 * MIB
+    assert live.state.there[0] == third
     assert live.state.lost(tmp_path / "after-the-kill") == []
 
     report = live.run(*CLEAN)
     assert (report["outcome"], report["hold"]["held"], report["hold"]["disturbances"]) == ("done", True, [])
-    assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [0, MIB]
+    gone = [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"]
+    assert gone == [first, second]
     assert live.run("hold")["status"]["held"]
     live.run("unmanage")
     assert live.is_as_before()
@@ -203,3 +216,10 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert shell.mtimes() == {name: first[name] for name in list(first)[3:]}
     assert shell.broker.client.config()["cleanFileForciblyEnable"] == "true"
     assert not shell.run("inspect", *lake)["hold"]["held"]
+
+
+def test_a_held_run_of_the_package_before_the_seam_is_finished_and_ended(
+    live: Live, before_the_seam: Released, tmp_path: Path
+) -> None:
+    before_the_seam.cli("init-lake", "--lake", live.state.lake)
+    go_on_from_a_held_run(live, before_the_seam, tmp_path)
