@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from storage_engine.collector import no_collection
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread
 from storage_engine.model.owed import Owed
@@ -55,8 +56,9 @@ def decide(
     :param used_percents: levels to assume, by path; other disks are measured.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
-    snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
-    plan = broker.plan(snapshot, now_ms, request)
+    with no_collection():
+        snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
+        plan = broker.plan(snapshot, now_ms, request)
     owed = owed_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, owed, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from storage_engine.collector import no_collection
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -22,21 +23,26 @@ _FASTEST = 1
 
 def pack(decisions: Sequence[Decision]) -> bytes:
     """Return decisions as bytes: the same ones for the same decisions."""
+    with no_collection():
+        return _pack(decisions)
+
+
+def _pack(decisions: Sequence[Decision]) -> bytes:
     segments = [decision.segment for decision in decisions]
     facts = [segment.facts for segment in segments]
     texts: dict[str, int] = {}
 
-    def number(text: str) -> int:
-        return texts.setdefault(text, len(texts))
+    def numbers(values: Iterable[str]) -> list[int]:
+        return [texts.setdefault(text, len(texts)) for text in values]
 
     columns = {
-        "log": [number(segment.log) for segment in segments],
+        "log": numbers(segment.log for segment in segments),
         "base_offset": [segment.base_offset for segment in segments],
-        "state": [number(segment.state.value) for segment in segments],
+        "state": numbers(segment.state for segment in segments),
         "original_mtime_ns": [segment.original_mtime_ns for segment in segments],
-        "reason": [number(decision.reason.value) for decision in decisions],
-        "detail": [number(decision.detail) for decision in decisions],
-        "path": [number(_template(segment)) for segment in segments],
+        "reason": numbers(decision.reason for decision in decisions),
+        "detail": numbers(decision.detail for decision in decisions),
+        "path": numbers(map(_template, segments)),
         "device": [one.device for one in facts],
         "inode": [one.inode for one in facts],
         "size_bytes": [one.size_bytes for one in facts],
@@ -52,8 +58,9 @@ def unpack(packed: bytes) -> list[Decision]:
 
     :param packed: of this version, or a compressed JSON list of decisions, as earlier ones wrote.
     """
-    content: Any = json.loads(zlib.decompress(packed))
-    return list(read_decisions(content) if isinstance(content, list) else _rows(content))
+    with no_collection():
+        content: Any = json.loads(zlib.decompress(packed))
+        return list(read_decisions(content) if isinstance(content, list) else _rows(content))
 
 
 def read_decisions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Decision]:
