@@ -7,7 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,23 @@ from tests.services.toy import LINES, PACKAGE, REPOSITORY, build_wheel, make_sto
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., Any]
+
+COMMANDS = """
+import contextlib, io, json, sys
+import storage_engine
+from storage_engine.cli import main
+
+assert storage_engine.__file__.startswith(sys.prefix), storage_engine.__file__
+for line in sys.stdin:
+    sys.argv, output, code = ["storage-engine", *json.loads(line)], io.StringIO(), 0
+    with contextlib.redirect_stdout(output):
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code or 0, output.getvalue()]), flush=True)
+"""
+"""One process for all commands: each would import the lake's libraries anew."""
 
 
 @pytest.fixture(scope="module")
@@ -35,35 +52,34 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(python: Path) -> Run:
+def run(python: Path) -> Iterator[Run]:
     """Run a command of the wheel; gives its JSON, or the message of its error."""
+    process = subprocess.Popen(
+        [str(python), "-P", "-c", COMMANDS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=python.parent,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    asked, told = process.stdin, process.stdout
 
     def command(*arguments: object, code: int = 0) -> Any:
-        call = [str(python), "-P", "-c", "import sys; from storage_engine.cli import main; sys.exit(main())"]
-        done = subprocess.run(
-            [*call, *map(str, arguments), "--json"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=python.parent,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        found = json.loads(done.stdout)
-        return found["error"]["message"] if code else found
+        print(json.dumps([*map(str, arguments), "--json"]), file=asked, flush=True)
+        found, output = json.loads(told.readline())
+        assert found == code, output
+        return json.loads(output)["error"]["message"] if code else json.loads(output)
 
-    return command
+    with process:
+        yield command
+        asked.close()
 
 
-def test_its_store_goes_through_the_whole_cycle(python: Path, run: Run, tmp_path: Path) -> None:
+def test_its_store_goes_through_the_whole_cycle(run: Run, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = [path for paths in make_store(store).values() for path in paths]
     before = {path.relative_to(store): path.read_bytes() for path in old}
-    found = subprocess.run(
-        [str(python), "-P", "-c", "import storage_engine as s; print(s.__file__)"],
-        capture_output=True, text=True, check=True, cwd=python.parent,
-    )  # fmt: skip
-    assert found.stdout.startswith(str(python.parents[1]))
-
     planned = run("plan", store)
     expired = [one["segment"] for one in planned["decisions"] if one["reason"] == "expired"]
     assert {segment["facts"]["path"] for segment in expired} == set(map(str, old))
