@@ -128,10 +128,14 @@ def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schem
     return pa.schema([columns[field.name] for field in every])
 
 
-@cache
 def messages_schema(codec_schema: pa.Schema) -> Schema:
     """The Iceberg schema of ``messages`` for a codec's columns."""
-    return pyarrow_to_schema(messages_arrow_schema(codec_schema))
+    return _messages_schema(codec_schema, LATER_COLUMNS)
+
+
+@cache
+def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
+    return pyarrow_to_schema(_with_field_ids(codec_schema, later))
 
 
 def first_messages_schema(codec_schema: pa.Schema) -> Schema:

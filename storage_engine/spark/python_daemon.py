@@ -12,8 +12,6 @@ import importlib
 import sys
 from pathlib import Path
 
-from storage_engine.brokers import broker_names, find_broker
-
 TASK_MODULE = "storage_engine.lake.archive"
 
 
@@ -37,6 +35,9 @@ def main() -> None:
     # Python has looked into them for this module; what it keeps of that is what it would read anew.
     sys.path_importer_cache.clear()
     importlib.import_module(TASK_MODULE)
+    # Not before: what it imports would remember the archives.
+    from storage_engine.brokers import broker_names, find_broker
+
     for name in broker_names():
         for module in find_broker(name).task_modules:
             importlib.import_module(module)
