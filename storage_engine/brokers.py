@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,7 +23,7 @@ def find_broker(name: str) -> Broker:
     """
     installed = _installed()
     if name in installed:
-        return _load(installed[name])
+        return _load(name, installed[name])
     if (own := _of_this_package(name)) is not None:
         return own
     known = ", ".join(sorted(installed)) or "none"
@@ -44,8 +45,10 @@ def default_broker() -> str:
     :raises BadInputError: no installed broker takes them.
     """
     for name in broker_names():
-        if find_broker(name).is_default:
-            return name
+        # A package that is broken is none that brings it: whoever asks for its broker is told.
+        with suppress(BadInputError):
+            if find_broker(name).is_default:
+                return name
     raise BadInputError(
         f"entry points {GROUP}: expected the broker of stores that name none, found "
         f"{', '.join(broker_names()) or 'none'}. Install this package again."
@@ -55,7 +58,7 @@ def default_broker() -> str:
 def broker_of(root: str | os.PathLike[str]) -> str:
     """Tell from a store's files which broker's they are; of what is no store, the default one.
 
-    :raises BadInputError: several brokers take the store for theirs.
+    :raises BadInputError: several brokers take the store for theirs, or one that may can't be asked.
     """
     real = Path(os.path.realpath(root))
     found = [name for name in broker_names() if find_broker(name).store_around(real) == real]
@@ -68,7 +71,10 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the root of the store, of any broker, that ``path`` is or among whose own files it lies."""
+    """Return the root of the store, of any broker, that ``path`` is or among whose own files it lies.
+
+    :raises BadInputError: a broker can't be asked.
+    """
     found = (find_broker(name).store_around(path) for name in broker_names())
     return next((root for root in found if root is not None), None)
 
@@ -80,8 +86,12 @@ def forget() -> None:
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _installed() -> dict[str, tuple[EntryPoint, ...]]:
+    """Entry points by name. One package may be found twice, where it lies in two places on the path."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in entry_points(group=GROUP):
+        found[point.name] = (*found.get(point.name, ()), point)
+    return found
 
 
 def _of_this_package(name: str) -> Broker | None:
@@ -98,11 +108,25 @@ def _of_this_package(name: str) -> Broker | None:
     return found if isinstance(found, Broker) else None
 
 
-def _load(point: EntryPoint) -> Broker:
-    found = point.load()
-    if not isinstance(found, Broker) or found.name != point.name:
+def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
+    values = sorted({point.value for point in points})
+    where = f"entry point {name} = {' and '.join(values)} of the group {GROUP}"
+    if len(values) > 1:
         raise BadInputError(
-            f"entry point {point.name} = {point.value} of the group {GROUP}: expected an instance of Broker "
-            f"with that name, found {found!r}. Nothing was changed. Correct the package that has it."
+            f"{where}: expected one package with a broker of that name, found {len(values)}. Nothing was "
+            "changed. Uninstall all but one."
+        )
+    try:
+        found = points[0].load()
+    except Exception as error:
+        # Whatever another package's module raises.
+        raise BadInputError(
+            f"{where}: expected a module that can be imported, found {type(error).__name__}: {error}. "
+            "Nothing was changed. Mend or uninstall its package."
+        ) from error
+    if not isinstance(found, Broker) or found.name != name:
+        raise BadInputError(
+            f"{where}: expected an instance of Broker with that name, found {found!r}. Nothing was changed. "
+            "Mend or uninstall its package."
         )
     return found

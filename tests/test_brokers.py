@@ -30,8 +30,11 @@ LINK = "get_provider_info.py"
 
 
 def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    """Have other entry points than those that are installed."""
-    found = {name: EntryPoint(name, value, brokers.GROUP) for name, value in values.items()}
+    """Have other entry points than those that are installed; several of one name by blanks."""
+    found = {
+        name: tuple(EntryPoint(name, value, brokers.GROUP) for value in several.split())
+        for name, several in values.items()
+    }
     brokers.forget()
     monkeypatch.setattr(brokers, "_installed", lambda: found)
     monkeypatch.setattr(brokers, "forget", lambda: None)
@@ -74,6 +77,30 @@ def test_what_is_no_broker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("text", "other"):
         with pytest.raises(BadInputError, match=f"entry point {name} = .*expected an instance of Broker"):
             find_broker(name)
+
+
+def test_a_package_that_is_broken_is_named_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_broker.py").write_text("raise RuntimeError('half installed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    points(monkeypatch, broken="broken_broker:BROKER", rocketmq="storage_engine.rocketmq:BROKER")
+    with pytest.raises(BadInputError, match=r"found RuntimeError: half installed.*uninstall"):
+        find_broker("broken")
+    assert default_broker() == "rocketmq"
+    with pytest.raises(BadInputError, match="broken_broker"):
+        broker_of(tmp_path)
+
+
+def test_two_packages_with_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = "storage_engine.rocketmq:BROKER another:BROKER"
+    points(monkeypatch, rocketmq=both)
+    with pytest.raises(BadInputError, match="expected one package with a broker of that name, found 2"):
+        find_broker("rocketmq")
+    # The same package, in two places on the path.
+    find_broker.cache_clear()
+    points(monkeypatch, rocketmq="storage_engine.rocketmq:BROKER storage_engine.rocketmq:BROKER")
+    assert find_broker("rocketmq").name == "rocketmq"
 
 
 def test_without_any_the_package_is_to_be_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:

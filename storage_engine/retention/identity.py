@@ -36,6 +36,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     if stamp is not None:
         _check_place(store, stamp)
     if known is not None:
+        _check_broker(store, known)
         _check_same(store, journal, known, stamp)
         if stamp is not None and stamp.lineage > known.lineage:
             # The journal was put back from before a lineage was opened: the older one's receipts are over.
@@ -84,6 +85,18 @@ def check_no_original(root: str, place: str, store_id: str) -> None:
             f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at {place}. "
             "Nothing was changed. To manage the copy as a store of its own, run storage-engine stamp --new "
             "on it, with --conn-id if it is a store of Airflow."
+        )
+
+
+def _check_broker(store: ManagedStore, known: StoreRecord) -> None:
+    """
+    :raises StoreIdentityError: the journal knows the store as another broker's.
+    """
+    if known.broker != store.broker:
+        raise StoreIdentityError(
+            f"{store.real_root}: expected a store of {known.broker}, as the journal knows it, found one that "
+            f"is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
+            "connection, --broker-type at the shell), or manage another store with a journal of its own."
         )
 
 
