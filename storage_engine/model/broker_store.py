@@ -127,6 +127,8 @@ class BrokerStore(ABC):
     ) -> Unread:
         """What consumers have not read of the messages below these offsets; most messages first.
 
+        By default it is unknown.
+
         :param new_min_offsets: by the name of the log; of other logs nothing goes.
         :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
             the error names whose, and the rows count the others.
@@ -134,7 +136,7 @@ class BrokerStore(ABC):
         :raises StoreBusyError: files change while they are read.
         :raises BrokerError: a running broker can't be asked, and its files don't tell either.
         """
-        return Unread()
+        return Unread(error="the broker doesn't say who consumes")
 
     @abstractmethod
     def hold(self) -> AbstractContextManager[Held]:
