@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -44,11 +43,10 @@ def default_broker() -> str:
 
     :raises BadInputError: no installed broker takes them.
     """
-    for name in broker_names():
-        # A package that is broken is none that brings it: whoever asks for its broker is told.
-        with suppress(BadInputError):
-            if find_broker(name).is_default:
-                return name
+    own = f"{__package__}."
+    for name, points in sorted(_installed().items()):
+        if points[0].value.startswith(own) and find_broker(name).is_default:
+            return name
     raise BadInputError(
         f"entry points {GROUP}: expected the broker of stores that name none, found "
         f"{', '.join(broker_names()) or 'none'}. Install this package again."
@@ -61,7 +59,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
     :raises BadInputError: several brokers take the store for theirs, or one that may can't be asked.
     """
     real = Path(os.path.realpath(root))
-    found = [name for name in broker_names() if find_broker(name).store_around(real) == real]
+    found = [name for name in broker_names() if _store_around(name, real) == real]
     if len(found) > 1:
         raise BadInputError(
             f"{root}: expected the store of one broker, found what may be one of {' or '.join(found)}. "
@@ -75,8 +73,20 @@ def store_around(path: Path) -> Path | None:
 
     :raises BadInputError: a broker can't be asked.
     """
-    found = (find_broker(name).store_around(path) for name in broker_names())
+    found = (_store_around(name, path) for name in broker_names())
     return next((root for root in found if root is not None), None)
+
+
+def _store_around(name: str, path: Path) -> Path | None:
+    broker = find_broker(name)
+    try:
+        return broker.store_around(path)
+    except Exception as error:
+        # Whatever another package's code raises: unknown is no leave to write there.
+        raise BadInputError(
+            f"{path}: expected broker {name} to tell whether a store of its own is there, found "
+            f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
+        ) from error
 
 
 def forget() -> None:
@@ -118,7 +128,7 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
         )
     try:
         found = points[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever another package's module raises.
         raise BadInputError(
             f"{where}: expected a module that can be imported, found {type(error).__name__}: {error}. "

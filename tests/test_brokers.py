@@ -29,6 +29,19 @@ LINK = "get_provider_info.py"
 """Has the link to the broker's pages that Airflow shows."""
 
 
+FAILING = """
+from storage_engine.rocketmq import RocketMQ
+
+class Failing(RocketMQ):
+    name = "failing"
+
+    def store_around(self, path):
+        1 / 0
+
+BROKER = Failing()
+"""
+
+
 def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """Have other entry points than those that are installed; several of one name by blanks."""
     found = {
@@ -90,6 +103,25 @@ def test_a_package_that_is_broken_is_named_and_hides_no_other(
     assert default_broker() == "rocketmq"
     with pytest.raises(BadInputError, match="broken_broker"):
         broker_of(tmp_path)
+
+
+def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_broker.py").write_text("raise SystemExit(3)")
+    (tmp_path / "failing_broker.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    points(monkeypatch, ending="ending_broker:BROKER", failing="failing_broker:BROKER")
+    with pytest.raises(BadInputError, match="found SystemExit: 3"):
+        find_broker("ending")
+    points(monkeypatch, failing="failing_broker:BROKER", rocketmq="storage_engine.rocketmq:BROKER")
+    for ask in (broker_of, store_around):
+        with pytest.raises(
+            BadInputError, match=r"expected broker failing to tell .* found ZeroDivisionError"
+        ):
+            ask(tmp_path)
+    # Another package's broker is no default, whatever it says.
+    assert default_broker() == "rocketmq"
 
 
 def test_two_packages_with_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

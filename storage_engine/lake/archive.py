@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.durable import create, fsync_path, make_dirs, unlink
-from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreLayoutError
 from storage_engine.lake.catalog import Lake, check_broker
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
@@ -74,10 +74,18 @@ def segment_jobs(
     :param bytes_per_second: see ``pace``.
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
+    :raises BadInputError: the lake has another broker's segments.
+    :raises StoreLayoutError: a segment is empty.
     :raises LakeUnavailableError: when the lake can't be read.
     """
     check_broker(lake, broker)
     segments = list(segments)
+    for segment in segments:
+        if not segment.facts.size_bytes:
+            raise StoreLayoutError(
+                f"{segment.facts.path}: expected a sealed segment to have bytes, found an empty file. "
+                "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
+            )
     messages = lake.messages()
     attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
     location = messages.location().rstrip("/")

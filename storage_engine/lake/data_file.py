@@ -8,6 +8,7 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any
@@ -59,6 +60,7 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
     :param data: the whole segment.
     :param sink: open binary file; it is left open.
     :raises CorruptFrameError: for the first bytes that are not a frame, unless the job accepts damage.
+    :raises ProofError: the codec fails, or its rows aren't as its schema says.
     :raises OSError: when the sink can't take it.
     """
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
@@ -71,7 +73,24 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
             yield rows
             del rows
 
-    write_rows(job, codec, chunks(), sink)
+    with _codec_errors(job.path):
+        write_rows(job, codec, chunks(), sink)
+
+
+@contextmanager
+def _codec_errors(name: str) -> Iterator[None]:
+    """
+    :param name: of the file that the codec works on.
+    :raises ProofError: a broker's codec raises what is no error of this package.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ProofError(
+            f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
+            f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
+            "broker."
+        ) from error
 
 
 def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
@@ -121,7 +140,7 @@ class RowCounter:
         stored = rows[self._stored_at]
         if messages != rows.num_rows:
             stored = stored.filter(is_message)
-        extremes = pc.min_max(stored.cast(pa.int64()))
+        extremes = pc.min_max(stored.cast(pa.timestamp("us", tz=stored.type.tz)).cast(pa.int64()))
         if extremes["min"].is_valid:
             self._first_us.append(extremes["min"].as_py())
             self._last_us.append(extremes["max"].as_py())
@@ -189,7 +208,8 @@ def segment_bytes(
             rows = parquet.read_row_group(group, columns=columns, use_threads=False)
             starts.append(rows["physical_offset"].to_numpy())
             ends.append(starts[-1] + rows["size"].to_numpy())
-            codec.encode(rows, out, window.start_offset)
+            with _codec_errors(name):
+                codec.encode(rows, out, window.start_offset)
             if counter is not None:
                 counter.add(rows)
             # Or two row groups would be in memory while the next is read.

@@ -11,7 +11,7 @@ from itertools import groupby
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
-from storage_engine.lake.catalog import Lake, connect, open_lake
+from storage_engine.lake.catalog import Lake, broker_in, connect, open_lake
 from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import (
@@ -78,6 +78,7 @@ class LakeInfo:
     :param copy_of: UUID of the lake that it is a read-only copy of.
     :param copied_heads: by store, number and hash of the last receipt when it was copied.
     :param promoted: who made a copy writable, when and why.
+    :param broker: whose segments it has; None: its tables can't be read.
     """
 
     location: str
@@ -90,6 +91,7 @@ class LakeInfo:
     promoted: dict[str, object] | None
     tables: tuple[TableInfo, ...]
     stores: tuple[StoreInfo, ...]
+    broker: str | None = None
 
 
 def describe(config: LakeConfig) -> LakeInfo:
@@ -126,6 +128,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
         tables=infos,
         stores=stores,
+        broker=broker_in(properties) if properties else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby, pairwise
 
 from storage_engine.exceptions import RestoreError
@@ -26,6 +26,10 @@ class Span:
     from_ms: int | None = None
     to_ms: int | None = None
     segments: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        limits = ((limit.name, getattr(self, limit.name)) for limit in fields(self))
+        return ", ".join(f"{name} {value}" for name, value in limits if value is not None) or "any span"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
         )
         raise RestoreError(
             f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
-            + (f"; first and last it has: {spans}." if spans else " of this store at all.")
+            + (f"; first and last it has: {spans}." if spans else " of this store, log and lineage at all.")
             + " Nothing was written."
         )
     return tuple(chosen)

@@ -29,7 +29,8 @@ class Broker(ABC):
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar title: for people.
-    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once.
+    :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
+        package's brokers may say so.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 

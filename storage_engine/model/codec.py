@@ -24,7 +24,7 @@ class Damage:
 class Columns:
     """What a codec's columns are for; all but the stored time may be empty.
 
-    :param stored_at: when the broker took the message, a timestamp; None: nothing says.
+    :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
     :param streams: which name the stream that a message belongs to: topic and queue, say.
     :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
     :param file_bounds: the same, in files alone.

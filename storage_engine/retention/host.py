@@ -11,14 +11,17 @@ ANY_HOST = "*"
 """The store lies on a mount that every host sees under the same path."""
 
 _MACHINE_ID = Path("/etc/machine-id")
+_NO_ID = "uninitialized"
+"""What stands there in images of machines that have not been started yet (machine-id(5))."""
 
 
 def this_host() -> str:
     """The machine's id where the system gives it one, which outlives a new name; its name otherwise."""
     try:
-        return _MACHINE_ID.read_text().strip() or socket.gethostname()
+        found = _MACHINE_ID.read_text().strip()
     except OSError:
-        return socket.gethostname()
+        found = ""
+    return socket.gethostname() if found in ("", _NO_ID) else found
 
 
 def is_this_host(host: str | None) -> bool:

@@ -9,7 +9,7 @@ from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNo
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.retention.host import check_host, this_host
+from storage_engine.retention.host import ANY_HOST, check_host, this_host
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
@@ -38,6 +38,9 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     if known is not None:
         _check_broker(store, known)
         _check_same(store, journal, known, stamp)
+        if known.host is None and store.host not in (None, ANY_HOST):
+            # Of an older journal: from now on another machine's store at this path is another store.
+            known = journal.move_store(known.store_id, known.real_path)
         if stamp is not None and stamp.lineage > known.lineage:
             # The journal was put back from before a lineage was opened: the older one's receipts are over.
             return journal.follow_lineage(known.store_id, stamp.lineage)

@@ -35,7 +35,9 @@ def store_row_at(connection: Connection, real_path: str, host: str | None) -> St
     """
     query = select(stores).where(stores.c.real_path == real_path)
     found = [StoreRecord(**row._mapping) for row in connection.execute(query)]
-    if own := [row for row in found if is_this_host(row.host)]:
+    # Its id tells a machine better than its name, which another may have had.
+    own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
+    if own:
         return own[0]
     if host not in (None, ANY_HOST):
         found = [row for row in found if row.host is None]

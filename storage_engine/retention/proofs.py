@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
-from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
@@ -134,12 +134,14 @@ def read_proofs(
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param looked: called after each receipt whose files were read, which may take long.
     :return: a lake that is a copy counts as one that can't be asked.
+    :raises BadInputError: a lake has another broker's segments.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
             lake = open_lake(config)
+            check_broker(lake, record.broker)
             _refuse_copy(lake)
             _refuse_same(lake, [proofs.lake for proofs in asked])
             if to_delete:
@@ -156,6 +158,7 @@ def read_proofs(
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     """The store's lakes that can be asked, and why the others can't, by location.
 
+    :raises BadInputError: one has another broker's segments.
     :raises LakeUnavailableError: none can be; has every reason.
     """
     lakes: list[Lake] = []
@@ -163,6 +166,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     for config in store.lakes:
         try:
             lake = open_lake(config)
+            check_broker(lake, store.broker)
             _refuse_same(lake, lakes)
             lakes.append(lake)
         except LakeUnavailableError as error:

@@ -17,6 +17,7 @@ from storage_engine.exceptions import (
     CorruptFrameError,
     LakeUnavailableError,
     ProofError,
+    StoreLayoutError,
     StoreNotFoundError,
 )
 from storage_engine.lake import archive
@@ -366,3 +367,13 @@ def test_any_bytes_whatever_come_back_as_they_were(
     assert row.size_bytes == len(data)
     (restored,) = restore(lake, store_id, directory.parent / "restored")
     assert Path(restored.path).read_bytes() == data
+
+
+def test_an_empty_segment_is_refused_before_anything_is_archived(
+    lake: Lake, make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    empty = tmp_path / f"{0:020d}"
+    empty.touch()
+    with pytest.raises(StoreLayoutError, match="sealed segment to have bytes, found an empty file"):
+        make_jobs(lake, empty)
+    assert lake.messages().current_snapshot() is None

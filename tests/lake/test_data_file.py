@@ -24,7 +24,8 @@ from storage_engine.lake.data_file import (
     segment_bytes,
     write_data_file,
 )
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.model.codec import Columns
+from storage_engine.rocketmq.codec import CODEC, RocketMQCodec
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
@@ -174,3 +175,41 @@ def test_statistics_are_counted_from_the_file(
     assert stats.row_count == parquet.metadata.num_rows
     assert (stats.message_count, stats.damaged_bytes) == (len(messages), 0)
     assert (stats.first_store_timestamp_ms, stats.last_store_timestamp_ms) == (min(messages), max(messages))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_stored_time_may_have_any_unit(unit: str) -> None:
+    counter = RowCounter(Columns(stored_at="taken_at"))
+    taken = pa.array([1_795_038_266_000, 1_795_038_267_000, None], pa.int64())
+    factor = {"s": 1 / 1000, "ms": 1, "us": 1000, "ns": 1_000_000}[unit]
+    values = [None if value is None else int(value * factor) for value in taken.to_pylist()]
+    columns = {
+        "kind": ["message"] * 3,
+        "size": [1] * 3,
+        "taken_at": pa.array(values, pa.int64()).cast(pa.timestamp(unit, "UTC")),
+    }
+    counter.add(pa.table(columns))
+    stats = counter.stats()
+    assert (stats.first_store_timestamp_ms, stats.last_store_timestamp_ms) == (
+        1_795_038_266_000,
+        1_795_038_267_000,
+    )
+
+
+class _BrokenCodec(RocketMQCodec):
+    def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
+        raise KeyError("half")
+
+    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
+        raise OverflowError("wild")
+
+
+def test_a_codec_that_fails_is_one_clear_error(
+    make_jobs: MakeJobs, lake: Lake, segments: list[Path], written: tuple[bytes, pq.ParquetFile]
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    with pytest.raises(ProofError, match=r"its broker's codec .*found KeyError: 'half'. Nothing"):
+        write_data_file(job, _BrokenCodec(), memoryview(b"x"), io.BytesIO())
+    data, parquet = written
+    with pytest.raises(ProofError, match=r"x: expected its broker's codec .*found OverflowError: wild"):
+        next(segment_bytes(parquet, _BrokenCodec(), 1 << 20, len(data), "x"))

@@ -279,7 +279,7 @@ def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
 
 
 def test_an_unknown_store_is_refused(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(RestoreError, match="found none of this store at all"):
+    with pytest.raises(RestoreError, match="found none of this store, log and lineage at all"):
         restore(lake, "store-9", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
 

@@ -109,3 +109,18 @@ def test_two_machines_with_a_store_at_one_path_are_two_stores(
     assert len(set(ids.values())) == 2
     found = {row.store_id: row.store_host for row in list_stores(open_lake(store.lake))}
     assert found == {ids["a"]: "a", ids["b"]: "b"}
+
+
+def test_a_store_of_an_older_journal_becomes_that_of_the_machine_that_says_so(managed: Make) -> None:
+    store = managed()
+    steps.sense(store)
+    connection = sqlite3.connect(store.journal_url.removeprefix("sqlite:///"))
+    with connection:
+        connection.execute("UPDATE storage_engine_stores SET host = NULL")
+    connection.close()
+    journal = Journal(store.journal_url)
+    for stated, kept in ((None, None), (ANY_HOST, None), (this_host(), this_host())):
+        steps.sense(replace(store, host=stated))
+        found = journal.find_store(store.real_root)
+        assert found is not None
+        assert found.host == kept

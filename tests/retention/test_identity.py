@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from storage_engine.exceptions import StoreIdentityError
+from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
@@ -35,3 +38,17 @@ def test_a_store_that_is_known_as_another_brokers_is_left_alone(
     with pytest.raises(StoreIdentityError, match=r"a store of rocketmq, as .* as one of clone\. Nothing"):
         steps.make_plan(replace(store, broker="clone"), "another", MANUAL)
     assert steps.recorded_plan(store, "r").to_delete
+
+
+def test_a_second_lake_of_another_broker_is_named_before_anything_goes(
+    managed: Callable[..., ManagedStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ModuleType("storage_engine.clone")
+    package.BROKER = Clone()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    other = LakeConfig.local(tmp_path / "clones")
+    make_lake(other, "clone")
+    store = replace(managed(), second_lake=other)
+    steps.make_plan(store, "r", MANUAL)
+    with pytest.raises(BadInputError, match="a lake for segments of rocketmq, found one for those of clone"):
+        steps.archive_jobs(store, "r")

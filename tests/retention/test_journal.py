@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -252,6 +253,27 @@ def test_two_machines_have_each_a_store_at_one_path(
     # Its stamp says that a's disk is here by now.
     moved = journal.add_store("/s", "rocketmq", store_id=made["a"].store_id, host="c")
     assert moved == replace(made["a"], host="c")
+
+
+def test_a_machine_is_told_by_its_id_before_its_name(
+    journal: Journal, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine may have had the name, and an image that was never started has no id."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "alpha")
+    on_machine("uninitialized", tmp_path, monkeypatch)
+    named = journal.add_store("/s", "rocketmq", host="alpha")
+    assert named.host == "alpha"
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(
+            "INSERT INTO storage_engine_stores SELECT 'by-id', real_path, broker, lineage, created_at_ms, "
+            "'id-1' FROM storage_engine_stores"
+        )
+    connection.close()
+    on_machine("id-1", tmp_path, monkeypatch)
+    found = journal.find_store("/s", "alpha")
+    assert found is not None
+    assert found.store_id == "by-id"
 
 
 def on_machine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
