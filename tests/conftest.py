@@ -118,3 +118,11 @@ def released(pytestconfig: pytest.Config) -> Iterator[Released]:
     assert pytestconfig.cache is not None
     with released_package("before-lake-uuid", pytestconfig.cache.mkdir("releases")) as package:
         yield package
+
+
+@pytest.fixture(scope="session")
+def before_the_seam(pytestconfig: pytest.Config) -> Iterator[Released]:
+    """The package whose plans had one log."""
+    assert pytestconfig.cache is not None
+    with released_package("before-the-seam", pytestconfig.cache.mkdir("releases")) as package:
+        yield package

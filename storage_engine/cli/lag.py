@@ -21,18 +21,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
     :param going: the segments that are about to go.
     """
-    return lag_in_process(
-        ConsumerLagRequest(
-            store_root=managed.root,
-            table_path="",
-            broker_conf=managed.broker_conf,
-            overrides=managed.overrides,
-            time_zone=managed.time_zone,
-            live=managed.live,
-            broker=managed.broker,
-            plan_base_offsets=tuple(segment.base_offset for segment in going),
-        )
-    )
+    return lag_in_process(ConsumerLagRequest.of(managed, "", going))
 
 
 def only_group(table: pa.Table, group: str | None) -> pa.Table:

@@ -20,7 +20,13 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.owed import Owed
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store import (
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+    smallest_and_fullest,
+)
 from storage_engine.model.watch import Watch
 
 
@@ -182,10 +188,8 @@ class BrokerStore(ABC):
 
     def shield_need(self) -> ShieldNeed:
         """How large a shield has to be beside this broker, and whether there may be one; measures disks."""
-        disks = self.snapshot(0).log_disks
-        sizes = [disk.total_bytes for disk in disks if disk.total_bytes is not None]
-        levels = [disk.used_percent for disk in disks if disk.used_percent is not None]
-        return ShieldNeed(disk_bytes=min(sizes, default=None), used_percent=max(levels, default=None))
+        disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
     def end_force(self) -> Disturbance | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.

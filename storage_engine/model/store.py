@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -157,6 +158,17 @@ class DiskUsage:
             )
         level = percent_rounded_up(used, used + usable)
         return cls(name, level, used + usable, usable, device=device)
+
+
+def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
+    """Return the bytes of the smallest disk, and the level in percent of the fullest.
+
+    :return: None for what can't be measured.
+    """
+    known = tuple(disks)
+    sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
+    levels = [disk.used_percent for disk in known if disk.used_percent is not None]
+    return min(sizes, default=None), max(levels, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,17 +176,8 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             self.log.info("planned segments are gone by now: the lag that was taken before stands")
             known: dict[str, Any] = to_jsonable(asked.answered)
             return known
-        request = ConsumerLagRequest(
-            store_root=store.root,
-            table_path=str(run_directory(store, key) / LAG_TABLE),
-            broker_conf=store.broker_conf,
-            overrides=store.overrides,
-            time_zone=store.time_zone,
-            live=store.live,
-            plan_base_offsets=tuple(segment.base_offset for segment in asked.segments),
-            now_ms=asked.decided_at_ms,
-            broker=store.broker,
-        )
+        table_path = str(run_directory(store, key) / LAG_TABLE)
+        request = ConsumerLagRequest.of(store, table_path, asked.segments, asked.decided_at_ms)
         most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions
         result = lag_without_spark(request, most)
         if result is None:

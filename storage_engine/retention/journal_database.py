@@ -90,8 +90,10 @@ class JournalDatabase:
         """Run ``work``, which changes nothing, on one consistent state."""
         return self._guarded(work, read_only=True)
 
-    def _run(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
-        connection = self._engine.connect().execution_options(storage_engine_read_only=read_only)
+    def _run(self, work: Callable[[Connection], T], *, read_only: bool, foreign_keys: bool = True) -> T:
+        connection = self._engine.connect().execution_options(
+            storage_engine_read_only=read_only, storage_engine_foreign_keys=foreign_keys
+        )
         with connection, connection.begin():
             return work(connection)
 
@@ -153,9 +155,7 @@ class JournalDatabase:
             _check_foreign_keys(connection)
             connection.execute(update(schema_version).values(version=SCHEMA_VERSION))
 
-        connection = self._engine.connect().execution_options(storage_engine_foreign_keys=False)
-        with connection, connection.begin():
-            upgrade(connection)
+        self._run(upgrade, read_only=False, foreign_keys=False)
 
     def _way_without_backup(self, error: Exception) -> str:
         return "" if self._file is None or not _is_damaged(error) else f" {without_backup(self._file)}"

@@ -73,7 +73,7 @@ class RocketMQ(Broker):
             from storage_engine.rocketmq.beside.watch import watch_store
 
             return watch_store(settings, settings.live, now_ms)
-        return self.open_store(settings, None).watch(now_ms)
+        return super().watch_store(settings, now_ms)
 
     def inspect(
         self,
@@ -116,7 +116,7 @@ class RocketMQ(Broker):
             return settings
         from storage_engine.rocketmq.beside.running import settings_in_effect
 
-        return settings_in_effect(settings)
+        return settings_in_effect(settings, settings.live)
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
         from storage_engine.rocketmq.beside.running import running_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.store import DiskUsage, smallest_and_fullest
 from storage_engine.rocketmq.layout import StoreLayout
 
 
@@ -27,7 +27,4 @@ def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
 
     :return: None for what can't be measured.
     """
-    disks = [disk_usage(path) for path in layout.commitlog_paths]
-    sizes = [disk.total_bytes for disk in disks if disk.total_bytes is not None]
-    levels = [disk.used_percent for disk in disks if disk.used_percent is not None]
-    return min(sizes, default=None), max(levels, default=None)
+    return smallest_and_fullest(map(disk_usage, layout.commitlog_paths))

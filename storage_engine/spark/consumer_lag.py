@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -18,8 +18,9 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.lag_job import LagJob, LagRequest, Measure
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielded_unread import (
     error_text,
     shielded_runs,
@@ -62,6 +63,30 @@ class ConsumerLagRequest:
     plan_base_offsets: tuple[int, ...] = ()
     now_ms: int | None = None
     broker: str = field(default_factory=default_broker)
+
+    @classmethod
+    def of(
+        cls,
+        store: ManagedStore,
+        table_path: str,
+        going: Iterable[Segment | SegmentId],
+        now_ms: int | None = None,
+    ) -> ConsumerLagRequest:
+        """Ask for a managed store.
+
+        :param going: the segments that are about to go.
+        """
+        return cls(
+            store_root=store.root,
+            table_path=table_path,
+            broker_conf=store.broker_conf,
+            overrides=store.overrides,
+            time_zone=store.time_zone,
+            live=store.live,
+            plan_base_offsets=tuple(segment.base_offset for segment in going),
+            now_ms=now_ms,
+            broker=store.broker,
+        )
 
 
 @dataclass(frozen=True, slots=True)

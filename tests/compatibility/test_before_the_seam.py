@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from tests.rounds import again_but
 from tests.services import released_state as old
 from tests.services.command_line import run_command
-from tests.services.released import Kill, Released, released_package
+from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
 StoreCopy = Callable[[str], Path]
@@ -26,9 +26,8 @@ MOMENTS = {
 
 
 @pytest.fixture(scope="module")
-def released(pytestconfig: pytest.Config) -> Iterator[Released]:
-    with released_package("before-the-seam", pytestconfig.cache.mkdir("releases")) as package:
-        yield package
+def released(before_the_seam: Released) -> Released:
+    return before_the_seam
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
 from tests.services.command_line import run_command
-from tests.services.released import Kill, Released, released_package
+from tests.services.released import Kill, Released
 from tests.services.released_state import RUN, State, expired, leases_run_out
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
@@ -115,12 +115,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> I
         store, work / "broker", name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
     ) as broker:
         yield broker
-
-
-@pytest.fixture
-def before_the_seam(pytestconfig: pytest.Config) -> Iterator[Released]:
-    with released_package("before-the-seam", pytestconfig.cache.mkdir("releases")) as package:  # type: ignore[union-attr]
-        yield package
 
 
 @pytest.fixture

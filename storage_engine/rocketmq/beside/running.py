@@ -10,14 +10,12 @@ from storage_engine.rocketmq.beside.live_config import local_settings
 from storage_engine.rocketmq.beside.reach import reach
 
 
-def settings_in_effect(settings: StoreSettings) -> StoreSettings:
+def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:
     """Return settings for what reads the store's files alone: a running broker's instead of broker.conf.
 
     :raises BrokerError: the broker can't be asked.
     """
-    if settings.live is None:
-        return settings
-    with reach(settings.live) as admin:
+    with reach(live) as admin:
         overrides = local_settings(admin.config(), settings.root, settings.overrides)
     return replace(settings, broker_conf=None, overrides=overrides)
 
