@@ -34,25 +34,27 @@ def _segment(log: str, number: int, inode: int) -> Segment:
     return Segment(log, base_offset, facts, SegmentState.SEALED)
 
 
-def plan_of_logs(decided_at_ms: int) -> Plan:
+def segments_of_logs() -> list[tuple[str, list[Segment]]]:
+    """What a broker has read of its store before it decides."""
+    names = [f"topic-{number // 10}-{number % 10}" for number in range(LOGS)]
+    return [
+        (log, [_segment(log, i, number * SEGMENTS_A_LOG + i) for i in range(SEGMENTS_A_LOG)])
+        for number, log in enumerate(names)
+    ]
+
+
+def plan_of_logs(logs: list[tuple[str, list[Segment]]], decided_at_ms: int) -> Plan:
     """A plan that deletes the first segments of each log, with a sentence for every segment."""
     # As the engine has a broker decide.
     with no_collection():
-        return _plan_of_logs(decided_at_ms)
+        plans = tuple(LogPlan(log, tuple(map(_decide, range(len(found)), found))) for log, found in logs)
+        return Plan("/data", decided_at_ms, (), plans)
 
 
-def _plan_of_logs(decided_at_ms: int) -> Plan:
-    logs = []
-    for log_number in range(LOGS):
-        log = f"topic-{log_number // 10}-{log_number % 10}"
-        decisions = []
-        for number in range(SEGMENTS_A_LOG):
-            reason = Reason.EXPIRED if number < EXPIRED_A_LOG else Reason.NOT_EXPIRED
-            detail = f"last written on day {number} at second {log_number}: {reason.value}"
-            segment = _segment(log, number, log_number * SEGMENTS_A_LOG + number)
-            decisions.append(Decision(segment, reason, detail))
-        logs.append(LogPlan(log, tuple(decisions)))
-    return Plan("/data", decided_at_ms, (), tuple(logs))
+def _decide(number: int, segment: Segment) -> Decision:
+    reason = Reason.EXPIRED if number < EXPIRED_A_LOG else Reason.NOT_EXPIRED
+    detail = f"last written on day {number} at second {segment.facts.inode // 10}: {reason.value}"
+    return Decision(segment, reason, detail)
 
 
 def run() -> list[Bench]:
@@ -61,8 +63,9 @@ def run() -> list[Bench]:
         journal = Journal(f"sqlite:///{file}")
         store_id = journal.add_store("/data", "bench").store_id
         first, second = (journal.begin_run(store_id, key, PlanRequest()) for key in ("first", "second"))
+        logs = segments_of_logs()
         began = time.perf_counter()
-        plan = plan_of_logs(1)
+        plan = plan_of_logs(logs, 1)
         built = time.perf_counter()
         journal.record_plan(first, plan, {})
         stored = time.perf_counter()
@@ -71,7 +74,7 @@ def run() -> list[Bench]:
         if read != plan:
             raise AssertionError("expected the plan that was stored, found another")
         size = file.stat().st_size
-        journal.record_plan(second, plan_of_logs(2), {})
+        journal.record_plan(second, plan_of_logs(logs, 2), {})
         detail = {
             "build_seconds": built - began,
             "store_seconds": stored - built,
