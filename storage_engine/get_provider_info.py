@@ -97,90 +97,12 @@ def _connection_type() -> dict[str, Any]:
                 "[storage_engine] journal_url option says.",
             ),
             "report_dir": _text("Report directory", "Empty: as the [storage_engine] report_dir option says."),
-            "archive": _choice(
-                "Archive", ["required", "off"], "required: nothing goes without proof that it is in the lake."
-            ),
-            "archive_when": _choice(
-                "Archive when",
-                ["expiry", "seal"],
-                "seal: archive in the background once a segment is sealed, so that no deletion waits for the "
-                "lake; expiry: by the run that deletes it.",
-            ),
-            "archive_budget_bytes": _number(
-                "Archive budget (bytes)", "With seal: how much one run archives; empty: 16 GiB."
-            ),
-            "archive_lag_alarm_bytes": _number(
-                "Archive lag alarm (bytes)",
-                "Alarm when more than this is sealed and not proven in a lake; empty: never.",
-            ),
-            "archive_lag_alarm_seconds": _number(
-                "Archive lag alarm (seconds)",
-                "Alarm when a sealed segment is older than this without a proof; empty: never.",
-            ),
-            "flush_alarm_bytes": _number(
-                "Flush alarm (bytes)",
-                "Beside a running broker: alarm when more than this of its log is not on disk; empty: 1 GiB.",
-            ),
-            "dispatch_alarm_bytes": _number(
-                "Dispatch alarm (bytes)",
-                "Beside a running broker: alarm when more than this of its log is in no consume queue and "
-                "index yet; empty: 256 MiB.",
-            ),
-            "checkpoint_alarm_seconds": _number(
-                "Checkpoint alarm (seconds)",
-                "Beside a running broker: alarm when its checkpoint is so far behind the newest message; "
-                "empty: 600.",
-            ),
-            "index_alarm_seconds": _number(
-                "Index checkpoint alarm (seconds)",
-                "Likewise for the index, whose checkpoint moves only when an index file is full; empty: "
-                "never.",
-            ),
-            "archive_bytes_per_second": _number(
-                "Archive limit (bytes a second)",
-                "What one archive task reads and writes at most, so that a broker on the same disks keeps "
-                "its speed. Empty: 20000000 beside a running broker, else no limit; 0: no limit. Emergencies "
-                "(the disk is so full that the broker deletes by force or refuses writes) don't wait.",
-                minimum=0,
-            ),
-            "lag_policy": _choice(
-                "Lag policy",
-                ["warn", "block", "ignore"],
-                "What happens to segments that a consumer group has not read: warn deletes and reports "
-                "them, block keeps them.",
-            ),
-            "pending_policy": _choice(
-                "Pending policy",
-                ["warn", "block", "ignore"],
-                "What happens to segments with timers, delayed and half messages that the broker still owes: "
-                "warn deletes and reports them, block keeps them and all behind them.",
-            ),
-            "lag_max_age_minutes": _number(
-                "Consumer lag's maximum age (minutes)",
-                "Lag that was taken longer ago is unknown when segments are deleted; empty: 60.",
-            ),
-            "minimum_retention_hours": _number(
-                "Minimum retention (hours)",
-                "No segment is deleted sooner after its last write, by a forced cleanup and on a full disk "
-                "neither; empty: no minimum.",
-            ),
-            "undo_window_hours": _number(
-                "Undo window (hours)",
-                "Offline: how long what a run deletes lies in a quarantine on its own disk, from which "
-                "storage-engine undo brings it back; at most 720; empty: no undo.",
-            ),
-            "shield": _choice(
-                "Shield",
-                ["auto", "on", "off"],
-                "A second name for segments that no lake proves yet: what is deleted by force or by hand is "
-                "still there. auto: beside a running broker while a watch is alive; on: without a watch and "
-                "of a stopped broker's store, too, for all of them.",
-            ),
-            "shield_give_up_percent": _number(
-                "Shield gives up (percent)",
-                "Above this level of the broker's disk what only the shield has is given up for space, as a "
-                "loss that the journal names; empty: 95, 100: never.",
-            ),
+            "policy": {
+                "label": "Policy",
+                "description": 'JSON object of what we do with the store, such as {"lag_policy": "block"}, '
+                "or the name of a policy in [storage_engine] policies; empty: the defaults.",
+                "schema": {"type": ["object", "string", "null"], "default": None},
+            },
             "queue": _text(
                 "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
             ),
@@ -321,6 +243,11 @@ _CONFIG_SECTION = {
             "/mnt/other/lake",
             "",
             sensitive=True,
+        ),
+        "policies": _option(
+            "JSON object of policies by name, for connections whose policy names one.\n",
+            '{"orders": {"lag_policy": "block", "minimum_retention_hours": 24}}',
+            "",
         ),
         "report_dir": _option(
             "Directory that receives the reports of every run, for connections that name none. Empty: "

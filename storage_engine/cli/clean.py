@@ -8,21 +8,14 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.lag import in_process_lag
-from storage_engine.cli.options import (
-    archive_limit_option,
-    json_option,
-    lake_option,
-    managed_store,
-    policy_options,
-    second_lake_option,
-    store_options,
-)
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.cli.policy_options import CLEAN
+from storage_engine.cli.store_argument import takes_store
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
-from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
@@ -40,36 +33,20 @@ from storage_engine.wording import bytes_text, count_text
 
 
 @click.command()
-@store_options()
-@lake_option()
-@second_lake_option
+@takes_store(second_lake=True, policy=CLEAN)
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
 @click.option(
     "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
-@policy_options
-@archive_limit_option
 @json_option
 def clean(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
-    second_lake_dir: Path | None,
+    managed: ManagedStore,
     manual: bool,
     max_segments: int | None,
     dry_run: bool,
     run_key: str | None,
-    lag_policy: str,
-    pending_policy: str,
-    archive_policy: str,
-    archive_bytes_per_second: int | None,
-    minimum_retention_hours: int | None,
-    undo_window_hours: int | None,
     as_json: bool,
 ) -> int:
     """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
@@ -77,21 +54,6 @@ def clean(
     The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
-    managed = managed_store(
-        store,
-        lake_dir,
-        broker_conf,
-        overrides,
-        time_zone,
-        lag_policy,
-        archive_policy,
-        second_lake_dir,
-        pending_policy,
-        archive_bytes_per_second,
-        live,
-        minimum_retention_hours,
-        undo_window_hours,
-    )
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
         seen = preview(managed, request)

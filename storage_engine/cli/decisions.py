@@ -7,13 +7,10 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.airflow_connection import (
-    conn_id_option,
-    journal_or_connection,
-    store_or_connection,
-)
+from storage_engine.cli.airflow_connection import conn_id_option, journal_or_connection
 from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.store_argument import takes_store
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
 from storage_engine.retention.adopting import stamp as write_stamp
@@ -44,7 +41,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 
 
 @click.command()
-@store_or_connection
+@takes_store(second_lake=True, connection=True)
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
 @click.option("--reason", required=True, help="How it came to it, and why to go on.")
@@ -70,7 +67,7 @@ def accept_loss(
 
 
 @click.command()
-@store_or_connection
+@takes_store(second_lake=True, connection=True)
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @click.option(
     "--force",
@@ -99,7 +96,7 @@ def adopt(
 
 
 @click.command()
-@store_or_connection
+@takes_store(second_lake=True, connection=True)
 @click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
 @click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from storage_engine.cli.beside_output import print_broker, print_hold
-from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.model.live import RunningBroker
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.clock import clock_ms
@@ -19,16 +18,10 @@ from storage_engine.retention.steps import HoldResult
 
 
 @click.command()
-@store_options()
-@lake_option()
+@takes_store()
 @json_option
 def hold(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
+    managed: ManagedStore,
     as_json: bool,
 ) -> int:
     """Hold STORE, whose broker runs on, or renew its hold; then nothing goes that isn't released on purpose.
@@ -37,7 +30,6 @@ def hold(
     for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit
     code 1 when the store isn't held after all.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     broker = _running(managed)
     before = open_to_look(managed).look_at_hold(clock_ms())
     for notice in () if before.held else before.notices:
@@ -48,23 +40,16 @@ def hold(
 
 
 @click.command()
-@store_options()
-@lake_option()
+@takes_store()
 @json_option
 def unmanage(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
+    managed: ManagedStore,
     as_json: bool,
 ) -> int:
     """Put every file's time and every setting of STORE's running broker back, and hold it no more.
 
     From then on the broker deletes by its own rules. Refused while a run has the store.
     """
-    managed = managed_store(store, lake_dir, broker_conf, overrides, time_zone, live=live)
     broker = _running(managed)
     _print(broker, steps.unmanage(managed), as_json)
     return 0

@@ -9,24 +9,15 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import (
-    archive_limit_option,
-    check_store,
-    journal_of,
-    json_option,
-    lake_option,
-    managed_store,
-    second_lake_option,
-    size_bytes,
-    store_options,
-)
+from storage_engine.cli.options import check_store, journal_of, json_option
 from storage_engine.cli.output import print_json, print_table, progress, say
+from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
@@ -41,9 +32,7 @@ from storage_engine.wording import bytes_text
 
 
 @click.command()
-@store_options()
-@lake_option()
-@second_lake_option
+@takes_store(second_lake=True, policy=("archive_bytes_per_second",))
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
@@ -55,38 +44,20 @@ from storage_engine.wording import bytes_text
     callback=size_bytes,
     help="At most so much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
 )
-@archive_limit_option
 @json_option
 def archive(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
-    second_lake_dir: Path | None,
+    managed: ManagedStore,
     planned: bool,
     manual: bool,
     spark_master: str | None,
     accept_damage: bool,
     budget_bytes: int | None,
-    archive_bytes_per_second: int | None,
     as_json: bool,
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
     Of the store only our stamp is written. A segment that is archived already is left alone.
     """
-    managed = managed_store(
-        store,
-        lake_dir,
-        broker_conf,
-        overrides,
-        time_zone,
-        second_lake_dir=second_lake_dir,
-        archive_bytes_per_second=archive_bytes_per_second,
-        live=live,
-    )
     check_store(managed)
     if spark_master:
         _check_spark_directories(managed, spark_master)
@@ -150,9 +121,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
 
 
 @click.command()
-@store_options(required=False)
-@lake_option()
-@second_lake_option
+@takes_store(required=False, second_lake=True)
 @click.option(
     "--level",
     type=click.Choice([level.value for level in VerifyLevel]),
@@ -175,13 +144,8 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
 )
 @json_option
 def verify(
-    store: Path | None,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
+    managed: ManagedStore | None,
     lake_dir: Path,
-    second_lake_dir: Path | None,
     level: str,
     max_bytes: int | None,
     renew: bool,
@@ -192,21 +156,14 @@ def verify(
     Each level includes those before it; metadata is checked whole every time. What was verified when is
     remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
     """
-    if store is None and level == VerifyLevel.STORE:
+    if managed is None and level == VerifyLevel.STORE:
         raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
     if renew and not VerifyLevel(level).includes(VerifyLevel.BYTES):
         raise click.UsageError(f"--renew: expected --level bytes or store, which read rows, found {level}.")
     shown = partial(progress, "Verifying")
-    if store is not None:
-        managed = managed_store(
-            store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
-        )
+    if managed is not None:
         found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown))
     else:
-        if second_lake_dir is not None:
-            raise click.UsageError("--second-lake: expected STORE, whose segments lie in either, found none.")
-        if live is not None:
-            raise click.UsageError("--broker: expected STORE, on which it runs, found none.")
         config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
         found = list(
             verify_lake(

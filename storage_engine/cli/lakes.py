@@ -12,8 +12,9 @@ import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.lake_output import print_info, print_rebuilt
-from storage_engine.cli.options import TargetPath, journal_of, json_option, lake_option, person
+from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, progress, say
+from storage_engine.cli.values import TargetPath
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig

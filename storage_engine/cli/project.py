@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import check_time_zone
 from storage_engine.cli.output import say
+from storage_engine.cli.values import time_zone as known_time_zone
 
 
 @click.command()
@@ -24,12 +24,17 @@ from storage_engine.cli.output import say
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The broker's own config file, for the connection.",
 )
-@click.option("--time-zone", metavar="ZONE", default="UTC", help="IANA zone deleteWhen is meant in.")
+@click.option(
+    "--time-zone",
+    metavar="ZONE",
+    default="UTC",
+    callback=known_time_zone,
+    help="IANA zone deleteWhen is meant in.",
+)
 def init(directory: Path, store: Path | None, broker_conf: Path | None, time_zone: str) -> None:
     """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY."""
     from storage_engine.project.init import init_project, next_steps
 
-    check_time_zone(time_zone)
     project = init_project(directory, store_root=store, broker_conf=broker_conf, time_zone=time_zone)
     say(next_steps(project, store_is_known=store is not None))
 

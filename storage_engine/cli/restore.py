@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import TargetPath, json_option, lake_option, moment_ms, second_lake_option
+from storage_engine.cli.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress, say
+from storage_engine.cli.values import TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig

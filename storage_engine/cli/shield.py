@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import click
 
-from storage_engine.cli.options import give_up_option, json_option, lake_option, managed_store, store_options
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
 
 
 @click.command()
-@store_options()
-@lake_option()
-@give_up_option
+@takes_store(policy=("shield_give_up_percent",))
 @click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
 @json_option
 def shield(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path,
-    shield_give_up_percent: int,
+    managed: ManagedStore,
     remove: bool,
     as_json: bool,
 ) -> int:
@@ -42,16 +35,7 @@ def shield(
     from storage_engine.retention.steps.shield import tend_shield
     from storage_engine.retention.steps.shield_removal import remove_shield_of
 
-    managed = managed_store(
-        store,
-        lake_dir,
-        broker_conf,
-        overrides,
-        time_zone,
-        live=live,
-        shield=ShieldMode.ON,
-        shield_give_up_percent=shield_give_up_percent,
-    )
+    managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))
     if remove:
         notices = remove_shield_of(managed)
         if as_json:

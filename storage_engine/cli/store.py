@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,23 +9,13 @@ import click
 from storage_engine.brokers import find_broker
 from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
-from storage_engine.cli.options import (
-    disk_percents,
-    json_option,
-    key_value_pairs,
-    lake_option,
-    managed_store,
-    minimum_retention_option,
-    moment_ms,
-    pending_policy_option,
-    second_lake_option,
-    store_options,
-)
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
+from storage_engine.cli.store_argument import has_lake, takes_store
+from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.brokers import settings_of
@@ -38,20 +27,12 @@ from storage_engine.retention.shielding import shield_summary
 
 
 @click.command()
-@store_options()
-@lake_option(required=False)
-@second_lake_option
+@takes_store(lake=None, second_lake=True)
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
 @json_option
 def inspect(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path | None,
-    second_lake_dir: Path | None,
+    managed: ManagedStore,
     messages: bool,
     queues: bool,
     as_json: bool,
@@ -62,11 +43,8 @@ def inspect(
 
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
-    managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
-    )
     now_ms = clock_ms()
-    beside = look_beside(managed, now_ms) if live is not None else None
+    beside = look_beside(managed, now_ms) if managed.live is not None else None
     found = find_broker(managed.broker).inspect(
         settings_of(managed),
         now_ms,
@@ -75,7 +53,7 @@ def inspect(
         snapshot=None if beside is None else beside.snapshot,
     )
     aside = look_at_quarantines(managed, found.data_paths)
-    lag = None if lake_dir is None else _archive_lag(managed)
+    lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
     if as_json:
         shown = {**found.data, "quarantines": to_jsonable(aside)}
@@ -108,8 +86,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 
 
 @click.command()
-@store_options()
-@lake_option(required=False)
+@takes_store(lake=None, policy=("pending_policy", "minimum_retention_hours"))
 @click.option("--at", metavar="TIME", help="Decide for this moment, such as 2026-11-21T04:10.")
 @click.option(
     "--disk",
@@ -120,41 +97,22 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
-@pending_policy_option
-@minimum_retention_option
 @json_option
 def plan(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path | None,
+    managed: ManagedStore,
     at: str | None,
     disks: dict[str, str],
     manual: bool,
-    pending_policy: str,
-    minimum_retention_hours: int | None,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
-    managed = managed_store(
-        store,
-        lake_dir,
-        broker_conf,
-        overrides,
-        time_zone,
-        pending_policy=pending_policy,
-        live=live,
-        minimum_retention_hours=minimum_retention_hours,
-    )
     seen = preview(
         managed,
         PlanRequest(manual=manual),
-        now_ms=None if at is None else moment_ms(at, time_zone, option="--at"),
+        now_ms=None if at is None else moment_ms(at, managed.time_zone, option="--at"),
         used_percents=disk_percents(disks),
     )
     if as_json:
@@ -165,15 +123,11 @@ def plan(
 
 
 @click.command()
-@store_options()
+@takes_store(lake=False)
 @click.option("--group", help="Only this consumer group.")
 @json_option
 def lag(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
+    managed: ManagedStore,
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -187,7 +141,6 @@ def lag(
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
 
-    managed = managed_store(store, None, broker_conf, overrides, time_zone, live=live)
     seen = preview(managed, PlanRequest(manual=True))
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
@@ -212,7 +165,7 @@ def lag(
 
 
 @click.command("index-lookup")
-@store_options()
+@takes_store(lake=False)
 @click.argument("topic")
 @click.argument("key")
 @click.option(
@@ -223,11 +176,7 @@ def lag(
 )
 @json_option
 def index_lookup(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
+    managed: ManagedStore,
     topic: str,
     key: str,
     max_count: int | None,
@@ -237,7 +186,6 @@ def index_lookup(
 
     KEY is one of a message's keys or its unique key. Exit code 1 when there is none.
     """
-    managed = managed_store(store, None, broker_conf, overrides, time_zone, live=live)
     offsets = find_broker(managed.broker).look_up(settings_of(managed), topic, key, max_count)
     if as_json:
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
@@ -245,5 +193,5 @@ def index_lookup(
         for offset in offsets:
             say(offset)
         if not offsets:
-            say(f"{store}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
+            say(f"{managed.root}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from storage_engine.cli.airflow_connection import store_or_connection
 from storage_engine.cli.options import check_store, json_option, person
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
@@ -17,7 +17,7 @@ from storage_engine.wording import bytes_text, count_text
 
 @click.command()
 @click.argument("run")
-@store_or_connection
+@takes_store(second_lake=True, connection=True)
 @json_option
 def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.

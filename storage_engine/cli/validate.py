@@ -6,24 +6,17 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.options import (
-    json_option,
-    lake_option,
-    managed_store,
-    second_lake_option,
-    store_options,
-)
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
-from storage_engine.model.live import LiveBroker
+from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report_files import store_directory
 
 
 @click.command()
-@store_options()
-@lake_option(required=False)
-@second_lake_option
+@takes_store(lake=None, second_lake=True)
 @click.option(
     "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."
 )
@@ -35,24 +28,15 @@ from storage_engine.retention.report_files import store_directory
 )
 @json_option
 def validate(
-    store: Path,
-    broker_conf: Path | None,
-    overrides: dict[str, str],
-    time_zone: str | None,
-    live: LiveBroker | None,
-    lake_dir: Path | None,
-    second_lake_dir: Path | None,
+    managed: ManagedStore,
     full: bool,
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
-    managed = managed_store(
-        store, lake_dir, broker_conf, overrides, time_zone, second_lake_dir=second_lake_dir, live=live
-    )
-    if output_dir is None and lake_dir is None:
+    if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)
-    result = validate_store(managed, full=full, with_lake=lake_dir is not None, output_dir=output_dir)
+    result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
     output_dir = output_dir or validation_directory(managed, None)
     if as_json:
         print_json(result.to_dict())

@@ -13,8 +13,10 @@ import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.live_options import with_live_broker
-from storage_engine.cli.options import give_up_option, lake_option, managed_store
+from storage_engine.cli.options import lake_option, with_option
 from storage_engine.cli.output import say
+from storage_engine.cli.policy_options import policy_option
+from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
@@ -36,7 +38,7 @@ _CHECK_SECONDS: Final = 1.0
     help="Airflow connection of a store on this host; repeatable.",
 )
 @with_live_broker
-@give_up_option
+@with_option(policy_option("shield_give_up_percent"))
 @click.option("--no-shield", is_flag=True, help="Keep no second names of what is unproven.")
 def watch(
     stores: tuple[Path, ...],

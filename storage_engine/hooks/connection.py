@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,18 +19,12 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
 from storage_engine.hooks.live_broker import live_broker
 from storage_engine.lake.config import LakeConfig
-from storage_engine.model.policy import (
-    SHIELD_GIVE_UP_PERCENT,
-    ArchiveMode,
-    ArchiveWhen,
-    LagPolicy,
-    PendingPolicy,
-    Policy,
-    ShieldMode,
-)
+from storage_engine.model.policy import Policy
+from storage_engine.model.settings import read_settings, settings_of
 from storage_engine.retention.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
+_SETTINGS = {one.name: one for one in settings_of(Policy)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +34,7 @@ class Defaults:
     :param home: AIRFLOW_HOME; journal, lake and reports lie under it when the section is silent too.
     :param lake: a directory, or a JSON object of catalog properties.
     :param second_lake: likewise; empty: there is none.
+    :param policies: a JSON object of policies by name.
     """
 
     home: str
@@ -47,6 +42,7 @@ class Defaults:
     lake: str = ""
     report_dir: str = ""
     second_lake: str = ""
+    policies: str = ""
 
 
 def managed_store(
@@ -70,31 +66,62 @@ def managed_store(
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
         report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),
-        policy=Policy(
-            archive=ArchiveMode(read.choice("archive", [mode.value for mode in ArchiveMode])),
-            lag_policy=LagPolicy(read.choice("lag_policy", ["warn", "block", "ignore"])),
-            pending_policy=PendingPolicy(read.choice("pending_policy", ["warn", "block", "ignore"])),
-            archive_when=ArchiveWhen(read.choice("archive_when", [when.value for when in ArchiveWhen])),
-            archive_budget_bytes=read.number("archive_budget_bytes") or Policy().archive_budget_bytes,
-            archive_lag_alarm_bytes=read.number("archive_lag_alarm_bytes"),
-            archive_lag_alarm_seconds=read.number("archive_lag_alarm_seconds"),
-            archive_bytes_per_second=read.number("archive_bytes_per_second", minimum=0),
-            flush_alarm_bytes=read.number("flush_alarm_bytes") or Policy().flush_alarm_bytes,
-            dispatch_alarm_bytes=read.number("dispatch_alarm_bytes") or Policy().dispatch_alarm_bytes,
-            checkpoint_alarm_seconds=(
-                read.number("checkpoint_alarm_seconds") or Policy().checkpoint_alarm_seconds
-            ),
-            index_alarm_seconds=read.number("index_alarm_seconds"),
-            lag_max_age_minutes=read.number("lag_max_age_minutes") or Policy().lag_max_age_minutes,
-            minimum_retention_hours=read.number("minimum_retention_hours"),
-            undo_window_hours=read.number("undo_window_hours"),
-            shield=ShieldMode(read.choice("shield", [mode.value for mode in ShieldMode])),
-            shield_give_up_percent=read.percent("shield_give_up_percent") or SHIELD_GIVE_UP_PERCENT,
-        ),
+        policy=_policy(read, defaults),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
         live=live_broker(read),
     )
+
+
+def moved_fields(extra: Mapping[str, Any]) -> str:
+    """Return where a connection's fields belong that have moved; empty: none has, or they say the default."""
+    said = {
+        name: value
+        for name, value in _in_old_places(extra).items()
+        if str(value) != _SETTINGS[name].default_text
+    }
+    if not said:
+        return ""
+    return (
+        f"Moved to the field policy, and read from its old place as well: {', '.join(said)}. Set policy to "
+        f"{json.dumps(said)} with what it has, and empty {'it' if len(said) == 1 else 'them'}."
+    )
+
+
+def _policy(read: Fields, defaults: Defaults) -> Policy:
+    """Return the policy that a connection states or names; what it says elsewhere was said before that field
+    was."""
+    named = read.extra.get("policy")
+    if isinstance(named, str) and named.strip() and not named.lstrip().startswith("{"):
+        said = _named_policy(read, named.strip(), defaults)
+    else:
+        said = read.json_object("policy")
+    moved = _in_old_places(read.extra)
+    for name, value in moved.items():
+        if name in said and str(said[name]) != str(value):
+            raise read.error(name, f"no value, as policy has one ({said[name]})", value)
+    policy = read_settings(Policy, said, lambda name, *found: read.error(f"policy.{name}", *found))
+    older = {name: value for name, value in moved.items() if name not in said}
+    return replace(policy, **{name: _SETTINGS[name].read(value, read.error) for name, value in older.items()})
+
+
+def _in_old_places(extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: extra[name] for name in _SETTINGS if extra.get(name) not in (None, "")}
+
+
+def _named_policy(read: Fields, name: str, defaults: Defaults) -> Mapping[str, Any]:
+    """
+    :raises BadInputError: the config section has no policy of this name.
+    """
+    try:
+        policies = json.loads(defaults.policies or "{}")
+    except ValueError as error:
+        raise BadInputError(f"[storage_engine] policies: expected a JSON object by name: {error}") from None
+    if not isinstance(policies, dict) or not isinstance(policies.get(name), dict):
+        there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
+        raise read.error("policy", f"a JSON object, or a name in [storage_engine] policies ({there})", name)
+    found: Mapping[str, Any] = policies[name]
+    return found
 
 
 def _broker_type(read: Fields) -> str:

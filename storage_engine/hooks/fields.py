@@ -60,15 +60,13 @@ class Fields:
             raise self.error(name, f"a whole number {'above 0' if minimum else 'of at least 0'}", value)
         return number
 
-    def percent(self, name: str) -> int | None:
-        """A whole number from 1 to 100; None where the field is empty."""
-        number = self.number(name)
-        if number is not None and number > 100:
-            raise self.error(name, "a percentage from 1 to 100", number)
-        return number
-
     def mapping(self, name: str) -> dict[str, str]:
-        """An object of texts; the form stores it as JSON text or as an object, so both are read."""
+        """An object of texts."""
+        found = self.json_object(name)
+        return {key: item if isinstance(item, str) else json.dumps(item) for key, item in found.items()}
+
+    def json_object(self, name: str) -> dict[str, Any]:
+        """An object; the form stores it as JSON text or as an object, so both are read."""
         value = self.extra.get(name)
         if isinstance(value, str) and value.strip():
             try:
@@ -79,4 +77,4 @@ class Fields:
             return {}
         if not isinstance(value, dict):
             raise self.error(name, "a JSON object", type(value).__name__)
-        return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}
+        return {str(key): item for key, item in value.items()}

@@ -21,6 +21,7 @@ from storage_engine.hooks.connection import (
     Defaults,
     lake_names,
     managed_store,
+    moved_fields,
     spark_connection,
     store_queue,
 )
@@ -92,7 +93,8 @@ class StorageEngineHook(BaseHook):
         from storage_engine.hooks.check import check_store
 
         try:
-            return True, check_store(self.managed_store)
+            found = check_store(self.managed_store)
+            return True, " ".join(filter(None, (found, moved_fields(self.connection.extra_dejson))))
         except StorageEngineError as error:
             return False, str(error)
 
@@ -167,6 +169,7 @@ def _defaults() -> Defaults:
         lake=option("lake"),
         report_dir=option("report_dir"),
         second_lake=option("second_lake"),
+        policies=option("policies"),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.model.settings import setting
+
 LONGEST_UNDO_HOURS = 720
 """History that an undo needs is kept for longer than that."""
 
@@ -56,46 +58,101 @@ SHIELD_GIVE_UP_PERCENT = 95
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """:param archive_budget_bytes: under ``archive_when: seal``, how much one run archives ahead of
-        deletion; at least one segment.
-    :param archive_lag_alarm_bytes: sealed bytes without a proof above which an alarm is raised; None: never.
-    :param archive_lag_alarm_seconds: age of the oldest sealed segment without a proof above which an alarm
-        is raised; None: never.
-    :param archive_bytes_per_second: how fast one archive task may read and write at most, all processes of
-        its Spark job together, so that a broker on the same disks keeps its speed; 0: no limit; None: as
-        :func:`archive_limit` says.
-    :param flush_alarm_bytes: of a running broker's log, not on disk yet, above which an alarm is raised.
-    :param dispatch_alarm_bytes: of its log, not in consume queues and index yet, likewise.
-    :param checkpoint_alarm_seconds: how much older than the newest message what its checkpoint says of log
-        and consume queues may be before an alarm is raised. The broker writes it once a minute.
-    :param index_alarm_seconds: likewise of the index; None: never, for the broker moves it on only when an
-        index file is full.
-    :param lag_max_age_minutes: consumer lag that was taken longer ago counts as unknown.
-    :param minimum_retention_hours: since a segment's last write, before which nothing deletes it, whoever
-        asks and however full a disk is; None: no minimum.
-    :param undo_window_hours: how long what a run deletes lies in a quarantine, from which ``undo`` brings it
-        back; None: nothing does. Only where no broker runs on the store.
-    :param shield_give_up_percent: above this level of the broker's disk what only the shield has is given up
-        for space, one segment at a time; 100: never.
-    """
+    """What we do with a store, beyond its broker's rules. Each field says what it means."""
 
-    archive: ArchiveMode = ArchiveMode.REQUIRED
-    lag_policy: LagPolicy = LagPolicy.WARN
-    pending_policy: PendingPolicy = PendingPolicy.WARN
-    archive_when: ArchiveWhen = ArchiveWhen.EXPIRY
-    archive_budget_bytes: int = 16 << 30
-    archive_lag_alarm_bytes: int | None = None
-    archive_lag_alarm_seconds: int | None = None
-    archive_bytes_per_second: int | None = None
-    flush_alarm_bytes: int = 1 << 30
-    dispatch_alarm_bytes: int = 256 << 20
-    checkpoint_alarm_seconds: int = 600
-    index_alarm_seconds: int | None = None
-    lag_max_age_minutes: int = 60
-    minimum_retention_hours: int | None = None
-    undo_window_hours: int | None = None
-    shield: ShieldMode = ShieldMode.AUTO
-    shield_give_up_percent: int = SHIELD_GIVE_UP_PERCENT
+    archive: ArchiveMode = setting(
+        ArchiveMode.REQUIRED, "Archive", "required: nothing goes without proof that it is in the lake."
+    )
+    lag_policy: LagPolicy = setting(
+        LagPolicy.WARN,
+        "Lag policy",
+        "What becomes of segments that some consumer group still has to read: warn deletes and reports them, "
+        "block keeps them.",
+    )
+    pending_policy: PendingPolicy = setting(
+        PendingPolicy.WARN,
+        "Pending policy",
+        "What becomes of segments with timers, delayed or half messages that the broker still has to deliver "
+        "or to decide: warn deletes and reports them, block keeps them and all behind them.",
+    )
+    archive_when: ArchiveWhen = setting(
+        ArchiveWhen.EXPIRY,
+        "Archive when",
+        "seal: archive in the background once a segment is sealed, so that no deletion waits for the lake; "
+        "expiry: by the run that deletes it.",
+    )
+    archive_budget_bytes: int = setting(
+        16 << 30,
+        "Archive budget (bytes)",
+        "With seal: how much one run archives ahead of deletion; at least one segment.",
+    )
+    archive_lag_alarm_bytes: int | None = setting(
+        None,
+        "Archive lag alarm (bytes)",
+        "Alarm when more than this is sealed and not proven in a lake; default: never.",
+    )
+    archive_lag_alarm_seconds: int | None = setting(
+        None,
+        "Archive lag alarm (seconds)",
+        "Alarm when a sealed segment is older than this without a proof; default: never.",
+    )
+    archive_bytes_per_second: int | None = setting(
+        None,
+        "Archive limit (bytes a second)",
+        "Read and write at most so much while archiving, all processes of one task together; 0: no limit. "
+        f"Default: {GENTLE_BYTES_PER_SECOND} beside a running broker, but in an emergency; else no limit.",
+        minimum=0,
+    )
+    flush_alarm_bytes: int = setting(
+        1 << 30,
+        "Flush alarm (bytes)",
+        "Beside a running broker: alarm when more than this of its log is not on disk.",
+    )
+    dispatch_alarm_bytes: int = setting(
+        256 << 20,
+        "Dispatch alarm (bytes)",
+        "Beside a running broker: alarm when more than this of its log is in no consume queue and index yet.",
+    )
+    checkpoint_alarm_seconds: int = setting(
+        600,
+        "Checkpoint alarm (seconds)",
+        "Beside a running broker, which writes its checkpoint once a minute: alarm when it is so much older "
+        "than the newest message.",
+    )
+    index_alarm_seconds: int | None = setting(
+        None,
+        "Index checkpoint alarm (seconds)",
+        "Likewise for the index, whose checkpoint moves only when an index file is full; default: never.",
+    )
+    lag_max_age_minutes: int = setting(
+        60,
+        "Consumer lag's maximum age (minutes)",
+        "Lag that was taken longer ago is unknown when segments are deleted.",
+    )
+    minimum_retention_hours: int | None = setting(
+        None,
+        "Minimum retention (hours)",
+        "Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
+    )
+    undo_window_hours: int | None = setting(
+        None,
+        "Undo window (hours)",
+        "Offline: how long what a run deletes lies in a quarantine on its own disk; undo brings it back. "
+        "Default: no undo.",
+        maximum=LONGEST_UNDO_HOURS,
+    )
+    shield: ShieldMode = setting(
+        ShieldMode.AUTO,
+        "Shield",
+        "A second name for segments that no lake proves yet. auto: beside a running broker while a watch is "
+        "alive; on: without a watch and of a stopped broker's store, too, for all of them.",
+    )
+    shield_give_up_percent: int = setting(
+        SHIELD_GIVE_UP_PERCENT,
+        "Shield gives up (percent)",
+        "Above this level of its disk what only the shield has is given up for space; 100: never.",
+        maximum=100,
+    )
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:

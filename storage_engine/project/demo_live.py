@@ -163,7 +163,6 @@ def _connection(mq: RocketMQ) -> dict[str, object]:
         "may_change_settings": True,
         # A demo has one disk.
         "allow_same_disk": True,
-        "lag_policy": "warn",
     }
 
 

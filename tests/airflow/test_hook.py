@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.connection import Defaults, managed_store
+from storage_engine.hooks.connection import Defaults, managed_store, moved_fields
 from storage_engine.hooks.storage_engine import StorageEngineHook, configured_stores
-from storage_engine.model.policy import ArchiveMode, LagPolicy, ShieldMode
+from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
 
 DEFAULTS = Defaults(home="/airflow")
 
@@ -193,5 +193,37 @@ def test_the_shield_is_as_the_fields_say() -> None:
     assert _store({}).policy.shield_give_up_percent == 95
     policy = _store({"shield": "on", "shield_give_up_percent": "98"}).policy
     assert (policy.shield, policy.shield_give_up_percent) == (ShieldMode.ON, 98)
-    with pytest.raises(BadInputError, match="shield_give_up_percent: expected a percentage from 1 to 100"):
+    with pytest.raises(BadInputError, match="shield_give_up_percent: expected a whole number from 1 to 100"):
         _store({"shield_give_up_percent": 101})
+
+
+def test_a_policy_is_an_object_or_a_name_of_the_section() -> None:
+    section = Defaults(home="/airflow", policies='{"orders": {"lag_policy": "block"}}')
+    for policy in ("orders", {"lag_policy": "block"}, '{"lag_policy": "block"}'):
+        assert _store({"policy": policy}, defaults=section).policy == Policy(lag_policy=LagPolicy.BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"policy": {"lag_polcy": "block"}}, r"field policy\.lag_polcy: expected a setting such as lag_policy"),
+        ({"policy": {"lag_policy": "no"}}, r"field policy\.lag_policy: expected one of block, warn, ignore"),
+        ({"policy": {"undo_window_hours": 721}}, r"policy\.undo_window_hours: expected a whole number from 1"),
+        ({"policy": "payments"}, r"a name in \[storage_engine\] policies \(orders\), found 'payments'"),
+        ({"policy": {"shield": "on"}, "shield": "off"}, "field shield: expected no value, as policy has one"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_is_named(extra: dict[str, Any], said: str) -> None:
+    section = Defaults(home="/airflow", policies='{"orders": {"lag_policy": "block"}}')
+    with pytest.raises(BadInputError, match=said):
+        _store(extra, defaults=section)
+
+
+def test_a_field_that_has_moved_is_read_and_its_new_place_is_named() -> None:
+    extra = {"lag_policy": "block", "archive": "required", "minimum_retention_hours": "48"}
+    assert _store(extra).policy == Policy(lag_policy=LagPolicy.BLOCK, minimum_retention_hours=48)
+    assert _store({**extra, "policy": {"lag_policy": "block"}}).policy == _store(extra).policy
+    told = moved_fields(extra)
+    assert "lag_policy, minimum_retention_hours" in told
+    assert '{"lag_policy": "block", "minimum_retention_hours": "48"}' in told
+    assert moved_fields({"policy": {"lag_policy": "block"}, "archive": "required"}) == ""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from storage_engine.cli.options import managed_store
+from storage_engine.cli.store_argument import managed_store
 from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.disturbances import record_disturbances

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cli.options import size_bytes
+from storage_engine.cli.values import size_bytes
 
 MIB = 1 << 20
 ACTIVE = 7 * MIB

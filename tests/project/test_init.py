@@ -63,11 +63,6 @@ def test_the_connection_names_the_store_that_was_given(tmp_path: Path) -> None:
         "broker_tls": "off",
         "may_change_settings": False,
         "allow_same_disk": False,
-        "archive": "required",
-        "archive_when": "expiry",
-        "lag_policy": "warn",
-        "pending_policy": "warn",
-        "shield": "auto",
         "spark_conn_id": "spark_default",
     }
     (form,) = get_provider_info()["connection-types"]

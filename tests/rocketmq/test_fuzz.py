@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.cli.lag import in_process_lag
-from storage_engine.cli.options import managed_store
+from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import FactsScope

@@ -1,0 +1,182 @@
+"""STORE on a command line with its options and lakes, or an Airflow connection: one object a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from storage_engine.brokers import broker_names, broker_of
+from storage_engine.cli.airflow_connection import CONN_ID, store_of_connection
+from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
+from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of
+from storage_engine.cli.policy_options import policy_of, policy_option
+from storage_engine.cli.values import key_value_pairs, time_zone
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.policy import Policy
+from storage_engine.retention.host import ANY_HOST
+from storage_engine.retention.managed_store import ManagedStore
+
+Command = Callable[..., Any]
+
+
+def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Make sure that a broker of this name is installed; a click callback."""
+    if name is not None and name not in broker_names():
+        raise click.BadParameter(
+            f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
+        )
+    return name
+
+
+STORE_OPTIONS = (
+    click.Option(
+        ["--broker-conf"],
+        type=click.Path(path_type=Path),
+        help="The broker's own config file; default: the broker's defaults.",
+    ),
+    click.Option(
+        ["--set", "overrides"],
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=key_value_pairs,
+        help="A broker setting that wins over broker.conf, such as fileReservedTime=24; repeatable.",
+    ),
+    click.Option(
+        ["--time-zone"],
+        metavar="ZONE",
+        callback=time_zone,
+        help="IANA zone deleteWhen is meant in; default: this machine's.",
+    ),
+    click.Option(
+        ["--broker-type"],
+        metavar="NAME",
+        callback=installed_broker,
+        help="Whose store it is; default: told from its files.",
+    ),
+)
+
+"""Every command that takes a store has them."""
+
+_SHOWN = {
+    "store": "STORE",
+    "broker_conf": "--broker-conf",
+    "overrides": "--set",
+    "time_zone": "--time-zone",
+    "broker_type": "--broker-type",
+    "live": "--broker or --name-servers",
+    "lake_dir": "--lake",
+    "second_lake_dir": "--second-lake",
+}
+_EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
+
+
+def takes_store(
+    *,
+    required: bool = True,
+    lake: bool | None = True,
+    second_lake: bool = False,
+    connection: bool = False,
+    policy: tuple[str, ...] = (),
+) -> Callable[[Command], Command]:
+    """Give a command STORE with all that managing it takes, which it gets as ``managed``.
+
+    :param required: whether STORE has to be named; a command that gets on without it gets None then, and
+        ``lake_dir`` beside it.
+    :param lake: whether it has a lake; None: where --lake is given.
+    :param connection: whether --conn-id may be given instead of all of them.
+    :param policy: settings of the policy that it has options for.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def called(*arguments: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in taken}
+            live = live_broker(**{name: values.pop(name) for name in live_names})
+            chosen = policy_of({name: values.pop(name) for name in policy})
+            conn_id = values.pop("conn_id", None)
+            if not (required or connection):
+                values["lake_dir"] = given["lake_dir"]
+            if conn_id is not None:
+                if names := _shown({**given, "live": live}):
+                    raise click.UsageError(
+                        f"--conn-id: expected nothing that the connection says itself, found {names}."
+                    )
+                managed = store_of_connection(conn_id)
+            elif given["store"] is not None:
+                if connection and given["lake_dir"] is None:
+                    raise click.UsageError(f"{_EITHER}; found no --lake.")
+                managed = managed_store(**given, live=live, policy=chosen)
+            elif connection:
+                raise click.UsageError(f"{_EITHER}; found no STORE.")
+            else:
+                others = {name: value for name, value in given.items() if name != "lake_dir"}
+                if names := _shown({**others, "live": live}):
+                    raise click.UsageError(f"{names}: expected STORE, found none.")
+                managed = None
+            return command(*arguments, managed=managed, **values)
+
+        params = called.__dict__.setdefault("__click_params__", [])
+        # As decorators do: what is shown first comes last.
+        options = [*STORE_OPTIONS, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
+        options += [policy_option(name) for name in policy]
+        params.extend(reversed(options))
+        params.append(
+            click.Argument(["store"], type=click.Path(path_type=Path), required=required and not connection)
+        )
+        return called
+
+    lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
+    lakes += [SECOND_LAKE] if second_lake else []
+    taken = ["store", *(str(option.name) for option in (*STORE_OPTIONS, *lakes))]
+    live_names = [str(option.name) for option in LIVE_OPTIONS]
+    return decorate
+
+
+def managed_store(
+    store: Path,
+    lake_dir: Path | None = None,
+    *,
+    broker_conf: Path | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    time_zone: str | None = None,
+    broker_type: str | None = None,
+    second_lake_dir: Path | None = None,
+    live: LiveBroker | None = None,
+    policy: Policy | None = None,
+) -> ManagedStore:
+    """Return the store that a command line names. Without a lake it has no journal (:func:`has_lake`).
+
+    A person at a shell names what they see there, so any host will do.
+    """
+    base = (lake_dir or Path()).absolute()
+    return ManagedStore(
+        name=store.absolute().name,
+        root=str(store.absolute()),
+        broker=broker_type or broker_of(store),
+        broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
+        overrides=dict(overrides),
+        time_zone=time_zone,
+        lake=LakeConfig.local(base),
+        journal_url="" if lake_dir is None else journal_of(base),
+        report_dir=str(base / "reports"),
+        policy=policy or Policy(),
+        second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
+        host=ANY_HOST,
+        live=live,
+    )
+
+
+def has_lake(managed: ManagedStore) -> bool:
+    """Return whether a command line named a lake, in whose directory the journal lies."""
+    return bool(managed.journal_url)
+
+
+def _shown(given: Mapping[str, object]) -> str:
+    """Return the options that were given, as they are typed."""
+    return ", ".join(_SHOWN[name] for name, value in given.items() if value)

@@ -1,0 +1,113 @@
+"""Settings as fields of a dataclass, each described once: for the shell, for connections and for the docs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from storage_engine.exceptions import BadInputError
+
+T = TypeVar("T")
+_DESCRIPTION = "setting"
+
+Refuse = Callable[[str, str, object], BadInputError]
+"""Makes an error of a setting's name, what was expected and what was found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    :param kind: ``int``, or the enum whose values may be chosen.
+    :param default: None: there is none, and ``help`` says what that means.
+    :param minimum: of a number.
+    :param maximum: of a number; None: no bound.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    label: str
+    help: str
+    minimum: int
+    maximum: int | None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that may be chosen; empty: it is a number."""
+        return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.maximum is not None:
+            return f"a whole number from {self.minimum} to {self.maximum}"
+        return "a whole number above 0" if self.minimum else "a whole number of at least 0"
+
+    @property
+    def default_text(self) -> str:
+        """The default for a person; empty: there is none."""
+        if self.default is None:
+            return ""
+        return str(self.default.value if isinstance(self.default, Enum) else self.default)
+
+    def read(self, value: object, refuse: Refuse) -> Any:
+        """Return the value of a setting; numbers may come as text, as in a connection's URI.
+
+        :raises BadInputError: it is no such value.
+        """
+        if value is None or value == "":
+            return self.default
+        if self.choices:
+            if value not in self.choices:
+                raise refuse(self.name, self.expected, value)
+            return self.kind(value)
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise refuse(self.name, self.expected, value) from None
+        if number < self.minimum or (self.maximum is not None and number > self.maximum):
+            raise refuse(self.name, self.expected, value)
+        return number
+
+
+def setting(default: Any, label: str, help: str, *, minimum: int = 1, maximum: int | None = None) -> Any:
+    """Declare a field of a dataclass as a setting."""
+    description = {"label": label, "help": help, "minimum": minimum, "maximum": maximum}
+    return dataclasses.field(default=default, metadata={_DESCRIPTION: description})
+
+
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """Return the settings that a dataclass declares, in its order."""
+    hints = get_type_hints(cls)
+    return tuple(
+        Setting(field.name, _kind(hints[field.name]), field.default, **field.metadata[_DESCRIPTION])
+        for field in dataclasses.fields(cls)
+    )
+
+
+def read_settings(cls: type[T], values: Mapping[str, Any], refuse: Refuse) -> T:
+    """Build a dataclass of settings; what isn't given has its default.
+
+    :param values: by name.
+    :raises BadInputError: an unknown name, or a value that isn't allowed; names it.
+    """
+    known = {one.name: one for one in settings_of(cls)}
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            expected = f"a setting such as {near[0]}" if near else f"one of {', '.join(known)}"
+            raise refuse(name, expected, "a setting that isn't known")
+    return cls(**{name: known[name].read(value, refuse) for name, value in values.items()})
+
+
+def _kind(hint: Any) -> type:
+    """Return the type of a field that may be None."""
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    (kind,) = kinds
+    return kind  # type: ignore[no-any-return]
