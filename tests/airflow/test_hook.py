@@ -206,9 +206,9 @@ def test_a_policy_is_an_object_or_a_name_of_the_section() -> None:
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ({"policy": {"lag_polcy": "block"}}, r"field policy\.lag_polcy: expected a setting such as lag_policy"),
+        ({"policy": {"lag_polcy": "warn"}}, r"policy\.lag_polcy: expected a setting such as lag_policy"),
         ({"policy": {"lag_policy": "no"}}, r"field policy\.lag_policy: expected one of block, warn, ignore"),
-        ({"policy": {"undo_window_hours": 721}}, r"policy\.undo_window_hours: expected a whole number from 1"),
+        ({"policy": {"undo_window_hours": 721}}, r"policy\.undo_window_hours: expected a whole number"),
         ({"policy": "payments"}, r"a name in \[storage_engine\] policies \(orders\), found 'payments'"),
         ({"policy": {"shield": "on"}, "shield": "off"}, "field shield: expected no value, as policy has one"),
     ],

@@ -39,7 +39,10 @@ def test_numbers_may_be_text_and_empty_is_the_default() -> None:
     ("values", "said"),
     [
         ({"undo_window_hours": 0}, "undo_window_hours: expected a whole number from 1 to 720, found 0"),
-        ({"undo_window_hours": "1.5"}, "undo_window_hours: expected a whole number from 1 to 720, found '1.5'"),
+        (
+            {"undo_window_hours": "1.5"},
+            "undo_window_hours: expected a whole number from 1 to 720, found '1.5",
+        ),
         ({"undo_window_hours": True}, "undo_window_hours: expected a whole number from 1 to 720, found True"),
         ({"archive_bytes_per_second": -1}, "archive_bytes_per_second: expected a whole number of at least 0"),
         ({"archive": "Off"}, "archive: expected one of required, off, found 'Off'"),
