@@ -63,53 +63,37 @@ def _connection_type() -> dict[str, Any]:
             "broker_conf": _text(
                 "broker.conf", "The broker's own config file; empty: the broker's default settings."
             ),
-            "overrides": {
-                "label": "Broker settings",
-                "description": "JSON object of broker settings that win over broker.conf, such as "
-                '{"fileReservedTime": "48"}.',
-                "schema": {"type": ["object", "null"], "default": None},
+            "mode": {
+                "label": "Mode",
+                "description": "offline: the broker is stopped while the store is cleaned. live: it runs on; "
+                "the store is held and released through it.",
+                "schema": {"type": "string", "enum": ["offline", "live"], "default": "offline"},
             },
-            "time_zone": _text(
-                "Time zone",
-                "IANA name of the zone in which the broker reads deleteWhen; empty: the worker's own.",
+            "broker_address": _text(
+                "Broker address",
+                "Live: host:port of the master's listen port; empty: the name servers among broker_settings "
+                "are asked for it each time.",
             ),
-            **_BROKER_FIELDS,
-            "lake_directory": _text(
-                "Lake directory",
-                "Directory of an embedded lake (SQLite catalog and Parquet files); empty: as the "
-                "[storage_engine] lake option says. Leave empty when catalog properties are given.",
+            "lake": _text_or_json(
+                "Lake",
+                "Directory of an embedded lake (SQLite catalog and Parquet files), or a JSON object of "
+                "PyIceberg catalog properties: type, uri, warehouse; airflow.s3-conn-id and "
+                "airflow.catalog-conn-id name the connections with the credentials. Empty: as the "
+                "[storage_engine] lake option says.",
             ),
-            "lake_catalog": _text("Lake catalog", "Name of the Iceberg catalog, when properties are given."),
-            "lake_properties": {
-                "label": "Lake catalog properties",
-                "description": "JSON object of PyIceberg catalog properties: type, uri, warehouse; "
-                "airflow.s3-conn-id and airflow.catalog-conn-id name the connections with the credentials.",
-                "schema": {"type": ["object", "null"], "default": None},
-            },
-            "second_lake": _text(
-                "Second lake",
-                "Takes over while the lake can't be reached: a directory, or a JSON object of PyIceberg "
-                "catalog properties; empty: as the [storage_engine] second_lake option says.",
+            "broker_settings": _json(
+                "Broker settings",
+                'JSON object: time_zone of deleteWhen; overrides, such as {"fileReservedTime": "48"}, which '
+                "win over broker.conf; live also name_servers, broker_name, conn_id (access key and secret "
+                "key), tls, may_change_settings, hold_hours, allow_same_disk.",
             ),
-            "journal_url": _text(
-                "Journal URL",
-                "SQLAlchemy URL without its password, which goes into Journal password; empty: as the "
-                "[storage_engine] journal_url option says.",
+            "policy": _text_or_json(
+                "Policy",
+                'JSON object of what we do with the store, such as {"lag_policy": "block"}, or the name of a '
+                "policy in [storage_engine] policies; empty: the defaults.",
             ),
-            "report_dir": _text("Report directory", "Empty: as the [storage_engine] report_dir option says."),
-            "policy": {
-                "label": "Policy",
-                "description": 'JSON object of what we do with the store, such as {"lag_policy": "block"}, '
-                "or the name of a policy in [storage_engine] policies; empty: the defaults.",
-                "schema": {"type": ["object", "string", "null"], "default": None},
-            },
             "queue": _text(
                 "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
-            ),
-            "store_host": _text(
-                "Store host",
-                "Host name or machine id of the only host that may look at the store; * where every host "
-                "mounts the same disk; empty: the host on which it was first seen.",
             ),
             "spark_conn_id": _text(
                 "Spark connection",
@@ -127,19 +111,19 @@ def _text(label: str, description: str, *, required: bool = False) -> dict[str, 
     }
 
 
-def _number(label: str, description: str, minimum: int = 1) -> dict[str, Any]:
+def _json(label: str, description: str) -> dict[str, Any]:
     return {
         "label": label,
         "description": description,
-        "schema": {"type": ["integer", "null"], "minimum": minimum, "default": None},
+        "schema": {"type": ["object", "null"], "default": None},
     }
 
 
-def _choice(label: str, values: list[str], description: str) -> dict[str, Any]:
+def _text_or_json(label: str, description: str) -> dict[str, Any]:
     return {
         "label": label,
         "description": description,
-        "schema": {"type": "string", "enum": values, "default": values[0]},
+        "schema": {"type": ["string", "object", "null"], "default": None},
     }
 
 
@@ -154,64 +138,6 @@ def _option(
         "default": default,
     }
     return {**option, "sensitive": True} if sensitive else option
-
-
-def _flag(label: str, description: str) -> dict[str, Any]:
-    return {
-        "label": label,
-        "description": description,
-        "schema": {"type": "boolean", "default": False},
-    }
-
-
-_BROKER_FIELDS = {
-    "mode": _choice(
-        "Mode",
-        ["offline", "beside"],
-        "offline: the broker is stopped while the store is cleaned. beside: it runs on; the store is held "
-        "and released through it.",
-    ),
-    "broker_address": _text(
-        "Broker address",
-        "Beside: host:port of the master's listen port; empty: name servers are asked for it each time.",
-    ),
-    "name_servers": _text("Name servers", "Beside: host:port, several separated by semicolons."),
-    "broker_name": _text("Broker name", "Beside: the broker's brokerName; needed with name servers alone."),
-    "broker_conn_id": _text(
-        "Broker credentials",
-        "Beside: a connection whose login and password are the broker's access key and secret key; empty: "
-        "requests are not signed.",
-    ),
-    "broker_tls": _choice(
-        "Broker TLS",
-        ["off", "on", "unverified"],
-        "Beside: whether broker and name servers are spoken to by TLS; unverified trusts any certificate.",
-    ),
-    "broker_ca_file": _text(
-        "Broker CA file", "PEM file of who signed the broker's certificate; empty: the system's authorities."
-    ),
-    "broker_server_name": _text(
-        "Broker server name", "Name that the broker's certificate must bear; empty: the address's host."
-    ),
-    "broker_certificate_file": _text(
-        "Own certificate", "PEM file of our own certificate and key, for a broker that wants one."
-    ),
-    "may_change_settings": _flag(
-        "May change settings",
-        "Beside: cleanFileForciblyEnable may be set to false on the broker while the store is held. Without "
-        "it nothing is held where the disk comes near the broker's forced cleanup.",
-    ),
-    "hold_hours": _number(
-        "Hold (hours)",
-        "Beside: a hold that nobody renews for so long ends by itself, and the broker deletes by its own "
-        "rules again; empty: 24.",
-    ),
-    "allow_same_disk": _flag(
-        "Allow the broker's disk",
-        "Beside: lake, journal, reports and temporary files may lie on a disk of the broker, which they can "
-        "fill.",
-    ),
-}
 
 
 _CONFIG_SECTION = {

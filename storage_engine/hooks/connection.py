@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +17,43 @@ from sqlalchemy.exc import ArgumentError
 from storage_engine.brokers import broker_names, default_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
-from storage_engine.hooks.live_broker import live_broker
+from storage_engine.hooks.live_broker import BESIDE, LIVE, live_broker
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import Policy
-from storage_engine.model.settings import read_settings, settings_of
+from storage_engine.model.settings import settings_of
 from storage_engine.retention.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
-_SETTINGS = {one.name: one for one in settings_of(Policy)}
+CATALOG_NAME = "name"
+"""Among a lake's properties: what its Iceberg catalog is called."""
+
+_POLICY = "policy"
+_SETTINGS = settings_of(Policy)
+_BROKER = "broker_settings"
+_BROKER_KEYS = {
+    "overrides": "overrides",
+    "time_zone": "time_zone",
+    "name_servers": "name_servers",
+    "broker_name": "broker_name",
+    "broker_conn_id": "conn_id",
+    "broker_tls": "tls",
+    "broker_ca_file": "ca_file",
+    "broker_server_name": "server_name",
+    "broker_certificate_file": "certificate_file",
+    "may_change_settings": "may_change_settings",
+    "hold_hours": "hold_hours",
+    "allow_same_disk": "allow_same_disk",
+}
+_USUAL = {
+    (_BROKER, "tls"): "off",
+    (_BROKER, "may_change_settings"): "False",
+    (_BROKER, "allow_same_disk"): "False",
+}
+MOVED = {
+    **{name: (_BROKER, key) for name, key in _BROKER_KEYS.items()},
+    **{one.name: (_POLICY, one.name) for one in _SETTINGS},
+}
+"""By the name of a field in older connections: the JSON field and the key where its value belongs now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +79,13 @@ def managed_store(
 ) -> ManagedStore:
     """Work out what a connection amounts to.
 
-    :param extra: the connection's extra fields, by the names in ``get_provider_info``.
+    :param extra: the connection's extra fields, by the names in ``get_provider_info``, or by those that
+        older connections have (:data:`MOVED`).
     :param password: the journal's password, put into its URL.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
-    read = Fields(conn_id, extra)
+    read = Fields(conn_id, {**extra, "policy": _policy_object(conn_id, extra, defaults)}, MOVED)
+    read.check_keys()
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
@@ -66,7 +97,7 @@ def managed_store(
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
         report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),
-        policy=_policy(read, defaults),
+        policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
         live=live_broker(read),
@@ -74,54 +105,36 @@ def managed_store(
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
-    """Return where a connection's fields belong that have moved; empty: none has, or they say the default."""
-    said = {
-        name: value
-        for name, value in _in_old_places(extra).items()
-        if str(value) != _SETTINGS[name].default_text
+    """Return where values of an older connection belong; empty: all are there, or say the default."""
+    found = Fields("", extra, MOVED).in_old_places()
+    usual = {(_POLICY, one.name): one.default_text for one in _SETTINGS} | _USUAL
+    said = {place: value for place, value in found.items() if str(value) != usual.get(place)}
+    by_group = {
+        group: {key: value for (other, key), value in said.items() if other == group}
+        for group in dict.fromkeys(group for group, _ in said)
     }
-    if not said:
-        return ""
-    return (
-        f"Moved to the field policy, and read from its old place as well: {', '.join(said)}. Set policy to "
-        f"{json.dumps(said)} with what it has, and empty {'it' if len(said) == 1 else 'them'}."
-    )
+    moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
+    moves += [f"mode = {LIVE} (it is {BESIDE})"] if extra.get("mode") == BESIDE else []
+    return f"Read from old places, and best said anew: {'; '.join(moves)}." if moves else ""
 
 
-def _policy(read: Fields, defaults: Defaults) -> Policy:
-    """Return the policy that a connection states or names; what it says elsewhere was said before that field
-    was."""
-    named = read.extra.get("policy")
-    if isinstance(named, str) and named.strip() and not named.lstrip().startswith("{"):
-        said = _named_policy(read, named.strip(), defaults)
-    else:
-        said = read.json_object("policy")
-    moved = _in_old_places(read.extra)
-    for name, value in moved.items():
-        if name in said and str(said[name]) != str(value):
-            raise read.error(name, f"no value, as policy has one ({said[name]})", value)
-    policy = read_settings(Policy, said, lambda name, *found: read.error(f"policy.{name}", *found))
-    older = {name: value for name, value in moved.items() if name not in said}
-    return replace(policy, **{name: _SETTINGS[name].read(value, read.error) for name, value in older.items()})
+def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
+    """Return what a connection's policy says, also where it names one of the section.
 
-
-def _in_old_places(extra: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: extra[name] for name in _SETTINGS if extra.get(name) not in (None, "")}
-
-
-def _named_policy(read: Fields, name: str, defaults: Defaults) -> Mapping[str, Any]:
+    :raises BadInputError: the section has no policy of this name.
     """
-    :raises BadInputError: the config section has no policy of this name.
-    """
+    named = extra.get(_POLICY)
+    if not isinstance(named, str) or not named.strip() or named.lstrip().startswith("{"):
+        return named
     try:
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
         raise BadInputError(f"[storage_engine] policies: expected a JSON object by name: {error}") from None
-    if not isinstance(policies, dict) or not isinstance(policies.get(name), dict):
+    if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
-        raise read.error("policy", f"a JSON object, or a name in [storage_engine] policies ({there})", name)
-    found: Mapping[str, Any] = policies[name]
-    return found
+        expected = f"a JSON object, or a name in [storage_engine] policies ({there})"
+        raise Fields(conn_id, extra).error(_POLICY, expected, named)
+    return policies[named.strip()]
 
 
 def _broker_type(read: Fields) -> str:
@@ -142,6 +155,11 @@ def spark_connection(extra: Mapping[str, Any]) -> str | None:
     return str(extra.get("spark_conn_id") or "").strip() or None
 
 
+def broker_connection(extra: Mapping[str, Any]) -> str | None:
+    """The connection with a running broker's access key and secret key; None: requests are not signed."""
+    return Fields("", extra, MOVED).text("broker_conn_id") or None
+
+
 def lake_names(lakes: Sequence[LakeConfig]) -> tuple[str, ...]:
     """Short names of lakes, by where their warehouses are: fit for DAG ids, and different from each other."""
     places = [_place(lake) for lake in lakes]
@@ -158,11 +176,16 @@ def _place(lake: LakeConfig) -> str:
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
-    properties = read.mapping("lake_properties")
-    place = read.text("lake_directory")
-    if properties and place:
-        raise read.error("lake_directory", "empty when lake_properties are given", place)
-    name = read.text("lake_catalog") or _CATALOG_NAME
+    place, properties = _place_or_properties(read, "lake")
+    older_place, older_properties = read.text("lake_directory"), read.mapping("lake_properties")
+    if older_properties and older_place:
+        raise read.error("lake_directory", "empty when lake_properties are given", older_place)
+    if (place or properties) and (older_place or older_properties):
+        raise read.error(
+            "lake_directory" if older_place else "lake_properties", "empty, as lake is given", "a value"
+        )
+    place, properties = place or older_place, properties or older_properties
+    name = properties.pop(CATALOG_NAME, "") or read.text("lake_catalog") or _CATALOG_NAME
     if properties:
         return LakeConfig(name=name, properties=properties)
     if not place and defaults.lake.lstrip().startswith("{"):
@@ -171,14 +194,24 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
 
 
 def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
-    named = read.extra.get("second_lake")
-    value = named or defaults.second_lake
-    if not value:
-        return None
+    place, properties = _place_or_properties(read, "second_lake")
+    if not (place or properties):
+        if not defaults.second_lake.lstrip().startswith("{"):
+            place = defaults.second_lake
+        else:
+            properties = _catalog_properties(defaults.second_lake, "second_lake")
+    if properties:
+        name = properties.pop(CATALOG_NAME, "") or read.text("lake_catalog") or _CATALOG_NAME
+        return LakeConfig(name=name, properties=properties)
+    return LakeConfig.local(place) if place else None
+
+
+def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:
+    """Return a lake's directory, or its catalog's properties; both empty: neither is given."""
+    value = read.value(name)
     if isinstance(value, str) and not value.lstrip().startswith("{"):
-        return LakeConfig.local(value.strip())
-    properties = read.mapping("second_lake") if named else _catalog_properties(value, "second_lake")
-    return LakeConfig(name=read.text("lake_catalog") or _CATALOG_NAME, properties=properties)
+        return value.strip(), {}
+    return "", read.mapping(name)
 
 
 def _catalog_properties(text: str, option: str) -> dict[str, str]:

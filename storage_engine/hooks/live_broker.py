@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,9 @@ from storage_engine.hooks.fields import Fields
 from storage_engine.model.live import LiveBroker
 
 OFFLINE = "offline"
+LIVE = "live"
 BESIDE = "beside"
+"""What older connections call it."""
 TLS_OFF = "off"
 TLS_ON = "on"
 TLS_UNVERIFIED = "unverified"
@@ -22,12 +24,12 @@ def live_broker(read: Fields) -> LiveBroker | None:
 
     :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
     """
-    mode = read.choice("mode", [OFFLINE, BESIDE])
+    mode = read.choice("mode", [OFFLINE, LIVE, BESIDE])
     address, name_servers = read.text("broker_address"), read.text("name_servers")
     if mode == OFFLINE:
         for name, given in (("broker_address", address), ("name_servers", name_servers)):
             if given:
-                raise read.error(name, f"mode {BESIDE}, or no {name}: offline, no broker runs", given)
+                raise read.error(name, f"mode {LIVE}, or no {name}: offline, no broker runs", given)
         return None
     name = read.text("broker_name")
     if not address and not name_servers:
@@ -56,22 +58,21 @@ def live_broker(read: Fields) -> LiveBroker | None:
 
 
 def with_broker_credentials(
-    live: LiveBroker, extra: Mapping[str, Any], connection: Callable[[str], Any]
+    live: LiveBroker, conn_id: str | None, connection: Callable[[str], Any]
 ) -> LiveBroker:
-    """The broker with access key and secret key of the connection that ``broker_conn_id`` names, if any.
+    """The broker with access key and secret key of a connection, if one is named.
 
     They are looked up when a task runs and stand in no DAG, no rendered field and no XCom.
 
     :raises BadInputError: that connection lacks one of them.
     """
-    conn_id = str(extra.get("broker_conn_id") or "").strip()
-    if not conn_id:
+    if conn_id is None:
         return live
     found = connection(conn_id)
     if not (found.login and found.password):
         missing = "password" if found.login else "login"
         raise BadInputError(
-            f"connection {conn_id}, named by broker_conn_id: expected the broker's access key as its login "
-            f"and the secret key as its password, found no {missing}."
+            f"connection {conn_id}, named by a store's broker_settings.conn_id: expected the broker's access "
+            f"key as its login and the secret key as its password, found no {missing}."
         )
     return replace(live, access_key=found.login, secret_key=found.password)

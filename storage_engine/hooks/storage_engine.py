@@ -19,6 +19,7 @@ from storage_engine.credentials import url_secrets
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.connection import (
     Defaults,
+    broker_connection,
     lake_names,
     managed_store,
     moved_fields,
@@ -70,7 +71,10 @@ class StorageEngineHook(BaseHook):
             store,
             lake=with_credentials(store.lake, self.get_connection),
             second_lake=second and with_credentials(second, self.get_connection),
-            live=live and with_broker_credentials(live, self.connection.extra_dejson, self.get_connection),
+            live=live
+            and with_broker_credentials(
+                live, broker_connection(self.connection.extra_dejson), self.get_connection
+            ),
         )
         _mask_secrets(store)
         return store

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from storage_engine.exceptions import BadInputError
 
-T = TypeVar("T")
 _DESCRIPTION = "setting"
 
 Refuse = Callable[[str, str, object], BadInputError]
@@ -89,21 +87,6 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
         Setting(field.name, _kind(hints[field.name]), field.default, **field.metadata[_DESCRIPTION])
         for field in dataclasses.fields(cls)
     )
-
-
-def read_settings(cls: type[T], values: Mapping[str, Any], refuse: Refuse) -> T:
-    """Build a dataclass of settings; what isn't given has its default.
-
-    :param values: by name.
-    :raises BadInputError: an unknown name, or a value that isn't allowed; names it.
-    """
-    known = {one.name: one for one in settings_of(cls)}
-    for name in values:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            expected = f"a setting such as {near[0]}" if near else f"one of {', '.join(known)}"
-            raise refuse(name, expected, "a setting that isn't known")
-    return cls(**{name: known[name].read(value, refuse) for name, value in values.items()})
 
 
 def _kind(hint: Any) -> type:

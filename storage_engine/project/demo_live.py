@@ -158,11 +158,10 @@ def _check_disk(directory: Path) -> None:
 def _connection(mq: RocketMQ) -> dict[str, object]:
     """What the store's connection says of its broker, beyond what every new connection says."""
     return {
-        "mode": "beside",
+        "mode": "live",
         "broker_address": mq.address,
-        "may_change_settings": True,
         # A demo has one disk.
-        "allow_same_disk": True,
+        "broker_settings": {"may_change_settings": True, "allow_same_disk": True},
     }
 
 

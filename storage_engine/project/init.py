@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
@@ -97,7 +98,7 @@ def init_project(
     store_root: Path | None = None,
     broker_conf: Path | None = None,
     time_zone: str = "UTC",
-    fields: Mapping[str, object] = MappingProxyType({}),
+    fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> Project:
     """Create a project that Airflow can run as it is.
 
@@ -155,7 +156,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
 
 
 def connection_definitions(
-    *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, object]
+    *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, Any]
 ) -> dict[str, dict[str, object]]:
     """The two connections of a project, in the format of ``airflow connections import``."""
     (form,) = get_provider_info()["connection-types"]
@@ -163,9 +164,10 @@ def connection_definitions(
     extra = {name: field["schema"].get("default") for name, field in form["conn-fields"].items()}
     extra["root"] = str(store_root.resolve()) if store_root else "/path/to/store"
     extra["broker_conf"] = str(broker_conf.resolve()) if broker_conf else None
-    extra["time_zone"] = time_zone
+    extra["broker_settings"] = {"time_zone": time_zone}
     extra["spark_conn_id"] = SPARK_CONNECTION
-    extra |= fields
+    for name, value in fields.items():
+        extra[name] = {**extra[name], **value} if name == "broker_settings" else value
     return {
         STORE_CONNECTION: {
             "conn_type": "storage_engine",

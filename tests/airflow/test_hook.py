@@ -13,6 +13,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store, moved_fields
 from storage_engine.hooks.storage_engine import StorageEngineHook, configured_stores
+from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
 
 DEFAULTS = Defaults(home="/airflow")
@@ -210,7 +211,10 @@ def test_a_policy_is_an_object_or_a_name_of_the_section() -> None:
         ({"policy": {"lag_policy": "no"}}, r"field policy\.lag_policy: expected one of block, warn, ignore"),
         ({"policy": {"undo_window_hours": 721}}, r"policy\.undo_window_hours: expected a whole number"),
         ({"policy": "payments"}, r"a name in \[storage_engine\] policies \(orders\), found 'payments'"),
-        ({"policy": {"shield": "on"}, "shield": "off"}, "field shield: expected no value, as policy has one"),
+        (
+            {"policy": {"shield": "on"}, "shield": "off"},
+            "field shield: expected no value, as policy has shield = on",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_read_is_named(extra: dict[str, Any], said: str) -> None:
@@ -223,7 +227,76 @@ def test_a_field_that_has_moved_is_read_and_its_new_place_is_named() -> None:
     extra = {"lag_policy": "block", "archive": "required", "minimum_retention_hours": "48"}
     assert _store(extra).policy == Policy(lag_policy=LagPolicy.BLOCK, minimum_retention_hours=48)
     assert _store({**extra, "policy": {"lag_policy": "block"}}).policy == _store(extra).policy
-    told = moved_fields(extra)
-    assert "lag_policy, minimum_retention_hours" in told
-    assert '{"lag_policy": "block", "minimum_retention_hours": "48"}' in told
-    assert moved_fields({"policy": {"lag_policy": "block"}, "archive": "required"}) == ""
+    assert 'policy = {"lag_policy": "block", "minimum_retention_hours": "48"}' in moved_fields(extra)
+    assert moved_fields({"policy": {"lag_policy": "block"}, "archive": "required", "mode": "live"}) == ""
+
+
+OLDER = {
+    "mode": "beside",
+    "broker_address": "10.0.0.1:10911",
+    "overrides": {"fileReservedTime": "48"},
+    "time_zone": "Asia/Shanghai",
+    "broker_tls": "on",
+    "broker_ca_file": "/ca.pem",
+    "hold_hours": "3",
+    "lake_directory": "/data/lake",
+    "archive": "off",
+}
+TODAY = {
+    "mode": "live",
+    "broker_address": "10.0.0.1:10911",
+    "broker_settings": {
+        "overrides": {"fileReservedTime": "48"},
+        "time_zone": "Asia/Shanghai",
+        "tls": "on",
+        "ca_file": "/ca.pem",
+        "hold_hours": 3,
+    },
+    "lake": "/data/lake",
+    "policy": {"archive": "off"},
+}
+
+
+def test_an_older_connection_amounts_to_what_one_of_today_does() -> None:
+    assert _store(OLDER) == _store(TODAY)
+    told = moved_fields(OLDER)
+    assert "mode = live" in told
+    for part in ("broker_settings", "policy"):
+        assert (
+            f"{part} = {json.dumps({**TODAY[part], **({'hold_hours': '3'} if part != 'policy' else {})})}"
+            in told
+        )
+
+
+def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
+    properties = {"name": "prod", "type": "rest", "uri": "http://catalog"}
+    for given in (properties, json.dumps(properties)):
+        lake = _store({"lake": given}).lake
+        assert (lake.name, dict(lake.properties)) == ("prod", {"type": "rest", "uri": "http://catalog"})
+    assert _store({"lake": "/data/lake"}).lake == LakeConfig.local("/data/lake")
+    with pytest.raises(BadInputError, match="field lake_directory: expected empty, as lake is given"):
+        _store({"lake": "/data/lake", "lake_directory": "/other"})
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (
+            {"broker_settings": {"time_zon": "UTC"}},
+            r"broker_settings\.time_zon: expected a setting such as time_zone",
+        ),
+        ({"broker_settings": {"hold_hours": 0}, "mode": "live"}, r"field broker_address"),
+        (
+            {**TODAY, "broker_settings": {"hold_hours": 0}},
+            r"broker_settings\.hold_hours: expected a whole number",
+        ),
+        (
+            {**TODAY, "hold_hours": 4},
+            r"field hold_hours: expected no value, as broker_settings has hold_hours = 3",
+        ),
+        ({"broker_settings": "[1]"}, "field broker_settings: expected a JSON object"),
+    ],
+)
+def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        _store(extra)

@@ -83,26 +83,26 @@ def test_every_field_of_a_broker_counts(as_given: Callable[[object], object]) ->
     ],
 )
 def test_a_bad_or_contradicting_field_is_named(extra: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInputError, match=rf"connection c: field {field}: expected "):
+    with pytest.raises(BadInputError, match=rf"connection c: field (broker_settings\.)?{field}: expected "):
         _live(extra)
 
 
 def test_keys_come_from_the_connection_that_is_named() -> None:
     named = Connection(conn_id="keys", conn_type="generic", login="archiver", password="hush")
-    live = with_broker_credentials(LiveBroker(), {"broker_conn_id": "keys"}, _lookup(named))
+    live = with_broker_credentials(LiveBroker(), "keys", _lookup(named))
     assert (live.access_key, live.secret_key) == ("archiver", "hush")
     assert "hush" not in repr(live)
 
 
 def test_without_such_a_connection_nothing_is_signed() -> None:
-    assert with_broker_credentials(LiveBroker(), {}, _lookup()) == LiveBroker()
+    assert with_broker_credentials(LiveBroker(), None, _lookup()) == LiveBroker()
 
 
 @pytest.mark.parametrize(("login", "password", "missing"), [("a", "", "password"), ("", "b", "login")])
 def test_a_connection_without_both_keys_is_refused(login: str, password: str, missing: str) -> None:
     named = Connection(conn_id="keys", conn_type="generic", login=login, password=password)
     with pytest.raises(BadInputError, match=f"connection keys, .* found no {missing}"):
-        with_broker_credentials(LiveBroker(), {"broker_conn_id": "keys"}, _lookup(named))
+        with_broker_credentials(LiveBroker(), "keys", _lookup(named))
 
 
 def test_the_secret_key_is_masked(store_connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.policy import ArchiveWhen, Policy
-from storage_engine.model.settings import Setting, read_settings, settings_of
+from storage_engine.model.policy import ArchiveWhen, LagPolicy, Policy, ShieldMode
+from storage_engine.model.settings import Setting, settings_of
 
+SETTINGS = {one.name: one for one in settings_of(Policy)}
 PAGE = Path(__file__).parents[2] / "docs" / "retention.md"
 
 
@@ -28,30 +29,32 @@ def test_the_page_says_what_the_table_does() -> None:
     assert not missing, "put these lines into docs/retention.md:\n" + "\n".join(missing)
 
 
-def test_numbers_may_be_text_and_empty_is_the_default() -> None:
-    read = read_settings(
-        Policy, {"archive_when": "seal", "undo_window_hours": "24", "lag_policy": "", "shield": None}, _refuse
-    )
-    assert read == Policy(archive_when=ArchiveWhen.SEAL, undo_window_hours=24)
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("archive_when", "seal", ArchiveWhen.SEAL),
+        ("undo_window_hours", "24", 24),
+        ("lag_policy", "", LagPolicy.WARN),
+        ("shield", None, ShieldMode.AUTO),
+        ("archive_bytes_per_second", 0, 0),
+    ],
+)
+def test_numbers_may_be_text_and_empty_is_the_default(name: str, value: object, read: object) -> None:
+    assert SETTINGS[name].read(value, _refuse) == read
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("name", "value", "said"),
     [
-        ({"undo_window_hours": 0}, "undo_window_hours: expected a whole number from 1 to 720, found 0"),
-        (
-            {"undo_window_hours": "1.5"},
-            "undo_window_hours: expected a whole number from 1 to 720, found '1.5",
-        ),
-        ({"undo_window_hours": True}, "undo_window_hours: expected a whole number from 1 to 720, found True"),
-        ({"archive_bytes_per_second": -1}, "archive_bytes_per_second: expected a whole number of at least 0"),
-        ({"archive": "Off"}, "archive: expected one of required, off, found 'Off'"),
-        ({"archive": []}, "archive: expected one of required, off"),
-        ({"lag": "block"}, "lag: expected one of archive, lag_policy"),
-        ({"shield_mode": "on"}, "shield_mode: expected a setting such as shield"),
+        ("undo_window_hours", 0, "expected a whole number from 1 to 720, found 0"),
+        ("undo_window_hours", "1.5", "expected a whole number from 1 to 720, found '1.5'"),
+        ("undo_window_hours", True, "expected a whole number from 1 to 720, found True"),
+        ("archive_bytes_per_second", -1, "expected a whole number of at least 0, found -1"),
+        ("archive", "Off", "expected one of required, off, found 'Off'"),
+        ("archive", [], "expected one of required, off, found []"),
     ],
 )
-def test_what_is_no_value_is_named(values: dict[str, object], said: str) -> None:
+def test_what_is_no_value_is_named(name: str, value: object, said: str) -> None:
     with pytest.raises(BadInputError) as raised:
-        read_settings(Policy, values, _refuse)
-    assert str(raised.value).startswith(said)
+        SETTINGS[name].read(value, _refuse)
+    assert str(raised.value) == f"{name}: {said}"

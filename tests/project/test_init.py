@@ -58,11 +58,8 @@ def test_the_connection_names_the_store_that_was_given(tmp_path: Path) -> None:
     assert {name: value for name, value in extra.items() if value is not None} == {
         "root": str(tmp_path),
         "broker_conf": str(conf),
-        "time_zone": "Asia/Shanghai",
+        "broker_settings": {"time_zone": "Asia/Shanghai"},
         "mode": "offline",
-        "broker_tls": "off",
-        "may_change_settings": False,
-        "allow_same_disk": False,
         "spark_conn_id": "spark_default",
     }
     (form,) = get_provider_info()["connection-types"]
