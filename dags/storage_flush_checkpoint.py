@@ -1,30 +1,25 @@
-"""Between cleanups: renew the hold on each store whose broker runs, sample it, and measure how far that
-broker is behind with flush, dispatch, index and checkpoint. A stopped broker's store is sampled and flushed.
+"""Flush and checkpoint of one store: its files are flushed, its broker's checkpoint is read. A DAG a store.
 
-A task fails where a person should look. Stores are the connections that the ``[storage_engine] stores``
-option lists.
+A running broker flushes by itself: how far it is with flush, dispatch, index and checkpoint is measured.
 """
 
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
-from storage_engine.hooks.storage_engine import configured_stores, queue_of
-from storage_engine.operators.retention import StorageEngineTendOperator
+from storage_engine.hooks.configured_stores import configured_stores
+from storage_engine.operators.retention import StorageEngineFlushCheckpointOperator
 
-with DAG(
-    dag_id="storage_flush_checkpoint",
-    description="Renew holds, sample, measure flush, dispatch, index and checkpoint, alarm",
-    schedule="*/10 * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    max_active_runs=1,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
-    tags=["storage-engine"],
-    doc_md=__doc__,
-):
-    for store in configured_stores():
-        queue = queue_of(store)
-        StorageEngineTendOperator(
-            task_id=store, storage_engine_conn_id=store, **({"queue": queue} if queue else {})
-        )
+for store in configured_stores():
+    with DAG(
+        dag_id=f"storage_flush_checkpoint__{store.in_dag_ids}",
+        description=f"{store.conn_id}: flush, read the checkpoint, measure",
+        schedule="@hourly",
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+        tags=["storage-engine"],
+        doc_md=__doc__,
+    ):
+        StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **store.task_arguments)

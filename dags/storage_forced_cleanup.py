@@ -1,18 +1,15 @@
-"""Cleanup by hand: the oldest segments go whatever their age, each only with proof that it is in the lake.
+"""Cleanup of one store by hand: its oldest segments go whatever their age, with proof. A DAG a store.
 
 Start it with "Trigger": a dry run (the default) shows the plan in the report and deletes nothing.
-Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true. Stores whose connections name
-different queues have a DAG a queue.
+Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true.
 """
 
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storage_engine.hooks.storage_engine import stores_by_queue
+from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.operators.task_groups import requested_cleanup
-
-QUEUES = stores_by_queue()
 
 REQUEST = """{{ {
     "manual": True,
@@ -22,10 +19,10 @@ REQUEST = """{{ {
     "reason": params.reason,
 } | tojson }}"""
 
-for queue, stores in QUEUES.items():
+for store in configured_stores():
     with DAG(
-        dag_id=f"storage_forced_cleanup_{queue}" if queue and len(QUEUES) > 1 else "storage_forced_cleanup",
-        description="Delete the oldest segments of one store now, with proof, for a stated reason",
+        dag_id=f"storage_forced_cleanup__{store.in_dag_ids}",
+        description=f"{store.conn_id}: delete the oldest segments now, with proof, for a stated reason",
         schedule=None,
         catchup=False,
         max_active_runs=1,
@@ -33,9 +30,6 @@ for queue, stores in QUEUES.items():
         tags=["storage-engine"],
         doc_md=__doc__,
         params={
-            "store": Param(
-                stores[0], type="string", enum=list(stores), title="Store", description="Its connection."
-            ),
             "segments": Param(
                 None,
                 type=["null", "integer"],
@@ -59,6 +53,4 @@ for queue, stores in QUEUES.items():
             ),
         },
     ):
-        requested_cleanup(
-            "{{ params.store }}", request=REQUEST, plan_only="{{ params.dry_run }}", queue=queue
-        )
+        requested_cleanup(store, request=REQUEST, plan_only="{{ params.dry_run }}")

@@ -1,20 +1,19 @@
-"""Maintenance of every lake that a configured store archives into: what has expired is removed once a day.
+"""Maintenance of a lake's stores: what has expired is removed once a day. A DAG a lake.
 
-A DAG a lake. Each task removes what has expired of one store's reports and journal, where its disk is; it may
-be killed at any instant and run again. Stores are the connections that the ``[storage_engine] stores`` option
-lists.
+Each task removes what has expired of one store's reports, journal and lake, where its disk is; it may be
+killed at any instant and run again. The ``[storage_engine] stores`` option names each store's lake.
 """
 
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
-from storage_engine.hooks.storage_engine import stores_by_lake
-from storage_engine.operators.task_groups import maintenance
+from storage_engine.hooks.configured_stores import in_dag_ids, stores_by_lake
+from storage_engine.operators.retention import StorageEngineMaintainOperator
 
 for lake, stores in stores_by_lake().items():
     with DAG(
-        dag_id=f"storage_maintenance__{lake}",
+        dag_id=f"storage_maintenance__{in_dag_ids(lake)}",
         description="Remove reports, journal and samples that have expired",
         schedule="@daily",
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -24,4 +23,5 @@ for lake, stores in stores_by_lake().items():
         tags=["storage-engine"],
         doc_md=__doc__,
     ):
-        maintenance(stores)
+        for store in stores:
+            StorageEngineMaintainOperator(task_id=store.in_dag_ids, **store.task_arguments)

@@ -92,9 +92,6 @@ def _connection_type() -> dict[str, Any]:
                 'JSON object of what we do with the store, such as {"lag_policy": "block"}, or the name of a '
                 "policy in [storage_engine] policies; empty: the defaults.",
             ),
-            "queue": _text(
-                "Queue", "Airflow queue of the workers that see the store's disk; empty: the default queue."
-            ),
             "spark_conn_id": _text(
                 "Spark connection",
                 "Connection that Spark jobs are submitted with; empty: the tasks archive by themselves.",
@@ -144,9 +141,10 @@ _CONFIG_SECTION = {
     "description": "Which stores are managed, and where what is managed about them is kept.",
     "options": {
         "stores": _option(
-            "Connection ids of the stores that the ``storage_retention`` DAG takes care of, separated by "
-            "commas.\n",
-            "orders_broker_a,orders_broker_b",
+            "The stores that are managed, each by DAGs of its own: connection ids separated by commas, or a "
+            "JSON list of objects with conn_id and, where it differs from the usual, schedule, queue, pool "
+            "and lake, which names the store's lake in the id of its maintenance DAG.\n",
+            '[{"conn_id": "orders_a", "queue": "host-a", "schedule": "*/5 * * * *", "lake": "orders"}]',
             "storage_engine_default",
         ),
         "journal_url": _option(

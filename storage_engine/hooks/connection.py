@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -158,21 +155,6 @@ def spark_connection(extra: Mapping[str, Any]) -> str | None:
 def broker_connection(extra: Mapping[str, Any]) -> str | None:
     """The connection with a running broker's access key and secret key; None: requests are not signed."""
     return Fields("", extra, MOVED).text("broker_conn_id") or None
-
-
-def lake_names(lakes: Sequence[LakeConfig]) -> tuple[str, ...]:
-    """Short names of lakes, by where their warehouses are: fit for DAG ids, and different from each other."""
-    places = [_place(lake) for lake in lakes]
-    return tuple(
-        f"{place}-{hashlib.sha256(repr(lake).encode()).hexdigest()[:6]}" if places.count(place) > 1 else place
-        for place, lake in zip(places, lakes, strict=True)
-    )
-
-
-def _place(lake: LakeConfig) -> str:
-    """The last part of a warehouse's address that says something."""
-    parts = [part for part in urlsplit(lake.location).path.split("/") if part not in ("", "warehouse")]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else urlsplit(lake.location).netloc) or "lake"
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:

@@ -17,10 +17,10 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine.credentials import url_secrets
 from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (
     Defaults,
     broker_connection,
-    lake_names,
     managed_store,
     moved_fields,
     spark_connection,
@@ -28,11 +28,7 @@ from storage_engine.hooks.connection import (
 )
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
-from storage_engine.lake.config import LakeConfig
 from storage_engine.retention.managed_store import ManagedStore
-
-DEFAULT_CONNECTION = "storage_engine_default"
-_SECTION = "storage_engine"
 
 
 class StorageEngineHook(BaseHook):
@@ -118,46 +114,6 @@ def managed_store_of(conn_id: str) -> ManagedStore:
         ) from error
 
 
-def configured_stores() -> tuple[str, ...]:
-    """Connection ids of the stores that the ``[storage_engine] stores`` option lists."""
-    listed = conf.get(_SECTION, "stores", fallback=DEFAULT_CONNECTION)
-    names = (name.strip() for name in listed.split(","))
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def queue_of(storage_engine_conn_id: str) -> str | None:
-    """The queue that a store's connection names, for DAG files: a connection that isn't there names none."""
-    try:
-        return StorageEngineHook(storage_engine_conn_id).queue
-    except AirflowNotFoundException:
-        return None
-
-
-def stores_by_queue() -> dict[str | None, tuple[str, ...]]:
-    """The configured stores, by the queue that their tasks have to run on."""
-    found: dict[str | None, tuple[str, ...]] = {}
-    for store in configured_stores():
-        queue = queue_of(store)
-        found[queue] = (*found.get(queue, ()), store)
-    return found
-
-
-def stores_by_lake() -> dict[str, tuple[str, ...]]:
-    """The configured stores, by a name of the lake that they archive into, for DAG files.
-
-    A store whose connection isn't there, or can't be used, is in no lake; its own tasks say why.
-    """
-    found: dict[LakeConfig, tuple[str, ...]] = {}
-    for store in configured_stores():
-        try:
-            connection = StorageEngineHook(store).connection
-            lake = managed_store(store, connection.extra_dejson, None, _defaults()).lake
-        except (AirflowNotFoundException, StorageEngineError):
-            continue
-        found[lake] = (*found.get(lake, ()), store)
-    return dict(zip(lake_names(list(found)), found.values(), strict=True))
-
-
 def airflow_home() -> Path:
     """Where this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
@@ -165,7 +121,7 @@ def airflow_home() -> Path:
 
 def _defaults() -> Defaults:
     def option(name: str) -> str:
-        return str(conf.get(_SECTION, name, fallback="") or "")
+        return str(conf.get(SECTION, name, fallback="") or "")
 
     return Defaults(
         home=str(airflow_home()),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from storage_engine.hooks.commands import commands_named, with_connection
-from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.storage_engine import StorageEngineHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,7 +34,17 @@ class StoreOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
+            self._look_at_queue()
             return self.do_step(context)
+
+    def _look_at_queue(self) -> None:
+        """Warn where an older connection names another queue than the task is on."""
+        named = StorageEngineHook(self.storage_engine_conn_id).queue
+        if named is not None and named != self.queue:
+            self.warn(
+                f"connection {self.storage_engine_conn_id} names the queue {named}, and this task is on "
+                f"{self.queue}: name the store's queue in [storage_engine] stores"
+            )
 
     @abstractmethod
     def do_step(self, context: Context) -> Any:

@@ -136,13 +136,12 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
         return flushed
 
 
-class StorageEngineTendOperator(StoreOperator):
+class StorageEngineMonitorOperator(StoreOperator):
     """Renews the hold on a running broker's store, samples it, measures how far it is behind with flush,
     dispatch, index and checkpoint, and fails on what a person should know at once.
 
     That is: what others did to the held store, a hold that can't be had, and limits of the policy that are
-    exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped broker's store is sampled
-    and flushed.
+    exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped broker's store is sampled.
     """
 
     ui_color = "#f5efd9"
@@ -155,9 +154,9 @@ class StorageEngineTendOperator(StoreOperator):
         tended = tend(self.store, run_key(context))
         if tended.hold is not None:
             self.log.info("%s", hold_text(tended.hold))
-        if tended.checkpoint.progress is not None:
-            self.log.info("%s", progress_text(tended.checkpoint.progress))
-        for notice in (*tended.sensed.notices, *tended.checkpoint.notices):
+        if tended.sensed.progress is not None:
+            self.log.info("%s", progress_text(tended.sensed.progress))
+        for notice in tended.sensed.notices:
             self.warn(notice)
         result: Result = to_jsonable(tended)
         if tended.alarms:

@@ -16,7 +16,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
-from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook, airflow_home
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.storage_engine import StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import run_key
 from storage_engine.resources import project_path

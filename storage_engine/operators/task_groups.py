@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TriggerRule, chain
 
-from storage_engine.hooks.storage_engine import queue_of
+from storage_engine.hooks.configured_stores import ConfiguredStore
 from storage_engine.operators.retention import (
     StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
     StorageEngineFlushCheckpointOperator,
-    StorageEngineMaintainOperator,
     StorageEnginePlanOperator,
     StorageEngineReleaseOperator,
     StorageEngineReportOperator,
@@ -27,77 +26,57 @@ from storage_engine.operators.spark_job import (
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 
 
-def sensed_cleanup(storage_engine_conn_id: str, *, sense_for: timedelta) -> None:
+def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
     """Wait for a cause and clean up; the report is written whether there was one or not.
 
-    :param storage_engine_conn_id: connection of the store.
     :param sense_for: how long to wait for a cause. After that the plan still says why all stays.
     """
-    store = _of_store(storage_engine_conn_id, queue_of(storage_engine_conn_id))
+    arguments = store.task_arguments
     sense = StorageEngineCleanupSensor(
         task_id="sense",
-        **store,
+        **arguments,
         timeout=sense_for,
         soft_fail=True,
     )
     plan = StorageEnginePlanOperator(
         task_id="plan",
-        **store,
+        **arguments,
         trigger_rule=TriggerRule.NONE_FAILED,
     )
     chain(sense, plan)
-    report = _after_plan(plan, store)
+    report = _after_plan(plan, arguments)
     # Beside the rest from the start, so that it fills the time of waiting for a cause, and nothing that
     # deletes ever waits for it.
     chain(
-        StorageEngineArchiveSealedOperator(task_id="archive_sealed", **store),
-        StorageEngineArchiveLagOperator(task_id="archive_lag", trigger_rule=TriggerRule.ALL_DONE, **store),
+        StorageEngineArchiveSealedOperator(task_id="archive_sealed", **arguments),
+        StorageEngineArchiveLagOperator(
+            task_id="archive_lag", trigger_rule=TriggerRule.ALL_DONE, **arguments
+        ),
         report,
     )
 
 
-def requested_cleanup(
-    storage_engine_conn_id: str, *, request: str, plan_only: str, queue: str | None = None
-) -> None:
+def requested_cleanup(store: ConfiguredStore, *, request: str, plan_only: str) -> None:
     """Clean up because a person asks for it.
 
     :param request: fields of a PlanRequest as JSON text (templated).
     :param plan_only: whether to stop after the plan (templated).
-    :param queue: of the workers that see the store's disk; None: Airflow's default.
     """
-    store = _of_store(storage_engine_conn_id, queue)
-    plan = StorageEnginePlanOperator(task_id="plan", request=request, plan_only=plan_only, **store)
-    _after_plan(plan, store)
+    arguments = store.task_arguments
+    plan = StorageEnginePlanOperator(task_id="plan", request=request, plan_only=plan_only, **arguments)
+    _after_plan(plan, arguments)
 
 
-def maintenance(stores: Sequence[str]) -> None:
-    """Maintain one lake's stores: each one's reports and journal, where they are.
-
-    :param stores: connections of stores that archive into the lake.
-    """
-    for storage_engine_conn_id in stores:
-        StorageEngineMaintainOperator(
-            task_id=storage_engine_conn_id,
-            **_of_store(storage_engine_conn_id, queue_of(storage_engine_conn_id)),
-        )
-
-
-def _of_store(storage_engine_conn_id: str, queue: str | None) -> dict[str, Any]:
-    """What every task of a store is made with."""
-    store: dict[str, Any] = {"storage_engine_conn_id": storage_engine_conn_id}
-    return store if queue is None else {**store, "queue": queue}
-
-
-def _after_plan(plan: StorageEnginePlanOperator, store: dict[str, Any]) -> StorageEngineReportOperator:
-    report = StorageEngineReportOperator(task_id="report", trigger_rule=TriggerRule.ALL_DONE, **store)
+def _after_plan(plan: StorageEnginePlanOperator, arguments: Mapping[str, Any]) -> StorageEngineReportOperator:
+    report = StorageEngineReportOperator(task_id="report", trigger_rule=TriggerRule.ALL_DONE, **arguments)
     chain(
         plan,
-        StorageEngineConsumerLagOperator(task_id="consumer_lag", **store),
-        StorageEngineArchiveOperator(task_id="archive", **store),
-        StorageEngineReleaseOperator(task_id="release", **store),
-        StorageEngineCleanDependentsOperator(task_id="clean_dependents", **store),
-        StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **store),
-        StorageEngineValidateOperator(task_id="validate", **store),
+        StorageEngineConsumerLagOperator(task_id="consumer_lag", **arguments),
+        StorageEngineArchiveOperator(task_id="archive", **arguments),
+        StorageEngineReleaseOperator(task_id="release", **arguments),
+        StorageEngineCleanDependentsOperator(task_id="clean_dependents", **arguments),
+        StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **arguments),
+        StorageEngineValidateOperator(task_id="validate", **arguments),
         report,
     )
     return report

@@ -18,7 +18,7 @@ from storage_engine.project.local_airflow import Interrupted, LocalAirflow, inte
 from storage_engine.project.sample import SampleStore, unpack_sample_store
 from storage_engine.project.up import free_port
 
-DAG_ID = "storage_retention"
+DAG_ID = f"storage_retention__{STORE_CONNECTION}"
 _NAMES = ("store", "broker.conf", "restored")
 
 
@@ -53,7 +53,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         run = DagRun(airflow, DAG_ID, say)
         run.start()
         state = run.finish()
-        result = run.result(f"{STORE_CONNECTION}.report")
+        result = run.result("report")
     checks = check_outcome(project, sample, before, state, result)
     _sum_up(project, sample, result, checks, tell)
     tell(f"Took {time.monotonic() - started:.0f} s.")

@@ -38,7 +38,7 @@ from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.wording import count_text, time_text
 
-DAG_ID = "storage_retention"
+DAG_ID = f"storage_retention__{STORE_CONNECTION}"
 _NAMES = ("store", "broker.conf", "broker.conf.bak", "name-server.conf", "rocketmq", "class-path.txt")
 
 TOPIC, QUEUES = "orders", 4
@@ -96,7 +96,7 @@ class _Watcher:
 
     def look(self, states: States) -> None:
         self.mq.check_alive()
-        self.over = self.over or states.get(_task("release")) not in (None, "scheduled", "queued")
+        self.over = self.over or states.get("release") not in (None, "scheduled", "queued")
         if not self.over:
             self.began_at.add(self.mq.min_offset())
             with self.mq.admin() as admin:
@@ -191,11 +191,11 @@ def _cycle(mq: RocketMQ, load: Load, store: ManagedStore, run: DagRun, say: Say)
     held = steps.hold(store).status
     say(f"held until {time_text(held.ends_at_ms or 0)}: the broker can delete nothing by itself")
     run.start()
-    run.wait_until(_task("sense"), "deferred")
+    run.wait_until("sense", "deferred")
     lowered = _give_a_cause(mq, store, say)
     watcher = _Watcher(mq)
     state = run.finish(watcher.look)
-    result = run.result(_task("report"))
+    result = run.result("report")
     _wait_until_moved(mq, load, say)
     say("ending the load")
     summary = load.stop()
@@ -222,10 +222,6 @@ def _cycle(mq: RocketMQ, load: Load, store: ManagedStore, run: DagRun, say: Say)
         summary=summary,
         served=served,
     )
-
-
-def _task(name: str) -> str:
-    return f"{STORE_CONNECTION}.{name}"
 
 
 def _wait_for_segments(mq: RocketMQ, count: int) -> None:

@@ -25,7 +25,8 @@ from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.hooks.commands import commands_named, with_connection
-from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
 from storage_engine.triggers.cleanup import (

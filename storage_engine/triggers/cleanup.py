@@ -21,7 +21,8 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from storage_engine.hooks.storage_engine import DEFAULT_CONNECTION, StorageEngineHook
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
+from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.plan import Cause
 from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.exceptions import ParamValidationError
+
+from storage_engine.hooks.configured_stores import in_dag_ids
 
 DAGS = Path(__file__).parents[2] / "dags"
 STEPS = [
@@ -41,46 +44,95 @@ def check_params(form: Any, given: dict[str, Any]) -> None:
     form.validate()
 
 
-def test_each_configured_store_has_the_whole_cycle(load_dag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "one,other")
+LISTED = json.dumps(
+    [
+        {"conn_id": "near"},
+        {"conn_id": "far", "queue": "host-a", "pool": "slow", "schedule": "@hourly", "lake": "orders"},
+        {"conn_id": "shop (eu)", "lake": "orders"},
+    ]
+)
+
+
+def dags_of(file: str) -> dict[str, Any]:
+    """The DAGs of a file, by id, as the DAG processor finds them."""
+    bag = DagBag(str(DAGS / file), load_op_links=False)
+    assert bag.import_errors == {}
+    return dict(bag.dags)
+
+
+def test_each_store_has_dags_of_its_own_with_its_schedule_queue_and_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", LISTED)
+    shop = in_dag_ids("shop (eu)")
+    for kind in ("retention", "forced_cleanup", "monitor", "flush_checkpoint"):
+        found = dags_of(f"storage_{kind}.py")
+        assert set(found) == {f"storage_{kind}__{name}" for name in ("near", "far", shop)}
+        near, far, other = (found[f"storage_{kind}__{name}"] for name in ("near", "far", shop))
+        assert {(t.queue, t.pool, t.storage_engine_conn_id) for t in near.tasks} == {
+            ("default", "default_pool", "near")
+        }
+        assert {(t.queue, t.pool, t.storage_engine_conn_id) for t in far.tasks} == {("host-a", "slow", "far")}
+        assert {t.storage_engine_conn_id for t in other.tasks} == {"shop (eu)"}
+        assert {dag.max_active_runs for dag in found.values()} == {1}
+        if kind == "retention":
+            assert [dag.schedule for dag in (near, far)] == ["*/10 * * * *", "@hourly"]
+
+
+def test_connections_separated_by_commas_have_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", " one, other,one,")
+    assert sorted(dags_of("storage_monitor.py")) == ["storage_monitor__one", "storage_monitor__other"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ('[{"conn_id": "a"}, {"queue": "q"}]', r"[storage_engine] stores[1]: expected the keys conn_id"),
+        ('[{"conn_id": "a", "quue": "q"}]', r"[storage_engine] stores[0]: expected only the keys conn_id"),
+        ('[{"conn_id": "a"}, {"conn_id": "a"}]', "[storage_engine] stores: expected each conn_id once"),
+        ('[{"conn_id": "a"}', "[storage_engine] stores: expected a JSON list of stores"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_an_import_error(
+    monkeypatch: pytest.MonkeyPatch, listed: str, said: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", listed)
+    (error,) = DagBag(str(DAGS / "storage_retention.py"), load_op_links=False).import_errors.values()
+    assert said in error
+
+
+def test_no_connection_is_looked_up_when_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", LISTED)
+    monkeypatch.setattr(BaseHook, "get_connection", _no_lookup)
+    for file in DAGS.glob("*.py"):
+        dags_of(file.name)
+
+
+def _no_lookup(conn_id: str) -> None:
+    raise AssertionError(f"connection {conn_id} was looked up")
+
+
+def test_a_store_has_the_whole_cycle(load_dag: Any) -> None:
     dag = load_dag("storage_retention.py")
-    for store in ("one", "other"):
-        assert chain_of(dag, f"{store}.sense") == [f"{store}.{step}" for step in ("sense", *STEPS)]
-        beside = [f"{store}.{step}" for step in ("archive_sealed", "archive_lag", "report")]
-        assert chain_of(dag, f"{store}.archive_sealed") == beside
-        assert {
-            task.storage_engine_conn_id for task in dag.tasks if task.task_id.startswith(f"{store}.")
-        } == {store}
-    assert len(dag.tasks) == 2 * (3 + len(STEPS))
+    assert chain_of(dag, "sense") == ["sense", *STEPS]
+    assert chain_of(dag, "archive_sealed") == ["archive_sealed", "archive_lag", "report"]
+    assert len(dag.tasks) == 3 + len(STEPS)
 
 
 def test_no_deletion_waits_for_what_is_archived_ahead(load_dag: Any) -> None:
     dag = load_dag("storage_retention.py")
-    group = "storage_engine_default"
-    assert dag.get_task(f"{group}.archive_sealed").upstream_task_ids == set()
-    upstream = dag.get_task(f"{group}.validate").get_flat_relative_ids(upstream=True)
-    assert upstream.isdisjoint({f"{group}.archive_sealed", f"{group}.archive_lag"})
-
-
-def test_tasks_run_on_the_queue_that_the_connection_names(
-    load_dag: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "one,other,third")
-    for store, queue in (("one", "host-a"), ("other", "host-a"), ("third", "")):
-        definition = {"conn_type": "storage_engine", "extra": {"root": "/s", "queue": queue}}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{store.upper()}", json.dumps(definition))
-    found = {(task.task_id.partition(".")[0], task.queue) for task in load_dag("storage_retention.py").tasks}
-    assert found == {("one", "host-a"), ("other", "host-a"), ("third", "default")}
-    by_hand = DagBag(str(DAGS / "storage_forced_cleanup.py"), load_op_links=False).dags
-    assert {dag_id: {task.queue for task in dag.tasks} for dag_id, dag in by_hand.items()} == {
-        "storage_forced_cleanup_host-a": {"host-a"},
-        "storage_forced_cleanup": {"default"},
-    }
+    assert dag.get_task("archive_sealed").upstream_task_ids == set()
+    upstream = dag.get_task("validate").get_flat_relative_ids(upstream=True)
+    assert upstream.isdisjoint({"archive_sealed", "archive_lag"})
 
 
 def test_retention_is_scheduled_one_run_at_a_time_without_catching_up(load_dag: Any) -> None:
     dag = load_dag("storage_retention.py")
-    assert (dag.max_active_runs, dag.catchup, dag.dag_id) == (1, False, "storage_retention")
+    assert (dag.max_active_runs, dag.catchup, dag.dag_id) == (
+        1,
+        False,
+        "storage_retention__storage_engine_default",
+    )
     assert dag.schedule == "*/10 * * * *"
 
 
@@ -92,48 +144,22 @@ def test_a_report_is_written_whatever_becomes_of_the_run(load_dag: Any, file: st
     assert last.trigger_rule == "all_done"
 
 
-def test_stores_are_tended_every_ten_minutes_each_where_its_disk_is(
-    load_dag: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "near, far")
-    for conn_id, extra in (("NEAR", {}), ("FAR", {"queue": "host-a"})):
-        definition = {"conn_type": "storage_engine", "extra": {"root": "/store", **extra}}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps(definition))
-    dag = load_dag("storage_flush_checkpoint.py")
-    assert {(task.task_id, task.queue) for task in dag.tasks} == {("near", "default"), ("far", "host-a")}
-    assert (dag.schedule, dag.max_active_runs, dag.catchup) == ("*/10 * * * *", 1, False)
-
-
 def test_each_lake_is_maintained_daily_its_stores_where_their_disks_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "near, far, alone, other, nowhere, broken")
-    for conn_id, extra in {
-        "NEAR": {"lake_directory": "/data/orders"},
-        "FAR": {"lake_directory": "/data/orders", "queue": "host-a"},
-        "ALONE": {"lake_properties": {"type": "rest", "warehouse": "s3://bucket/warehouse"}},
-        "OTHER": {"lake_directory": "/more/orders"},
-        "BROKEN": {"lake_directory": "/data/orders", "lake_properties": {"type": "rest"}},
-    }.items():
-        definition = {"conn_type": "storage_engine", "extra": {"root": "/store", **extra}}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps(definition))
-    bag = DagBag(str(DAGS / "storage_maintenance.py"), load_op_links=False)
-    assert bag.import_errors == {}
-    found = {dag_id: {(task.task_id, task.queue) for task in dag.tasks} for dag_id, dag in bag.dags.items()}
-    assert found.pop("storage_maintenance__bucket") == {("alone", "default")}
-    # Two lakes of one name are told apart.
-    assert sorted(found.values(), key=len) == [
-        {("other", "default")},
-        {("near", "default"), ("far", "host-a")},
-    ]
-    assert all(dag_id.startswith("storage_maintenance__orders-") for dag_id in found)
-    assert {(dag.schedule, dag.max_active_runs, dag.catchup) for dag in bag.dags.values()} == {
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", LISTED)
+    found = dags_of("storage_maintenance.py")
+    assert {dag_id: [task.queue for task in dag.tasks] for dag_id, dag in found.items()} == {
+        "storage_maintenance__lake": ["default"],
+        "storage_maintenance__orders": ["host-a", "default"],
+    }
+    assert {(dag.schedule, dag.max_active_runs, dag.catchup) for dag in found.values()} == {
         ("@daily", 1, False)
     }
 
 
 def test_a_quiet_store_is_planned_too_so_that_the_report_can_say_why_all_stays(load_dag: Any) -> None:
-    plan = load_dag("storage_retention.py").get_task("storage_engine_default.plan")
+    plan = load_dag("storage_retention.py").get_task("plan")
     assert plan.trigger_rule == "none_failed"
 
 
@@ -148,7 +174,6 @@ def test_forced_cleanup_is_by_hand_only(load_dag: Any) -> None:
     [
         ({}, "reason"),
         ({"reason": ""}, "too short|non-empty"),
-        ({"reason": "disk", "store": "unknown"}, "unknown"),
         ({"reason": "disk", "segments": 0}, "minimum"),
         ({"reason": "disk", "segments": "3"}, "not of type"),
         ({"reason": "disk", "target_used_percent": 101}, "maximum"),
@@ -168,7 +193,7 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
 
 def test_parsing_imports_nothing_heavy() -> None:
     files = sorted(map(str, DAGS.glob("*.py")))
-    assert len(files) == 4
+    assert len(files) == 5
     code = f"""
 import sys
 import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit, airflow.triggers.base

@@ -1,4 +1,4 @@
-"""What a store wants between its cleanups: its hold renewed, a sample taken, what is behind measured."""
+"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.disturbed import DONE
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import hold
@@ -27,14 +26,11 @@ class TendResult:
 
     hold: HoldStatus | None
     sensed: SenseResult
-    checkpoint: CheckpointResult
     alarms: tuple[str, ...]
 
 
 def tend(store: ManagedStore, run_key: str) -> TendResult:
     """Look for what disturbed the hold and renew it, take a sample, and measure how far the broker is behind.
-
-    A stopped broker's store is flushed instead, as far as that may matter to its next start.
 
     :raises BrokerError: the running broker can't be asked.
     """
@@ -60,9 +56,7 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(store)
-    checkpoint = flush_checkpoint(store, run_key)
-    alarms += checkpoint.alarms
-    return TendResult(status, sensed, checkpoint, tuple(dict.fromkeys(alarms)))
+    return TendResult(status, sensed, tuple(dict.fromkeys(alarms)))
 
 
 def _shield_alarms(store: ManagedStore) -> tuple[str, ...]:

@@ -1,0 +1,89 @@
+"""The stores that the option ``stores`` of the section ``[storage_engine]`` lists, for DAG files.
+
+Nothing here looks a connection up or touches a disk: a DAG file is parsed every few seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.providers.common.compat.sdk import conf
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.jsonable import from_jsonable
+
+SECTION = "storage_engine"
+DEFAULT_CONNECTION = "storage_engine_default"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredStore:
+    """What DAG files know of a store.
+
+    :param conn_id: of the store's connection, whose id is its name.
+    :param schedule: of its retention DAG, as Airflow takes one.
+    :param queue: of the workers that see its disk; None: Airflow's default.
+    :param pool: that its tasks take their slots from; None: Airflow's default.
+    :param lake: names its lake in the id of the lake's maintenance DAG.
+    """
+
+    conn_id: str
+    schedule: str = "*/10 * * * *"
+    queue: str | None = None
+    pool: str | None = None
+    lake: str = "lake"
+
+    @property
+    def in_dag_ids(self) -> str:
+        """The store's name as it stands in DAG ids."""
+        return in_dag_ids(self.conn_id)
+
+    @property
+    def task_arguments(self) -> Mapping[str, Any]:
+        """What every task of the store is made with."""
+        places = {"queue": self.queue, "pool": self.pool}
+        return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
+
+
+def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
+    """Return the stores that an option of the section lists, each once.
+
+    :param option: connection ids separated by commas, or a JSON list of objects as
+        :class:`ConfiguredStore` has them.
+    :raises BadInputError: it is neither; names the entry.
+    """
+    listed = conf.get(SECTION, option, fallback=DEFAULT_CONNECTION)
+    where = f"[{SECTION}] {option}"
+    if listed.lstrip().startswith("["):
+        try:
+            entries = json.loads(listed)
+        except ValueError as error:
+            raise BadInputError(
+                f"{where}: expected a JSON list of stores, found no JSON ({error})."
+            ) from None
+        stores = [from_jsonable(ConfiguredStore, entry, f"{where}[{i}]") for i, entry in enumerate(entries)]
+    else:
+        stores = [ConfiguredStore(name.strip()) for name in listed.split(",") if name.strip()]
+    found = {store.conn_id: store for store in reversed(stores)}
+    if len(found) < len(stores) and listed.lstrip().startswith("["):
+        raise BadInputError(f"{where}: expected each conn_id once, found one again.")
+    return tuple(reversed(found.values()))
+
+
+def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
+    """Return the configured stores by the name that they give their lake."""
+    found: dict[str, tuple[ConfiguredStore, ...]] = {}
+    for store in configured_stores(option):
+        found[store.lake] = (*found.get(store.lake, ()), store)
+    return found
+
+
+def in_dag_ids(name: str) -> str:
+    """Return a name as it may stand in a DAG id: what isn't allowed there becomes a dash and a short hash."""
+    allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
