@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store, moved_fields
-from storage_engine.hooks.storage_engine import StorageEngineHook, configured_stores
+from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
 
@@ -114,12 +114,6 @@ def test_bad_catalog_settings_are_not_quoted_as_they_may_hold_secrets() -> None:
     with pytest.raises(BadInputError) as raised:
         _store({}, defaults=Defaults(home="/a", lake='{"token": "hush" oops'))
     assert "hush" not in str(raised.value)
-
-
-def test_stores_are_listed_by_the_provider_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configured_stores() == ("storage_engine_default",)
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", " a, b ,,a")
-    assert configured_stores() == ("a", "b")
 
 
 def test_test_button_describes_what_it_found_and_changes_nothing(store_connection: Any) -> None:
