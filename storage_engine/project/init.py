@@ -143,7 +143,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "                    storage_flush_checkpoint__STORE, a lake's storage_maintenance__LAKE\n"
         "                    (scheduled), storage_forced_cleanup__STORE (by hand). Before they were\n"
         "                    storage_retention, storage_flush_checkpoint (now storage_monitor__STORE),\n"
-        "                    storage_forced_cleanup: remove those once none of their runs is in flight\n"
+        "                    storage_forced_cleanup: let their runs end, then remove their files\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
