@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import subprocess
@@ -72,6 +73,10 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+# What is imported and collected stays to the end: to look for garbage in it takes a sixth of the processor.
+gc.disable()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the kernels while the workers collect: each of them would need 20 seconds for it."""
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
@@ -87,6 +92,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("again")]
     ranks = {f"tests/{name}.py": rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave everything collected out of garbage collections, which begin here."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
