@@ -37,6 +37,7 @@ def lag() -> StorageEngineArchiveLagOperator:
     return StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store")
 
 
+@pytest.mark.slow
 def test_the_command_that_an_error_names_can_be_run(store_connection: Any, lag: Any) -> None:
     store = store_connection()
     shutil.rmtree(store.directory / "lake")

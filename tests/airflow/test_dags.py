@@ -166,6 +166,7 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
     assert dag.params["dry_run"] is True
 
 
+@pytest.mark.slow
 def test_parsing_imports_nothing_heavy() -> None:
     files = sorted(map(str, DAGS.glob("*.py")))
     assert len(files) == 4

@@ -167,6 +167,7 @@ def broker_is_down(store_connection: Any) -> None:
     store_connection(extra={"mode": "beside", "broker_address": f"127.0.0.1:{port}"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broker_is_down")
 @pytest.mark.parametrize(("kind", "waits_with"), SENSORS)
 def test_a_broker_that_is_down_is_waited_for_as_a_cause_is(kind: Any, waits_with: Any) -> None:

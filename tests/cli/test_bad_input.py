@@ -127,6 +127,7 @@ STORE_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", STORE_FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 def test_a_store_that_is_none_is_refused_by_every_command(
     cli, archived, store_copy, files, lake: Path, fault: Callable[[Path], tuple[object, ...]]
@@ -270,6 +271,7 @@ def _wrong_crc(frame: dict[str, Any], path: Path) -> str:
     return "CRC"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [_torn, _wrong_crc], ids=["torn", "wrong-crc"])
 def test_a_damaged_frame_in_a_sealed_segment_is_named_and_neither_archived_nor_deleted(
     cli, archived, store_copy, expire, files, frames, fault
@@ -287,6 +289,7 @@ def test_a_damaged_frame_in_a_sealed_segment_is_named_and_neither_archived_nor_d
     assert "--accept-damage" in outcome.err
 
 
+@pytest.mark.slow
 def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
     cli, store_copy, expire, frames, lake, tmp_path
 ) -> None:
@@ -421,6 +424,7 @@ def _check_refused_everywhere(cli, archived, lake: Path, tmp_path: Path) -> None
         assert f"storage-engine init-lake --lake {lake}" in error
 
 
+@pytest.mark.slow
 def test_a_read_only_lake_can_be_read_and_refuses_what_is_new(
     cli, store_copy, expire, files, lake, tmp_path
 ) -> None:
@@ -436,6 +440,7 @@ def test_a_read_only_lake_can_be_read_and_refuses_what_is_new(
     assert files(lake, store, other) == before
 
 
+@pytest.mark.slow
 def test_a_full_lake_disk_is_an_error_and_a_second_try_with_room_succeeds(
     cli, store_copy, expire, files, tmp_path
 ) -> None:
@@ -479,6 +484,7 @@ def _held(store: Path) -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, files, lake) -> None:
     store = store_copy("edge-frames")
     expire(store)
@@ -491,6 +497,7 @@ def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, fi
         assert "Held by python" in cli("inspect", store).out
 
 
+@pytest.mark.slow
 def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_them(
     cli, store_copy, expire, files, frames, lake, tmp_path
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store,
     assert _there(store) == [0, MIB, 2 * MIB]
 
 
+@pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json
     assert first["outcome"] == "done"
@@ -87,6 +88,7 @@ def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     assert set((lake / "reports").rglob("*")) == reports
 
 
+@pytest.mark.slow
 def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
     cli, store_copy, expire, lake, plainly
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
     assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
 
 
+@pytest.mark.slow
 def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, plainly) -> None:
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(4)

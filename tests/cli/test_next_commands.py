@@ -106,6 +106,7 @@ def test_the_command_that_is_named_can_be_run(cli: Any, archived: Any, tmp_path:
     assert done.exit_code == 0, done.err
 
 
+@pytest.mark.slow
 def test_a_store_that_was_moved_is_stamped_by_the_command_that_is_named(
     cli: Any, store_copy: Any, lake: Path, tmp_path: Path
 ) -> None:

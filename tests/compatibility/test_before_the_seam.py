@@ -13,6 +13,8 @@ from tests.services.command_line import run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
+pytestmark = pytest.mark.slow
+
 StoreCopy = Callable[[str], Path]
 
 MOMENTS = {
@@ -59,7 +61,7 @@ def test_a_plan_that_was_only_made_is_carried_out(released: Released, state: Sta
     assert state.there == [MIB, 2 * MIB]
 
 
-@pytest.mark.parametrize("moment", again_but(MOMENTS, "archived, not committed", "one deleted, one to go"))
+@pytest.mark.parametrize("moment", again_but(MOMENTS, "one deleted, one to go"))
 def test_a_killed_run_is_finished_by_its_key(
     released: Released, state: State, tmp_path: Path, moment: str
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_finished_run_stays_as_it_ended(released: Released, state: State) -> N
     assert state.there == [MIB, 2 * MIB]
 
 
+@pytest.mark.again
 def test_a_waiver_counts(released: Released, state: State) -> None:
     old.waive(released, state)
     assert report_of(state, max_segments=1)["outcome"] == "done"

@@ -16,6 +16,8 @@ from tests.services.command_line import Outcome, run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
+pytestmark = pytest.mark.slow
+
 StoreCopy = Callable[[str], Path]
 Range = tuple[int, int, str]
 
@@ -202,11 +204,7 @@ class TestRuns:
 
     @pytest.mark.parametrize(
         "moment",
-        again_but(
-            MOMENTS,
-            "messages committed, no receipt",
-            "one deleted, the directory not flushed",
-        ),
+        again_but(MOMENTS, "messages committed, no receipt"),
     )
     def test_a_killed_run_is_finished_by_its_key(
         self, released: Released, state: State, tmp_path: Path, moment: str

@@ -158,6 +158,13 @@ def watch_of(store: ManagedStore, path: Path, *more: str) -> Iterator[Watch]:
         process.wait()
 
 
+def end_watch(watch: Watch, store: ManagedStore) -> None:
+    """Kill a watch, if it hasn't ended yet, and wait until nobody takes its last sign for life."""
+    watch.process.kill()
+    watch.process.wait()
+    until(lambda: bool(no_watch(Path(store.root))), watch.said)
+
+
 def until(is_so: Callable[[], bool], said: Said) -> None:
     deadline = time.monotonic() + SECONDS
     while True:
@@ -400,14 +407,19 @@ def test_what_a_killed_watch_left_goes_with_the_next_visit(
     one_watch.process.kill()
     one_watch.process.wait()
     log.path(log.names()[0]).unlink()
-    until(lambda: bool(no_watch(Path(store.root))), said)
+    end_watch(one_watch, store)
     tend(store, "after-the-kill")
     assert look_at_shield(store.root).links == ()
     assert in_neither_place(store, log) == []
 
 
 @pytest.mark.again
-def test_without_a_shield_it_is_lost(log: LiveLog, disk: Disk, store: ManagedStore, tmp_path: Path) -> None:
+def test_without_a_shield_it_is_lost(
+    log: LiveLog, disk: Disk, store: ManagedStore, one_watch: Watch, tmp_path: Path
+) -> None:
+    end_watch(one_watch, store)
+    tend(store, "without-a-watch")
+    assert look_at_shield(store.root).links == ()
     names = log.names()
     with watch_of(store, tmp_path / "said", "--no-shield") as watch:
         force(log, disk)

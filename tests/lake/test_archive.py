@@ -66,6 +66,7 @@ def test_every_sealed_segment_of_a_real_store_comes_back_byte_for_byte(
     assert [Path(segment.path).read_bytes() for segment in restored] == [path.read_bytes() for path in paths]
 
 
+@pytest.mark.slow
 def test_a_receipt_counts_what_the_broker_says_is_there(
     store_copy: Callable[[str], Path],
     ground_truth: Callable[[str, str], Any],

@@ -102,6 +102,7 @@ def test_where_there_is_a_lock_an_old_proof_is_committed(lake: Lake, proven: lis
     assert len(commit_segments(lake, [replace(proven[0], proven_at_ms=1)])) == 1
 
 
+@pytest.mark.slow
 def test_more_than_a_batch_is_committed_in_several_and_in_the_order_of_the_log(
     lake: Lake, proven: list[ProvenSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_staged_files_of_every_attempt_are_gone_after_the_commit(
     assert [path.name for path in final.parent.glob("*.partial")] == [unfinished.name]
 
 
+@pytest.mark.slow
 def test_other_bytes_under_the_same_offset_are_refused(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -33,6 +33,8 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec import CODEC
 
+pytestmark = pytest.mark.slow
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 LATER = "unique_key"

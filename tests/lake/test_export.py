@@ -82,6 +82,7 @@ SELECTIONS: dict[str, tuple[Selection, Callable[[dict[str, Any]], bool]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTIONS)
 @pytest.mark.parametrize("file_format", ExportFormat)
 def test_what_is_exported_is_what_was_asked_for(
@@ -278,6 +279,7 @@ def test_a_directory_that_is_missing_is_one_clear_error(archived: Lake, tmp_path
         export_messages(archived, tmp_path / "no" / "where", Selection())
 
 
+@pytest.mark.slow
 def test_rows_that_another_engine_deleted_or_rewrote_are_as_it_left_them(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.tables import GROWTH_PROPERTIES
 from storage_engine.lake.verify_metadata import read_state
 
+pytestmark = pytest.mark.slow
+
 FEW = LakePolicy(snapshot_age_ms=0, least_snapshots=1, most_snapshots=2)
 
 
@@ -198,7 +200,7 @@ def test_a_run_after_a_long_history_parses_and_writes_about_what_the_first_one_d
         for name in ("new", "old")
     )
     clean_one(old, "first")
-    add_history(old, 300)
+    add_history(old, 100)
     maintain_lake(open_lake(old.lake), LakePolicy(), _now_ms())
     parsed: list[str] = []
     opened: list[str] = []

@@ -284,6 +284,7 @@ def test_an_unknown_store_is_refused(lake: Lake, tmp_path: Path) -> None:
     assert not (tmp_path / "restored").exists()
 
 
+@pytest.mark.slow
 def test_the_newest_lineage_is_restored_unless_another_is_named(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:

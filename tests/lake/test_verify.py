@@ -62,6 +62,7 @@ def _is_sound(lake: Lake, level: VerifyLevel) -> None:
     assert (row.start_offset, row.end_offset, row.where) == (0, 2 * MIB, Where.ARCHIVED)
 
 
+@pytest.mark.slow
 def test_expired_snapshots_leave_a_lake_sound(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:
@@ -74,6 +75,7 @@ def test_expired_snapshots_leave_a_lake_sound(
     assert [(result.overall, result.receipt_count) for result in found] == [(Status.OK, 3)] * len(LEVELS)
 
 
+@pytest.mark.slow
 def test_bytes_of_several_stores_and_lineages_are_told_apart(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:

@@ -17,6 +17,8 @@ from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 
 LAG = LagSummary(1, 1, 4, 1000, 0, ("g",), 1)

@@ -126,6 +126,7 @@ class TestPlan:
 
 
 class TestIdentity:
+    @pytest.mark.slow
     def test_a_lost_journal_is_made_up_for_by_the_lake(self, archived: Make) -> None:
         store = archived(max_segments=1)
         adopt(store, "ann", "test", force=True)
@@ -151,6 +152,7 @@ class TestIdentity:
 
 
 class TestArchive:
+    @pytest.mark.slow
     def test_what_is_archived_is_not_archived_again(self, archived: Make) -> None:
         store = archived(max_segments=2)
         assert steps.archive_jobs(store, "r") == ()
@@ -161,6 +163,7 @@ class TestArchive:
         jobs = steps.archive_jobs(managed(), "by-hand", all_sealed=True)
         assert [job.base_offset for job in jobs] == [n * MIB for n in range(7)]
 
+    @pytest.mark.slow
     def test_a_crashed_store_is_archived_but_not_cleaned(
         self, managed: Make, fingerprint: FingerprintOf
     ) -> None:
@@ -195,10 +198,12 @@ class TestArchive:
 
 
 class TestCleanUp:
+    @pytest.mark.slow
     def test_nothing_is_cleaned_before_the_release(self, archived: Make) -> None:
         with pytest.raises(RunStateError, match="expected its release to be done"):
             steps.clean_dependents(archived(max_segments=1), "r")
 
+    @pytest.mark.slow
     def test_what_points_only_below_the_log_goes(self, archived: Make, fingerprint: FingerprintOf) -> None:
         store = archived()
         released = steps.release(store, "r")
@@ -220,6 +225,7 @@ class TestCleanUp:
         do_everything(store, request=PlanRequest(manual=True, max_segments=0))
         assert fingerprint(store.root) == before
 
+    @pytest.mark.slow
     def test_the_checkpoint_is_read_and_never_written(
         self, archived: Make, fingerprint: FingerprintOf, ground_truth: Callable[[str, str], dict[str, int]]
     ) -> None:
@@ -233,6 +239,7 @@ class TestCleanUp:
         assert flushed.checkpoint["index_msg_timestamp_ms"] == truth["indexMsgTimestamp"]
         assert (flushed.notices, fingerprint(store.root)["checkpoint"]) == ((), before)
 
+    @pytest.mark.slow
     def test_a_checkpoint_from_the_future_is_told(self, archived: Make) -> None:
         store = archived(max_segments=1)
         checkpoint = Path(store.root) / "checkpoint"
@@ -245,6 +252,7 @@ class TestCleanUp:
 
 
 class TestReport:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["multipath", "cqext-batchcq", *later("clean-stop", "edge-frames")])
     def test_a_whole_run_is_told_whole(self, managed: Make, name: str, fingerprint: FingerprintOf) -> None:
         store = managed(name)
@@ -285,6 +293,7 @@ class TestReport:
         assert (finished.outcome, finished.ok, finished.finished) == (Outcome.NOTHING_TO_DO, True, True)
         assert "not-expired" in Path(finished.report_text).read_text()
 
+    @pytest.mark.slow
     def test_a_run_that_stopped_half_way_is_reported_and_goes_on(self, archived: Make) -> None:
         store = archived(max_segments=1)
         finished = finish(store, "r")
@@ -298,6 +307,7 @@ class TestReport:
         steps.clean_dependents(store, "r")
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_refusal_is_told_with_its_reason(self, planned: Make) -> None:
         store = planned(max_segments=1)
         assert steps.archive_jobs(store, "r")
@@ -311,6 +321,7 @@ class TestReport:
         steps.clean_dependents(store, "r")
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_broken_validation_fails_the_run(self, archived: Make) -> None:
         store = archived(max_segments=1)
         steps.release(store, "r")
@@ -322,6 +333,7 @@ class TestReport:
         steps.record_validation(store, "r", validation(Status.OK))
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_waiver_is_told_with_who_and_why(self, planned: Make) -> None:
         store = planned(max_segments=1)
         digest = steps.recorded_plan(store, "r").digest
@@ -339,6 +351,7 @@ class TestReport:
         steps.release(store, "r")
         assert "archive-off: the store's policy is archive: off" in report_text(build_report(store, "r"))
 
+    @pytest.mark.slow
     def test_the_lake_holds_each_segment_once_over_several_runs(self, managed: Make) -> None:
         store = managed()
         for key in ("a", "b", "c"):
@@ -350,6 +363,7 @@ class TestReport:
             f"{n * MIB:020d}" for n in (6, 7)
         ]
 
+    @pytest.mark.slow
     def test_very_long_names_keep_both_their_ends_in_the_text(self, archived: Make) -> None:
         store = archived(max_segments=1, policy=Policy(lag_policy=LagPolicy.BLOCK))
         group, topic = "%RETRY%" + "g" * 240 + "-end", "t" * 127

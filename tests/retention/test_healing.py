@@ -24,6 +24,8 @@ from storage_engine.retention.verification import verify_lake
 from tests.lakes import path_of
 from tests.rounds import later
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 RENEW = ("verify", "--level", "bytes", "--renew")
 

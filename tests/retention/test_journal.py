@@ -137,6 +137,7 @@ def test_the_first_waiver_of_a_plan_stands(journal: Journal) -> None:
     assert journal.find_waiver("e") is None
 
 
+@pytest.mark.slow
 def test_several_processes_write_at_once(path: Path) -> None:
     url = f"sqlite:///{path}"
     writers = [subprocess.Popen([sys.executable, "-c", WRITE_MANY, url, str(n)]) for n in range(3)]

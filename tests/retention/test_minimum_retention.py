@@ -159,6 +159,7 @@ def test_a_minimum_that_was_set_since_the_plan_counts(managed: Stores) -> None:
     assert [release.base_offset for release in steps.release(kept, "r").deleted] == [0]
 
 
+@pytest.mark.slow
 def test_a_clock_set_forward_makes_nothing_old_enough_for_a_forced_run(
     young_third: Stores, journal_of: Callable[[ManagedStore], Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

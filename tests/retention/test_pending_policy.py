@@ -87,6 +87,7 @@ def test_warn_says_what_goes_what_is_unknown_and_what_is_lost() -> None:
     assert pending_notices(make_plan(), [timers(250), UNREADABLE, lost], IGNORE) == ()
 
 
+@pytest.mark.slow
 def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived: Stores) -> None:
     store = archived(policy=Policy(pending_policy=BLOCK))
     assert steps.release(store, "r").new_min_offset == TIMER_SEGMENT
@@ -114,6 +115,7 @@ def test_ignoring_run_says_nothing(planned: Stores) -> None:
     assert not [text for text in report.notices if "owed" in text]
 
 
+@pytest.mark.slow
 def test_what_became_unreadable_since_the_plan_keeps_everything(archived: Stores) -> None:
     store = archived(policy=Policy(pending_policy=BLOCK))
     (Path(store.root) / "config" / "timercheck").unlink()

@@ -72,6 +72,7 @@ _decisions = st.lists(
 ).map(lambda found: sorted(found, key=lambda one: one.segment.base_offset))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(_decisions, min_size=1, max_size=6))
 def test_every_plan_of_a_store_comes_back_as_it_was(

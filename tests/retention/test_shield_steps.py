@@ -85,6 +85,7 @@ def archived_sha256(store: ManagedStore) -> dict[int, str]:
     return {row.base_offset: row.sha256 for row in receipts(open_lake(store.lake), record.store_id)}
 
 
+@pytest.mark.slow
 def test_a_removed_segment_is_archived_from_its_link(store: ManagedStore) -> None:
     first = segments(store)[0]
     sha256 = file_sha256(first)
