@@ -9,7 +9,7 @@ from storage_engine import durable
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome, Report, report_of
+from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import open_context
@@ -46,12 +46,13 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
     context = open_context(store)
     run = context.run(run_key)
     with context.errors(run, Step.REPORT):
-        report = report_of(context, run)
+        in_lakes = read_lakes(context, run)
+        report = report_of(context, run, in_lakes)
         since = unchanged_since(context, run, report)
         if report.outcome in _ENDED and run.state is not RunState.FINISHED:
             result = {"result": report.outcome.value, WHY: reasons_digest(report)}
             context.journal.finish_run(run, {**result, SINCE: since} if since else result)
-            report = report_of(context, context.run(run_key))
+            report = report_of(context, context.run(run_key), in_lakes)
         directory = run_directory(store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
         if since is None:

@@ -98,6 +98,9 @@ class ArchivedSegment:
     lake: str
 
 
+InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """:param took_ms: None while the step is not done.
@@ -185,14 +188,14 @@ def build_report(store: ManagedStore, run_key: str) -> Report:
     return report_of(context, context.run(run_key))
 
 
-def report_of(context: Context, run: Run) -> Report:
-    """:func:`build_report` for a context that is open already."""
+def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
+    """As :func:`build_report`, for an open context, and what was just read from the lakes, if it was."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     gone, _ = releases(event for event in events if event.step == Step.RELEASE)
     others = {release.subject: release for release in (released.deleted_by_others if released else ())}
-    archived, unproven, lake_notice = _archived(context, run, events)
+    archived, unproven, lake_notice = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = _steps(run, events)
     validation = recorded_validation(context, run)
@@ -311,14 +314,11 @@ def _segments(
     return tuple(rows)
 
 
-def _archived(
-    context: Context, run: Run, events: Sequence[Event]
-) -> tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]:
-    """What the run wanted in the lake: what is there, what is not, and why that is unknown if it is."""
+def read_lakes(context: Context, run: Run) -> InLakes:
+    """Read what the lakes have of what the run wanted in them, what they lack, and why that is unknown."""
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
-        for event in events
-        if (event.step, event.phase) == (Step.ARCHIVE, Phase.INTENT)
+        for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     if not wanted:
         return (), (), ()

@@ -122,8 +122,17 @@ def log(disk: Disk, live_log: LiveLog, store: ManagedStore) -> LiveLog:
 
 
 @pytest.fixture(scope="module")
-def one_watch(store: ManagedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+def begun() -> list[Watch]:
+    """The watch of several tests, once one has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def one_watch(
+    store: ManagedStore, begun: list[Watch], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watch]:
     with watch_of(store, tmp_path_factory.mktemp("watch") / "said") as watch:
+        begun.append(watch)
         yield watch
 
 
@@ -415,10 +424,11 @@ def test_what_a_killed_watch_left_goes_with_the_next_visit(
 
 @pytest.mark.again
 def test_without_a_shield_it_is_lost(
-    log: LiveLog, disk: Disk, store: ManagedStore, one_watch: Watch, tmp_path: Path
+    log: LiveLog, disk: Disk, store: ManagedStore, begun: list[Watch], tmp_path: Path
 ) -> None:
-    end_watch(one_watch, store)
-    tend(store, "without-a-watch")
+    for watch in begun:
+        end_watch(watch, store)
+        tend(store, "without-a-watch")
     assert look_at_shield(store.root).links == ()
     names = log.names()
     with watch_of(store, tmp_path / "said", "--no-shield") as watch:

@@ -253,7 +253,7 @@ class TestCleanUp:
 
 class TestReport:
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", ["multipath", "cqext-batchcq", *later("clean-stop", "edge-frames")])
+    @pytest.mark.parametrize("name", ["multipath", *later("cqext-batchcq", "clean-stop", "edge-frames")])
     def test_a_whole_run_is_told_whole(self, managed: Make, name: str, fingerprint: FingerprintOf) -> None:
         store = managed(name)
         before = fingerprint(store.root)

@@ -68,7 +68,6 @@ def refuses(fingerprint: FingerprintOf, lake_dir: Path) -> Callable[..., str]:
     return check
 
 
-@pytest.mark.slow
 def test_a_proven_plan_goes_and_nothing_else(archived: Make, fingerprint: FingerprintOf) -> None:
     store = archived(max_segments=3)
     before = fingerprint(store.root)
@@ -109,7 +108,6 @@ def test_without_a_receipt_nothing_goes(planned: Make, refuses: Callable[..., st
     assert f"{segment(store, 1 << 20)}: no receipt in the lake" in said
 
 
-@pytest.mark.slow
 def test_one_missing_receipt_holds_back_all(planned: Make, refuses: Callable[..., str]) -> None:
     store = planned(max_segments=2)
     steps.archive(store, "r", steps.archive_jobs(store, "r")[:1])
