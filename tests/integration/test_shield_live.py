@@ -112,13 +112,17 @@ def store(live_log: LiveLog, disk: Disk, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def log(disk: Disk, live_log: LiveLog, store: ManagedStore) -> LiveLog:
     """So many expired segments, which we hold."""
-    disk.fill_to(60)
-    live_log.wait_until_idle()
-    steps.hold(store)
-    live_log.sha256 = {base: live_log.sha256[base] for base in live_log.names() if base in live_log.sha256}
-    if len(live_log.sha256) < SEGMENTS:
-        live_log.fill(ENOUGH - len(live_log.sha256))
+    hold_enough(live_log, disk, store)
     return live_log
+
+
+def hold_enough(log: LiveLog, disk: Disk, store: ManagedStore) -> None:
+    disk.fill_to(60)
+    log.wait_until_idle()
+    steps.hold(store)
+    log.sha256 = {base: log.sha256[base] for base in log.names() if base in log.sha256}
+    if len(log.sha256) < SEGMENTS:
+        log.fill(ENOUGH - len(log.sha256))
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +133,13 @@ def begun() -> list[Watch]:
 
 @pytest.fixture(scope="module")
 def one_watch(
-    store: ManagedStore, begun: list[Watch], tmp_path_factory: pytest.TempPathFactory
+    live_log: LiveLog,
+    disk: Disk,
+    store: ManagedStore,
+    begun: list[Watch],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Watch]:
+    hold_enough(live_log, disk, store)  # what is filled later may be fenced before it has expired
     with watch_of(store, tmp_path_factory.mktemp("watch") / "said") as watch:
         begun.append(watch)
         yield watch

@@ -200,7 +200,7 @@ def test_a_run_after_a_long_history_parses_and_writes_about_what_the_first_one_d
         for name in ("new", "old")
     )
     clean_one(old, "first")
-    add_history(old, 100)
+    add_history(old, 300)
     maintain_lake(open_lake(old.lake), LakePolicy(), _now_ms())
     parsed: list[str] = []
     opened: list[str] = []
