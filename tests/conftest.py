@@ -100,6 +100,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter find at its end what it looks for there."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def store_copy(tmp_path: Path) -> StoreCopy:
     """Copy a fixture store without its timer wheel; returns its root. Each copy is fresh and writable."""

@@ -121,6 +121,7 @@ def test_stores_are_listed_by_the_provider_section(monkeypatch: pytest.MonkeyPat
     assert configured_stores() == ("a", "b")
 
 
+@pytest.mark.slow
 def test_test_button_describes_what_it_found_and_changes_nothing(store_connection: Any) -> None:
     store = store_connection()
     before = _content(store.root)

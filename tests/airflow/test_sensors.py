@@ -55,6 +55,7 @@ def levels(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_level
 
 
+@pytest.mark.slow
 def test_an_open_window_ends_the_wait_at_once(store_connection: Any) -> None:
     store_connection(deleteWhen=ALL_HOURS)
     sensed = execute(sensor(StorageEngineDeleteWindowSensor))
@@ -99,6 +100,7 @@ def test_a_full_disk_is_no_window(store_connection: Any, levels: Any) -> None:
         execute(sensor(StorageEngineDeleteWindowSensor))
 
 
+@pytest.mark.slow
 def test_a_wrong_alarm_of_the_triggerer_is_waited_out_again(store_connection: Any, levels: Any) -> None:
     store_connection(deleteWhen=NEVER)
     levels(20)

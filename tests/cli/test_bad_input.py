@@ -153,6 +153,7 @@ def test_a_store_that_is_none_is_refused_by_every_command(
         assert files(store, lake, new) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [_half_copied_checkpoint, _half_copied_queue, _half_copied_index],
@@ -170,6 +171,7 @@ def test_a_broken_file_beside_the_log_is_found_before_a_segment_goes(
         assert files(store, lake) == before
 
 
+@pytest.mark.slow
 def test_one_base_offset_on_two_paths_is_refused(cli, archived, store_copy, files, tmp_path) -> None:
     store = store_copy("multipath")
     twin = store / "cl2" / f"{0:020d}"
@@ -302,6 +304,7 @@ def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
     assert _segment(tmp_path / "back", MIB).read_bytes() == _segment(store, MIB).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_torn_frame_in_the_tail_is_where_the_log_ends(cli, store_copy, frames) -> None:
     store = store_copy("cqext-batchcq")
     frame = [f for f in frames if int(f["file"]) == 2 * MIB][-1]

@@ -50,6 +50,7 @@ def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lak
     assert "night" in other.err
 
 
+@pytest.mark.slow
 def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store, lake) -> None:
     log = store / "commitlog"
     done = subprocess.run(["chattr", "+i", str(log)], check=False, capture_output=True)

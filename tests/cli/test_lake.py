@@ -79,6 +79,7 @@ def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) 
     assert f"OK, 7 receipts, {checked} checked" in shown.out
 
 
+@pytest.mark.slow
 def test_verify_against_a_store_wants_the_store(cli, archived) -> None:
     refused = cli("verify", "--lake", archived.lake, "--level", "store")
     assert refused.exit_code == 2
@@ -128,6 +129,7 @@ def test_a_size_that_is_none_is_refused(cli, archived, text: str) -> None:
     assert "expected a size such as 10GiB" in refused.err
 
 
+@pytest.mark.slow
 def test_archiving_keeps_to_its_limit(cli, store_copy, lake) -> None:
     words = (
         "archive",

@@ -93,6 +93,7 @@ def test_a_call_that_names_no_command_has_no_parameters(words: list[str]) -> Non
     assert not parameters_of(group, words).get("lake_dir")
 
 
+@pytest.mark.slow
 def test_the_command_that_is_named_can_be_run(cli: Any, archived: Any, tmp_path: Path) -> None:
     copy = shutil.copytree(archived.lake, tmp_path / "a copy")
     advice = f"storage-engine lake relocate --lake {shlex.quote(str(copy))}"

@@ -22,6 +22,7 @@ def store(store_copy, expire) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_inspect_counts_what_the_broker_wrote(cli, store, files, ground_truth) -> None:
     before = files(store)
     found = cli("inspect", store, "--messages", "--queues", "--json").json
@@ -68,6 +69,7 @@ def test_plan_by_hand_deletes_the_expired_prefix_and_says_what_goes_with_it(cli,
     assert files(store) == before
 
 
+@pytest.mark.slow
 def test_plan_and_lag_show_what_the_broker_owes_and_block_keeps_it(cli, store) -> None:
     warned = cli("plan", store, "--manual", "--json").json
     (timer,) = (row for row in warned["owed"] if row["count"])

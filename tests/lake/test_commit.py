@@ -74,6 +74,7 @@ def _assert_each_is_there_once(lake: Lake, proven: Sequence[ProvenSegment]) -> N
     )
 
 
+@pytest.mark.slow
 def test_all_segments_land_in_one_snapshot_before_their_receipts(
     lake: Lake, proven: list[ProvenSegment]
 ) -> None:
@@ -327,6 +328,7 @@ def test_somebody_elses_commit_in_between_is_waited_out(
     _assert_each_is_there_once(lake, proven)
 
 
+@pytest.mark.slow
 def test_threads_that_commit_the_same_segments_commit_them_once(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

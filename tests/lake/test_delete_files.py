@@ -127,6 +127,7 @@ def test_a_delete_file_that_deletes_nothing_of_a_segment_is_proven_with_it_and_r
     assert "POSITION_DELETES.parquet has SHA-256" in fault
 
 
+@pytest.mark.slow
 def test_rows_deleted_by_equality_make_the_lake_unreadable_and_say_what_to_do(
     lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:

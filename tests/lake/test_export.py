@@ -113,6 +113,7 @@ def test_what_is_exported_is_what_was_asked_for(
     assert [entry.name for entry in tmp_path.iterdir()] == ["messages"]
 
 
+@pytest.mark.slow
 def test_messages_of_a_queue_are_in_their_order(archived: Lake, tmp_path: Path) -> None:
     export_messages(
         archived, tmp_path / "rows", Selection(topic="orders"), file_format=ExportFormat.JSON_LINES
@@ -250,6 +251,7 @@ def test_an_empty_key_is_refused(archived: Lake, tmp_path: Path) -> None:
     assert has_key(rows, "").to_pylist() == [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ExportFormat)
 def test_bodies_that_are_too_much_for_an_array_are_exported_in_parts(
     archived: Lake,

@@ -87,6 +87,7 @@ class TestSense:
 
 
 class TestPlan:
+    @pytest.mark.slow
     def test_the_recorded_plan_stands_whatever_happens_to_the_store(self, managed: Make) -> None:
         store = managed()
         first = steps.make_plan(store, "r", MANUAL)
@@ -109,12 +110,14 @@ class TestPlan:
         assert (report.outcome, report.plan_digest) == (Outcome.FAILED, None)
         assert [(step.step, broken in step.error) for step in report.steps] == [("plan", True)]
 
+    @pytest.mark.slow
     def test_a_run_key_serves_one_request(self, managed: Make) -> None:
         store = managed()
         steps.make_plan(store, "r", MANUAL)
         with pytest.raises(RunStateError, match="expected the request it was begun with"):
             steps.make_plan(store, "r", PlanRequest())
 
+    @pytest.mark.slow
     def test_two_stores_may_use_one_run_key(self, managed: Make) -> None:
         first, second = managed(), managed()
         assert first.journal_url == second.journal_url
@@ -159,6 +162,7 @@ class TestArchive:
         steps.make_plan(store, "r2", PlanRequest(manual=True, max_segments=3))
         assert [job.base_offset for job in steps.archive_jobs(store, "r2")] == [2 * MIB]
 
+    @pytest.mark.slow
     def test_everything_sealed_needs_no_plan(self, managed: Make) -> None:
         jobs = steps.archive_jobs(managed(), "by-hand", all_sealed=True)
         assert [job.base_offset for job in jobs] == [n * MIB for n in range(7)]
@@ -179,12 +183,14 @@ class TestArchive:
         assert {s.reason for s in segments if s.reason is not Reason.ACTIVE} == {Reason.STORE_CRASHED}
         assert fingerprint(store.root) == before
 
+    @pytest.mark.slow
     def test_a_planned_segment_that_is_gone_is_not_passed_over(self, planned: Make) -> None:
         store = planned(max_segments=2)
         (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
         with pytest.raises(GateRefusedError, match="expected the planned segment at offset 0, found no file"):
             steps.archive_jobs(store, "r")
 
+    @pytest.mark.slow
     def test_a_failure_is_on_record(self, planned: Make) -> None:
         store = planned(max_segments=1)
         jobs = steps.archive_jobs(store, "r")
@@ -217,6 +223,7 @@ class TestCleanUp:
         assert listed == gone
         assert steps.clean_dependents(store, "r") == cleaned
 
+    @pytest.mark.slow
     def test_a_run_that_released_nothing_touches_nothing(
         self, managed: Make, fingerprint: FingerprintOf
     ) -> None:
@@ -286,6 +293,7 @@ class TestReport:
         assert f"{bytes_text(report.freed_bytes)} ({report.freed_bytes} bytes) freed" in text
         assert (written["outcome"], written["ok"]) == ("done", True)
 
+    @pytest.mark.slow
     def test_a_run_that_finds_nothing_to_do_ends_with_a_report(self, managed: Make) -> None:
         store = managed(overrides={"fileReservedTime": "200"})
         do_everything(store)
@@ -346,6 +354,7 @@ class TestReport:
         spans = released_spans(Journal(store.journal_url), report.store_id)
         assert [span.excused[:13] for span in spans] == ["waived by ann"]
 
+    @pytest.mark.slow
     def test_policy_archive_off_is_told(self, planned: Make) -> None:
         store = planned(max_segments=1, policy=Policy(archive=ArchiveMode.OFF))
         steps.release(store, "r")

@@ -89,6 +89,7 @@ def test_every_plan_of_a_store_comes_back_as_it_was(
     }
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_and_is_cut_shares_its_decisions(journal: Journal, path: Path) -> None:
     whole = [decision(number) for number in range(100)]
     for key, decisions in {

@@ -100,6 +100,7 @@ def test_another_plan_than_the_approved_one_is_refused(archived: Make, refuses: 
     assert steps.release(store, "r", approved_digest=plan_digest(store)).deleted
 
 
+@pytest.mark.slow
 def test_without_a_receipt_nothing_goes(planned: Make, refuses: Callable[..., str]) -> None:
     store = planned(max_segments=2)
     steps.archive_jobs(store, "r")
@@ -321,6 +322,7 @@ def test_a_store_that_its_broker_holds_is_left_alone(archived: Make, refuses: Ca
     assert steps.release(store, "r").deleted
 
 
+@pytest.mark.slow
 def test_a_store_that_another_run_holds_is_left_alone(
     archived: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -332,18 +334,21 @@ def test_a_store_that_another_run_holds_is_left_alone(
         assert "expected its lease to be free" in refuses(store, StoreBusyError)
 
 
+@pytest.mark.slow
 def test_a_store_that_crashed_since_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     (Path(store.root) / "abort").write_bytes(b"1")
     assert "did not stop cleanly" in refuses(store, StoreCrashedError)
 
 
+@pytest.mark.slow
 def test_a_clock_that_went_back_permits_nothing(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     now_ms = steps.recorded_plan(store, "r").decided_at_ms - 1
     assert "the clock went back" in refuses(store, GateRefusedError, now_ms=now_ms)
 
 
+@pytest.mark.slow
 def test_policy_archive_off_lets_segments_go_without_a_lake(planned: Make, lake_dir: Path) -> None:
     store = planned(max_segments=2, policy=Policy(archive=ArchiveMode.OFF))
     assert steps.archive_jobs(store, "r") == ()
@@ -352,6 +357,7 @@ def test_policy_archive_off_lets_segments_go_without_a_lake(planned: Make, lake_
     assert not lake_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_waiver_lets_the_plan_go_and_is_on_record(
     planned: Make, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -362,6 +368,7 @@ def test_a_waiver_lets_the_plan_go_and_is_on_record(
     assert release.passage_detail == "waived by ann: lake burnt down (no receipt in the lake)"
 
 
+@pytest.mark.slow
 def test_a_waiver_of_another_plan_helps_nothing(
     planned: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -370,6 +377,7 @@ def test_a_waiver_of_another_plan_helps_nothing(
     refuses(store, GateRefusedError)
 
 
+@pytest.mark.slow
 def test_a_waived_plan_goes_though_the_lake_is_gone(
     archived: Make, lake_dir: Path, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -392,11 +400,13 @@ def lag(base_offset: int | None, *, at_risk: bool = True) -> QueueLag:
 SUMMARY = LagSummary(1, 1, 4, 1000, 0, ("g",), 1)
 
 
+@pytest.mark.slow
 def test_unknown_lag_blocks_where_lag_blocks(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=2, policy=BLOCK)
     assert "expected the consumers' lag to be known" in refuses(store, GateRefusedError)
 
 
+@pytest.mark.slow
 def test_what_a_group_has_to_read_stays_where_lag_blocks(archived: Make) -> None:
     store = archived(max_segments=3, policy=BLOCK)
     steps.record_lag(store, "r", SUMMARY, [lag(5 << 20, at_risk=False), lag(1 << 20)])
@@ -408,12 +418,14 @@ def test_what_a_group_has_to_read_stays_where_lag_blocks(archived: Make) -> None
     ]
 
 
+@pytest.mark.slow
 def test_what_a_group_has_to_read_goes_where_lag_only_warns(archived: Make) -> None:
     store = archived(max_segments=1)
     steps.record_lag(store, "r", SUMMARY, [lag(0)])
     assert steps.release(store, "r").deleted
 
 
+@pytest.mark.slow
 def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
     archived: Make, refuses: Callable[..., str]
 ) -> None:
@@ -433,6 +445,7 @@ def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
     assert "/2-commitlog-" in release.data_file
 
 
+@pytest.mark.slow
 def test_what_could_not_be_checked_while_the_store_was_held_is_told(
     archived: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

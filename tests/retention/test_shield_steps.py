@@ -49,6 +49,8 @@ from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 from tests.rounds import later
 
+pytestmark = pytest.mark.slow
+
 Managed = Callable[..., ManagedStore]
 MANUAL = PlanRequest(manual=True, max_segments=1)
 ON = Policy(shield=ShieldMode.ON)
@@ -85,7 +87,6 @@ def archived_sha256(store: ManagedStore) -> dict[int, str]:
     return {row.base_offset: row.sha256 for row in receipts(open_lake(store.lake), record.store_id)}
 
 
-@pytest.mark.slow
 def test_a_removed_segment_is_archived_from_its_link(store: ManagedStore) -> None:
     first = segments(store)[0]
     sha256 = file_sha256(first)

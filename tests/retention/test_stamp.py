@@ -35,6 +35,8 @@ from storage_engine.retention.stamp import DIRECTORY, LakeHead, read_stamp, stam
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
 MIB = 1 << 20

@@ -59,6 +59,7 @@ def planned(store: ManagedStore, log: str) -> list[Path]:
 Act = Callable[[Path], object]
 
 
+@pytest.mark.slow
 def test_both_logs_go_on_their_own_proofs(store: ManagedStore) -> None:
     going = {log: [(path.name, file_sha256(path)) for path in planned(store, log)] for log in (LEFT, RIGHT)}
     assert all(len(names) > 1 for names in going.values())
@@ -74,6 +75,7 @@ def test_both_logs_go_on_their_own_proofs(store: ManagedStore) -> None:
     assert {row.log for row in report.segments if row.fate is Fate.DELETED} == {LEFT, RIGHT}
 
 
+@pytest.mark.slow
 def test_one_log_is_restored_by_its_name(store: ManagedStore, tmp_path: Path) -> None:
     bytes_of = {
         log: [(path.name, file_sha256(path)) for path in planned(store, log)] for log in (LEFT, RIGHT)
@@ -96,6 +98,7 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [rewrite, *later(Path.unlink)])
 def test_what_refuses_one_log_stops_the_release_of_all(store: ManagedStore, act: Act) -> None:
     act(planned(store, RIGHT)[0])
@@ -105,6 +108,7 @@ def test_what_refuses_one_log_stops_the_release_of_all(store: ManagedStore, act:
     assert [path for log in (LEFT, RIGHT) for path in segments(store, log)] == before
 
 
+@pytest.mark.slow
 def test_a_log_that_needs_no_more_goes_while_another_is_kept(
     store: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +121,7 @@ def test_a_log_that_needs_no_more_goes_while_another_is_kept(
     assert {one.log for one in result.kept} == {RIGHT}
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_not_the_recorded_one_is_never_released(store: ManagedStore, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "managed" / "journal.db") as connection:
         connection.execute("UPDATE storage_engine_runs SET plan_digest = ?", ("0" * 64,))

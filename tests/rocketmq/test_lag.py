@@ -147,6 +147,7 @@ def without_loss_time(table: pa.Table) -> list[dict[str, Any]]:
     return table.drop_columns("time_to_loss_ms").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_lag_of_every_group_is_what_the_broker_would_say(
     name: str, opened: dict[str, Opened], truths: dict[str, Truth]

@@ -75,6 +75,7 @@ def test_a_run_is_undone_to_the_last_file(managed: Stores, name: str, where: set
     assert undo(store, "r", "bob") == done
 
 
+@pytest.mark.slow
 def test_the_quarantine_is_its_owner_s_alone(undoable: Stores) -> None:
     store = undoable()
     old_mask = os.umask(0)
@@ -116,6 +117,7 @@ def test_several_runs_are_undone_newest_first(undoable: Stores) -> None:
     assert files_of(store.root) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_half_way_can_be_undone(undoable: Stores) -> None:
     store = undoable()
     before = files_of(store.root)
@@ -157,6 +159,7 @@ def test_report_says_what_frees_nothing_and_what_was_undone(
     assert journal.run(record.store_id, "r").state is RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_what_was_deleted_for_good_has_nothing_to_undo(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF))
     clean(store, "r", 1)
@@ -222,6 +225,7 @@ def test_undo_is_refused_after_a_crash(undoable: Stores) -> None:
     refused(store, StoreCrashedError, "did not stop cleanly")
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -232,6 +236,7 @@ def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> N
     )
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_the_log_has_gone_on_without_us(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
