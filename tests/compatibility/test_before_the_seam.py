@@ -61,7 +61,7 @@ def test_a_plan_that_was_only_made_is_carried_out(released: Released, state: Sta
     assert state.there == [MIB, 2 * MIB]
 
 
-@pytest.mark.parametrize("moment", again_but(MOMENTS, "one deleted, one to go"))
+@pytest.mark.parametrize("moment", again_but(MOMENTS, "archived, not committed", "one deleted, one to go"))
 def test_a_killed_run_is_finished_by_its_key(
     released: Released, state: State, tmp_path: Path, moment: str
 ) -> None:
