@@ -12,10 +12,10 @@ import click
 from storage_engine.cli.options import (
     lake_option,
     managed_store,
-    named_broker_type,
     second_lake_option,
     store_options,
 )
+from storage_engine.cli.stated import named_broker_type, stated_name
 from storage_engine.model.live import LiveBroker
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -62,6 +62,7 @@ def store_or_connection(command: Command) -> Command:
                     "--set": overrides,
                     "--time-zone": time_zone,
                     "--broker-type": named_broker_type(),
+                    "--name": stated_name(),
                     "--broker or --name-servers": live,
                     "--lake": lake_dir,
                     "--second-lake": second_lake_dir,

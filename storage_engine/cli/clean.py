@@ -19,6 +19,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.cli.stated import name_option
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
@@ -41,6 +42,7 @@ from storage_engine.wording import bytes_text, count_text
 
 @click.command()
 @store_options()
+@name_option
 @lake_option()
 @second_lake_option
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")

@@ -1,4 +1,4 @@
-"""waive, accept-loss, adopt, stamp: decisions that only a person may take; the journal keeps who and why."""
+"""waive, accept-loss, adopt, move, stamp: what only a person may decide; the journal keeps who and why."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from storage_engine.cli.airflow_connection import (
 )
 from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.stated import name_option
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
+from storage_engine.retention.adopting import move as record_move
 from storage_engine.retention.adopting import stamp as write_stamp
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
@@ -45,6 +47,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 
 @click.command()
 @store_or_connection
+@name_option
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
 @click.option("--reason", required=True, help="How it came to it, and why to go on.")
@@ -71,6 +74,7 @@ def accept_loss(
 
 @click.command()
 @store_or_connection
+@name_option
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @click.option(
     "--force",
@@ -99,7 +103,28 @@ def adopt(
 
 
 @click.command()
+@click.argument("name")
 @store_or_connection
+@click.option("--reason", default="", help="Why it was moved or renamed.")
+@json_option
+def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
+    """Say that the store which was moved to STORE, or renamed, is called NAME and lies here from now on.
+
+    Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
+    is called as its connection, so NAME is the connection's id.
+    """
+    check_store(managed)
+    record = record_move(managed, name, person(), reason)
+    if as_json:
+        print_json(record)
+    else:
+        say(f"Store {record.store_id} is called {record.name} and lies at {record.real_path}.")
+    return 0
+
+
+@click.command()
+@store_or_connection
+@name_option
 @click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
 @click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
@@ -111,7 +136,7 @@ def stamp(
     new: bool,
     as_json: bool,
 ) -> int:
-    """Say which store the directory STORE is, after it was moved or copied, or its stamp or lake was lost.
+    """Say which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.

@@ -9,6 +9,7 @@ import click
 from storage_engine.cli.beside_output import print_broker, print_hold
 from storage_engine.cli.options import json_option, lake_option, managed_store, store_options
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.stated import name_option
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.retention import steps
@@ -20,6 +21,7 @@ from storage_engine.retention.steps import HoldResult
 
 @click.command()
 @store_options()
+@name_option
 @lake_option()
 @json_option
 def hold(
@@ -49,6 +51,7 @@ def hold(
 
 @click.command()
 @store_options()
+@name_option
 @lake_option()
 @json_option
 def unmanage(

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.options import installed_broker, json_option
+from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.stated import installed_broker
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig

@@ -21,6 +21,7 @@ from storage_engine.cli.options import (
     store_options,
 )
 from storage_engine.cli.output import print_json, print_table, progress, say
+from storage_engine.cli.stated import name_option
 from storage_engine.cli.verify_output import print_verification
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
@@ -42,6 +43,7 @@ from storage_engine.wording import bytes_text
 
 @click.command()
 @store_options()
+@name_option
 @lake_option()
 @second_lake_option
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
@@ -151,6 +153,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
 
 @click.command()
 @store_options(required=False)
+@name_option
 @lake_option()
 @second_lake_option
 @click.option(

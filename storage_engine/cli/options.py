@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from storage_engine.brokers import broker_names, broker_of
+from storage_engine.brokers import broker_of
 from storage_engine.cli.live_options import with_live_broker
+from storage_engine.cli.stated import broker_type_option, named_broker_type, stated_name
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import (
@@ -52,38 +53,6 @@ class TargetPath(click.Path):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-
-
-_BROKER_TYPE = "storage_engine.broker_type"
-
-
-def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """Make sure that a broker of this name is installed; a click callback."""
-    if name is not None and name not in broker_names():
-        raise click.BadParameter(
-            f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
-        )
-    return name
-
-
-def _keep_broker_type(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    context.meta[_BROKER_TYPE] = installed_broker(context, parameter, name)
-
-
-broker_type_option = click.option(
-    "--broker-type",
-    metavar="NAME",
-    expose_value=False,
-    callback=_keep_broker_type,
-    help="Whose store it is; default: told from its files.",
-)
-"""Kept in the context, where :func:`managed_store` finds it."""
-
-
-def named_broker_type() -> str | None:
-    """Return what this call was given as --broker-type."""
-    context = click.get_current_context(silent=True)
-    return None if context is None else context.meta.get(_BROKER_TYPE)
 
 
 def store_options(*, required: bool = True) -> Callable[[Command], Command]:
@@ -251,8 +220,9 @@ def managed_store(
     base = (lake_dir or Path()).absolute()
     if time_zone is not None:
         check_time_zone(time_zone)
+    name = stated_name()
     return ManagedStore(
-        name=store.absolute().name,
+        name=name or store.absolute().name,
         root=str(store.absolute()),
         broker=named_broker_type() or broker_of(store),
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
@@ -274,6 +244,7 @@ def managed_store(
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,
         live=live,
+        named=name is not None,
     )
 
 

@@ -8,6 +8,7 @@ import click
 
 from storage_engine.cli.options import give_up_option, json_option, lake_option, managed_store, store_options
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.stated import name_option
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
@@ -16,6 +17,7 @@ from storage_engine.wording import count_text
 
 @click.command()
 @store_options()
+@name_option
 @lake_option()
 @give_up_option
 @click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")

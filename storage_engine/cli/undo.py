@@ -7,6 +7,7 @@ import click
 from storage_engine.cli.airflow_connection import store_or_connection
 from storage_engine.cli.options import check_store, json_option, person
 from storage_engine.cli.output import print_json, say
+from storage_engine.cli.stated import name_option
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
@@ -18,6 +19,7 @@ from storage_engine.wording import bytes_text, count_text
 @click.command()
 @click.argument("run")
 @store_or_connection
+@name_option
 @json_option
 def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.

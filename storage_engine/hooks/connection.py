@@ -94,6 +94,7 @@ def managed_store(
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
         live=live_broker(read),
+        named=True,
     )
 
 

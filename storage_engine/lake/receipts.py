@@ -27,8 +27,8 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. ``store_root``, ``store_host`` and ``broker`` are those of its newest
-    receipt; the host is None where an older version wrote that.
+    """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
+    name are None where an older version wrote that.
     """
 
     store_id: str
@@ -39,6 +39,7 @@ class StoreSummary:
     size_bytes: int
     newest_proof_ms: int
     store_host: str | None
+    store_name: str | None
 
 
 def receipts(
@@ -107,8 +108,8 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
         columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
-        # A lake of version 1 lacks it.
-        columns += [name for name in ("store_host",) if name in table.schema().column_names]
+        # A lake of version 1 lacks them.
+        columns += [name for name in ("store_host", "store_name") if name in table.schema().column_names]
         rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
     last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
@@ -238,4 +239,5 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         size_bytes=sum(row["size_bytes"] for row in rows),
         newest_proof_ms=newest["proven_at_ms"],
         store_host=newest.get("store_host"),
+        store_name=newest.get("store_name"),
     )

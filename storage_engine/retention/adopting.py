@@ -1,4 +1,4 @@
-"""What a person decides about a store's identity: a new lineage for it, or which store a directory is."""
+"""What a person decides about a store: a new lineage, its name and place, or which store a directory is."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.contradictions import contradictions
-from storage_engine.retention.identity import check_no_original, identify
+from storage_engine.retention.host import check_host, is_this_host
+from storage_engine.retention.identity import check_broker, check_no_original, check_same, identify
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp, update_stamp
+from storage_engine.retention.place_errors import name_taken
+from storage_engine.retention.stamp import (
+    LakeHead,
+    Stamp,
+    read_stamp,
+    replace_stamp,
+    stamp_path,
+    update_stamp,
+)
+from storage_engine.retention.store_moves import carry_out, is_there
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
@@ -51,6 +61,79 @@ def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False)
     return opened
 
 
+def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:
+    """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
+
+    :raises BadInputError: the name isn't the connection's, or is empty.
+    :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
+        place or name.
+    :raises WrongHostError: by its settings the store lies on another machine.
+    :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
+    """
+    root = store.real_root
+    if not name.strip() or (store.named and store.name != name):
+        raise BadInputError(
+            f"move: expected the name {store.name!r}, by which the store is managed here, found {name!r}. "
+            "Nothing was changed. A store of Airflow is called as its connection."
+        )
+    check_host(store.root, store.host, None)
+    journal = Journal(store.journal_url)
+    known = _to_move(store, journal)
+    named = journal.store_named(name)
+    if named is not None and named.store_id != known.store_id:
+        raise name_taken(root, name, named)
+    if isinstance(known, Stamp):
+        known = _add_stamped(store, journal, known, name)
+    if is_there(store, journal, known, name):
+        return known
+    return carry_out(store, journal, known, name, person, reason.strip())
+
+
+def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
+    """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
+
+    :raises StoreIdentityError: nothing proves which it is, or what lies here is a copy.
+    """
+    root = store.real_root
+    found = read_stamp(root)
+    known = journal.find_store(root, store.host)
+    if known is not None:
+        check_same(store, journal, known, found)
+        if found is not None:
+            check_no_original(root, found.root, found.store_id)
+    elif found is None:
+        raise StoreIdentityError(
+            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. Nothing "
+            "was changed. If it was lost, run storage-engine stamp --store-id ID, with --conn-id if it is a "
+            "store of Airflow; a store of which nothing was archived needs no move."
+        )
+    else:
+        check_no_original(root, found.root, found.store_id)
+        known = journal.store_with_id(found.store_id)
+        if known is None:
+            return found
+    check_broker(store, known)
+    if known.host is None or is_this_host(known.host):
+        # A stamp that was written here counts for more than the journal, which may follow a copy.
+        stamped_here = found is not None and found.root == root
+        check_no_original(root, known.real_path, known.store_id, stamped_there=stamped_here)
+    return known
+
+
+def _add_stamped(store: ManagedStore, journal: Journal, found: Stamp, name: str) -> StoreRecord:
+    """Make a journal know a store that another one has known."""
+    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lineage = _lineage(store, found.store_id, lakes)
+    return journal.add_store(
+        store.real_root,
+        store.broker,
+        store_id=found.store_id,
+        lineage=lineage,
+        host=store.host,
+        name=name,
+    )
+
+
 def stamp(
     store: ManagedStore, person: str, reason: str, *, store_id: str | None = None, new: bool = False
 ) -> Stamp:
@@ -59,7 +142,7 @@ def stamp(
     What was known before of the lakes given here is over: their present state counts from now on. What is
     known of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: the store that was moved here, or that the lake knows by several ids; None: the one that
+    :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
     :raises BadInputError: nobody says why, or journal and lakes don't know the store.
@@ -73,7 +156,7 @@ def stamp(
         _check_unknown(store, journal)
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
     asked = [_asked(lake, wanted) for lake in lakes]
-    lineage = None if new or journal.knows_store(wanted) else _lineage(store, wanted, lakes)
+    lineage = None if new or journal.store_with_id(wanted) else _lineage(store, wanted, lakes)
     record = _record(store, journal, wanted, lineage or 1)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
     written = Stamp(
@@ -197,10 +280,15 @@ def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) 
     here = journal.find_store(store.real_root, store.host)
     if here is not None and here.store_id == store_id:
         return here
-    if journal.knows_store(store_id):
+    if journal.store_with_id(store_id) is not None:
         return journal.move_store(store_id, store.real_root)
     return journal.add_store(
-        store.real_root, store.broker, store_id=store_id, lineage=lineage, host=store.host
+        store.real_root,
+        store.broker,
+        store_id=store_id,
+        lineage=lineage,
+        host=store.host,
+        name=store.name if store.named else None,
     )
 
 

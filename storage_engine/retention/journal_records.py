@@ -24,6 +24,7 @@ class Step(StrEnum):
     ARCHIVE_LAG = "archive-lag"
     LAG = "lag"
     STAMP = "stamp"
+    MOVE = "move"
     RELEASE = "release"
     DEPENDENTS = "dependents"
     QUARANTINE = "quarantine"
@@ -50,9 +51,10 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity: its UUID for ever, its lineage until its offsets are used anew.
+    """A store's identity: its UUID for ever, its lineage until its offsets carry other bytes.
 
     :param host: the machine on which it was first seen; None: not known.
+    :param name: by which it is managed; None: nobody has stated one yet.
     """
 
     store_id: str
@@ -61,6 +63,7 @@ class StoreRecord:
     lineage: int
     created_at_ms: int
     host: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

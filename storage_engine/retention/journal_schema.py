@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -39,9 +39,11 @@ stores = Table(
     Column("lineage", Integer, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("host", Text),
+    Column("name", Text),
     UniqueConstraint("host", "real_path"),
 )
-"""Two machines may each have a store at one path."""
+"""Two machines may each have a store at one path; name NULL: nobody has stated one."""
+stores_by_name = Index("storage_engine_stores_by_name", stores.c.name, unique=True)
 
 lineages = Table(
     "storage_engine_lineages",

@@ -212,7 +212,7 @@ def report_of(context: Context, run: Run) -> Report:
     unread = planned_unread(context, run) if lost is None else lost
     return Report(
         outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed),
-        store=store.name,
+        store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
         broker=store.broker,

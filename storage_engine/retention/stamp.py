@@ -138,6 +138,17 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
         _write(directory, replace(stamp, machine=this_host(), root=root))
 
 
+def rewrite_place(root: str) -> None:
+    """Write durably into a store's stamp that it lies here, on this machine; a store without one has none.
+
+    :raises OSError: the directory can't be written; the stamp before is as it was.
+    """
+    with locked(root, _LOCK) as directory:
+        stamp = read_stamp(root)
+        if stamp is not None:
+            _write(directory, replace(stamp, machine=this_host(), root=root))
+
+
 def mark_shield(root: str, store_id: str, lineage: int, shield: bool) -> None:
     """Write down durably whether a store may have a shield, before one is made and after one was removed.
 

@@ -153,7 +153,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 6, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 7, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -267,7 +267,7 @@ def test_a_machine_is_told_by_its_id_before_its_name(
     with connection:
         connection.execute(
             "INSERT INTO storage_engine_stores SELECT 'by-id', real_path, broker, lineage, created_at_ms, "
-            "'id-1' FROM storage_engine_stores"
+            "'id-1', NULL FROM storage_engine_stores"
         )
     connection.close()
     on_machine("id-1", tmp_path, monkeypatch)

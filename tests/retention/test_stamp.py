@@ -25,7 +25,7 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt, stamp
+from storage_engine.retention.adopting import adopt, move, stamp
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.known_heads import known_heads
@@ -184,9 +184,9 @@ def test_a_store_whose_record_follows_a_copy_is_named_and_comes_back(managed: Ma
     shutil.copytree(store.root, f"{store.root}-copy")
     copy = replace(store, root=f"{store.root}-copy")
     Journal(store.journal_url).move_store(store_id, copy.real_root)
-    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root}, found"):
+    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root} on"):
         plan_and_archive(store, "two")
-    stamp(store, "ann", "the record is the copy's")
+    move(store, "orders", "ann", "the record is the copy's")
     assert clean(store, "two").deleted[0].base_offset == MIB
     assert stamp(copy, "ann", "a copy for tests", new=True).store_id != store_id
 
@@ -250,9 +250,9 @@ def test_a_store_that_was_moved_and_stamped_with_another_journal_is_named_to_the
     Path(store.root).rename(tmp_path / "moved")
     moved = replace(store, root=str(tmp_path / "moved"))
     stamp(replace(moved, journal_url=f"sqlite:///{tmp_path}/other.db"), "ann", "a larger disk")
-    with pytest.raises(StoreIdentityError, match=r"where the journal knows it.*run storage-engine stamp"):
+    with pytest.raises(StoreIdentityError, match=r"where the journal knows it.*run storage-engine move"):
         clean(moved, "two")
-    stamp(moved, "ann", "a larger disk")
+    move(moved, "orders", "ann", "a larger disk")
     assert clean(moved, "two").deleted[0].base_offset == MIB
 
 
@@ -351,7 +351,9 @@ def test_a_store_of_another_machine_at_the_same_path_gets_an_identity_of_its_own
     theirs = identity(store)
     journal_file(store).unlink()
     shutil.rmtree(Path(store.root, DIRECTORY))
-    assert identity(store) != theirs
+    with pytest.raises(StoreIdentityError, match="give it a name of its own"):
+        identity(store)
+    assert identity(replace(store, name="ours")) != theirs
 
 
 def test_one_lake_named_twice_is_no_second_lake(managed: Make, lake_dir: Path) -> None:

@@ -240,7 +240,7 @@ def _jobs(
         store_root=context.store.real_root,
         accept_damage=accept_damage,
         bytes_per_second=context.bytes_per_second(),
-        store_name=context.store.name,
+        store_name=context.name,
         store_host=this_host(),
     )
 

@@ -47,6 +47,11 @@ class Context:
     record: StoreRecord
     broker: BrokerStore
 
+    @property
+    def name(self) -> str:
+        """What the store is called: the name that it is known by, or as its settings call it."""
+        return self.record.name or self.store.name
+
     def run(self, run_key: str) -> Run:
         """
         :raises RunStateError: there is no such run.
