@@ -75,6 +75,7 @@ def accept_loss(
 @click.command()
 @store_or_connection
 @name_option
+@click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @click.option(
     "--force",
@@ -84,6 +85,7 @@ def accept_loss(
 @json_option
 def adopt(
     managed: ManagedStore,
+    log: str | None,
     reason: str,
     force: bool,
     as_json: bool,
@@ -91,14 +93,16 @@ def adopt(
     """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
 
     What is archived stays in the lake under the old lineage. Refused where no segment on disk contradicts
-    what is archived.
+    what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
+    are.
     """
     check_store(managed)
-    record = open_new_lineage(managed, person(), reason, force=force)
+    record = open_new_lineage(managed, person(), reason, force=force, log=log)
     if as_json:
         print_json(record)
     else:
-        say(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
+        what = f"Store {record.store_id}" if log is None else f"Log {log} of store {record.store_id}"
+        say(f"{what} is at lineage {record.lineage_of(log or '')} from now on.")
     return 0
 
 

@@ -9,6 +9,7 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -204,5 +205,6 @@ def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError
         f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; "
         f"found {segment.sha256}. Nothing was committed. If the broker recovered from a crash and wrote "
         "these offsets again, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
-        "Airflow; otherwise the file was changed."
+        f"Airflow; of several logs, --log {shlex.quote(segment.log)} opens it for this one alone. Otherwise "
+        "the file was changed."
     )

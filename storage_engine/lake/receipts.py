@@ -7,8 +7,9 @@ rows; the last one counts. The chain that links all rows is :mod:`storage_engine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
@@ -28,7 +29,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
     """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
-    name are None where an older version wrote that.
+    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage.
     """
 
     store_id: str
@@ -40,6 +41,7 @@ class StoreSummary:
     newest_proof_ms: int
     store_host: str | None
     store_name: str | None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
 
 
 def receipts(
@@ -240,4 +242,5 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         newest_proof_ms=newest["proven_at_ms"],
         store_host=newest.get("store_host"),
         store_name=newest.get("store_name"),
+        log_lineages={row["log"]: row["lineage"] for row in sorted(rows, key=itemgetter("lineage"))},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TypeVar
@@ -145,6 +145,7 @@ class Plan:
         unknown disk level, a mtime in the future).
     :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
     :param lineage: of the store; None likewise.
+    :param log_lineages: by name, of the plan's logs that have one of their own.
     """
 
     store_root: str
@@ -154,6 +155,7 @@ class Plan:
     notices: tuple[str, ...] = ()
     store_id: str | None = None
     lineage: int | None = None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """
@@ -185,10 +187,11 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 over what would be deleted: store, logs, and every segment's facts.
 
-        A plan of one log has the digest that it always had: approvals and waivers name it.
+        A plan of one log at the store's lineage has the digest that it always had: approvals and waivers name
+        it. So has one of several logs.
         """
         content: dict[str, object] = {"store_root": self.store_root}
-        if len(self.logs) == 1:
+        if len(self.logs) == 1 and not self.log_lineages:
             (log,) = self.logs
             content["log"] = log.log
             content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
@@ -199,6 +202,8 @@ class Plan:
                 "lineage": self.lineage,
                 "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
             }
+            if self.log_lineages:
+                content["log_lineages"] = dict(self.log_lineages)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:

@@ -172,7 +172,7 @@ def _known(
 def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield."""
     record = Journal(store.journal_url).find_store(store.real_root, store.host)
-    return () if record is None else shielded_spans(store.real_root, record.lineage)
+    return () if record is None else shielded_spans(store.real_root, record.lineages)
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:

@@ -13,11 +13,20 @@ from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.lake.receipts import list_stores
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.contradictions import contradictions
 from storage_engine.retention.host import check_host, is_this_host
-from storage_engine.retention.identity import check_broker, check_no_original, check_same, identify
+from storage_engine.retention.identity import (
+    archived_lineages,
+    check_broker,
+    check_no_original,
+    check_same,
+    identify,
+)
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
@@ -36,11 +45,14 @@ STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
 
 
-def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False) -> StoreRecord:
+def adopt(
+    store: ManagedStore, person: str, reason: str, *, force: bool = False, log: str | None = None
+) -> StoreRecord:
     """Open a new lineage: from now on the store's offsets may carry other bytes than the lake has.
 
     What is archived stays, under the old lineage.
 
+    :param log: of this log alone, so that nothing changes for the others; None: of all.
     :param force: also where nothing on disk contradicts what is archived: then everything that is still
         there is archived once more, and queries see each of its rows twice.
     :raises BadInputError: nobody says why, or no segment contradicts its receipt.
@@ -48,16 +60,23 @@ def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False)
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    if not force and next(contradictions(store, record), None) is None:
+    logs = frozenset(one.name for one in open_store(store).snapshot(clock_ms()).logs)
+    if log is not None and log not in logs:
+        raise BadInputError(
+            f"adopt: expected a log of {store.root}, such as {min(logs, default='none')}, found {log!r}. "
+            "Nothing was changed. Name one that it has, or none for the whole store."
+        )
+    only = frozenset((log,)) if log is not None else logs
+    if not force and next(contradictions(store, record, only), None) is None:
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
             "would be archived once more, and each row be there twice; --force does it all the same."
         )
-    opened = journal.open_lineage(record.store_id, person, reason)
+    opened = journal.open_lineage(record.store_id, person, reason, None if only == logs else log)
     with suppress(OSError):
         # Where the store can't be stamped, the journal alone has to remember.
-        update_stamp(store.real_root, opened.store_id, opened.lineage, ())
+        update_stamp(store.real_root, opened.store_id, opened.lineages, ())
     return opened
 
 
@@ -123,14 +142,15 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 def _add_stamped(store: ManagedStore, journal: Journal, found: Stamp, name: str) -> StoreRecord:
     """Make a journal know a store that another one has known."""
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
-    lineage = _lineage(store, found.store_id, lakes)
+    lineages = _lineages(store, found.store_id, lakes)
     return journal.add_store(
         store.real_root,
         store.broker,
         store_id=found.store_id,
-        lineage=lineage,
+        lineage=lineages.whole,
         host=store.host,
         name=name,
+        log_lineages=lineages.of_logs,
     )
 
 
@@ -156,12 +176,12 @@ def stamp(
         _check_unknown(store, journal)
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
     asked = [_asked(lake, wanted) for lake in lakes]
-    lineage = None if new or journal.store_with_id(wanted) else _lineage(store, wanted, lakes)
-    record = _record(store, journal, wanted, lineage or 1)
+    known = new or journal.store_with_id(wanted)
+    lineages = Lineages(1) if known else _lineages(store, wanted, lakes)
+    record = _record(store, journal, wanted, lineages)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
-    written = Stamp(
-        record.store_id, record.lineage, "", "", (*(lake.head for lake in asked if lake.head), *kept)
-    )
+    heads = (*(lake.head for lake in asked if lake.head), *kept)
+    written = Stamp(record.store_id, record.lineage, "", "", heads, log_lineages=record.log_lineages)
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
@@ -257,25 +277,24 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     return wanted
 
 
-def _lineage(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> int:
-    """Return the newest lineage that lakes and stamp know of a store that the journal doesn't know.
+def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
+    """Return the newest lineages that lakes and stamp know of a store that the journal doesn't know.
 
     :raises BadInputError: they don't know it, either.
     """
     found = read_stamp(store.real_root)
-    lineages = [row.lineage for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
-    if found is not None and found.store_id == store_id:
-        lineages.append(found.lineage)
-    if not lineages:
+    stamped = found.lineages if found is not None and found.store_id == store_id else None
+    rows = [row for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
+    if stamped is None and not rows:
         raise BadInputError(
             f"{store.real_root}: expected store {store_id} in journal or lake, found it in neither. Nothing "
             "was changed. With another journal than the one in the lake's directory, name the Airflow "
             "connection that says where it is: --conn-id ID."
         )
-    return max(lineages)
+    return archived_lineages(rows, store_id).merged(stamped or Lineages(1))
 
 
-def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) -> StoreRecord:
+def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
     """The journal's record of the store, which is made or moved here where it has to be."""
     here = journal.find_store(store.real_root, store.host)
     if here is not None and here.store_id == store_id:
@@ -286,9 +305,10 @@ def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) 
         store.real_root,
         store.broker,
         store_id=store_id,
-        lineage=lineage,
+        lineage=lineages.whole,
         host=store.host,
         name=store.name if store.named else None,
+        log_lineages=lineages.of_logs,
     )
 
 

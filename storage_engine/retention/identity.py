@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.host import ANY_HOST, check_host, this_host
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
@@ -47,16 +49,22 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     _check_name(store, journal, store_id, remembered)
-    lineages = [row.lineage for row in remembered if row.store_id == store_id]
-    lineage = max([*lineages, stamp.lineage if stamp is not None else 1])
+    lineages = archived_lineages(remembered, store_id).merged(stamp.lineages if stamp else Lineages(1))
     return journal.add_store(
         store.real_root,
         store.broker,
         store_id=store_id,
-        lineage=lineage,
+        lineage=lineages.whole,
         host=store.host,
         name=store.name if store.named else None,
+        log_lineages=lineages.of_logs,
     )
+
+
+def archived_lineages(remembered: Iterable[StoreSummary], store_id: str | None) -> Lineages:
+    """Return the lineages of a store by what lakes have of it: the newest of each log."""
+    found = [Lineages.archived(row.log_lineages) for row in remembered if row.store_id == store_id]
+    return reduce(Lineages.merged, found, Lineages(1))
 
 
 def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
@@ -100,9 +108,9 @@ def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: 
     if known.host is None and store.host not in (None, ANY_HOST):
         # Of an older journal: from now on another machine's store at this path is another store.
         known = journal.move_store(known.store_id, known.real_path)
-    if stamp is not None and stamp.lineage > known.lineage:
+    if stamp is not None and known.lineages.merged(stamp.lineages) != known.lineages:
         # The journal was put back from before a lineage was opened: the older one's receipts are over.
-        known = journal.follow_lineage(known.store_id, stamp.lineage)
+        known = journal.follow_lineages(known.store_id, stamp.lineages)
     return known
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, inspect
 
-from storage_engine.retention.journal_schema import samples, stores, stores_by_name
+from storage_engine.retention.journal_schema import lineages, samples, stores, stores_by_name
 
 Migration = Callable[[Connection], None]
 
@@ -49,9 +49,10 @@ def tell_hosts_apart(connection: Connection) -> None:
 
 
 def name_stores(connection: Connection) -> None:
-    """6 to 7: a name for each store, which no other has; a store gets its name when it is managed next."""
+    """6 to 7: a name for each store, which it gets when it is managed next, and lineages of single logs."""
     _add(connection, stores.c.name)
     stores_by_name.create(connection)
+    _add(connection, lineages.c.log)
 
 
 MIGRATIONS: Mapping[int, Migration] = {

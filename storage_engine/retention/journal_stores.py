@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, true, update
 
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
+from storage_engine.model.lineages import Lineages
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import ANY_HOST, is_this_host, this_host
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_records import Phase, Run, Step, StoreRecord
 from storage_engine.retention.journal_rows import insert_events
-from storage_engine.retention.journal_schema import leases, lineages, stores
+from storage_engine.retention.journal_schema import leases, lineages, log_lineages, stores
 from storage_engine.retention.place_errors import moved as moved_here
 from storage_engine.retention.place_errors import name_taken
 
@@ -45,9 +45,7 @@ class JournalStores:
 
     def all_stores(self) -> tuple[StoreRecord, ...]:
         """Return every store that has an identity, the oldest first."""
-        query = select(stores).order_by(stores.c.created_at_ms)
-        rows = self._database.read(lambda connection: connection.execute(query).all())
-        return tuple(StoreRecord(**row._mapping) for row in rows)
+        return self._database.read(lambda connection: _select(connection, true()))
 
     def add_store(
         self,
@@ -58,12 +56,14 @@ class JournalStores:
         lineage: int = 1,
         host: str | None = ANY_HOST,
         name: str | None = None,
+        log_lineages: Mapping[str, int] | None = None,
     ) -> StoreRecord:
         """Give the store at ``real_path`` an identity; the one it has already, if it has one.
 
         :param store_id: its UUID where the lake knows it already; None: a new one.
         :param host: as of :meth:`find_store`.
         :param name: as somebody stated it; None: nobody did.
+        :param log_lineages: of logs that have one of their own.
         :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
         """
         new_id = store_id or str(uuid.uuid4())
@@ -72,7 +72,9 @@ class JournalStores:
             found = _store_at(connection, real_path, host)
             if found is not None:
                 return found
-            made = StoreRecord(new_id, real_path, broker, lineage, clock_ms(), this_host(), name)
+            made = StoreRecord(
+                new_id, real_path, broker, lineage, clock_ms(), this_host(), name, log_lineages or {}
+            )
             return _insert(connection, made)
 
         return self._twice(add)
@@ -114,26 +116,30 @@ class JournalStores:
 
         return self._twice(end)
 
-    def open_lineage(self, store_id: str, person: str, reason: str) -> StoreRecord:
-        """Let the store's offsets carry other bytes, under the next lineage."""
+    def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
+        """Let offsets carry other bytes, under a number that no lineage of the store has had.
+
+        :param log: of this log alone; None: of the whole store, all its logs.
+        """
 
         def adopt(connection: Connection) -> StoreRecord:
-            lineage = _known(connection, store_id).lineage + 1
-            connection.execute(
-                insert(lineages).values(
-                    store_id=store_id, lineage=lineage, person=person, reason=reason, opened_at_ms=clock_ms()
-                )
-            )
-            return _update(connection, store_id, lineage=lineage)
+            known = _known(connection, store_id).lineages
+            opened = known.newest + 1
+            row = {"store_id": store_id, "lineage": opened, "log": log, "opened_at_ms": clock_ms()}
+            connection.execute(insert(lineages).values(**row, person=person, reason=reason))
+            if log is None:
+                return _put_lineages(connection, store_id, Lineages(opened))
+            one = Lineages(known.whole, {log: opened})
+            return _put_lineages(connection, store_id, known.merged(one))
 
         return self._database.write(adopt)
 
-    def follow_lineage(self, store_id: str, lineage: int) -> StoreRecord:
-        """Record the lineage that a store is known to be at by now; who opened it isn't known any more."""
+    def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
+        """Record the lineages that a store is known to be at by now; who opened them isn't known any more."""
 
         def follow(connection: Connection) -> StoreRecord:
-            known = _known(connection, store_id)
-            return _update(connection, store_id, lineage=max(known.lineage, lineage))
+            known = _known(connection, store_id).lineages
+            return _put_lineages(connection, store_id, known.merged(newer))
 
         return self._database.write(follow)
 
@@ -145,9 +151,18 @@ class JournalStores:
             return self._database.write(work)
 
 
+def _select(connection: Connection, where: Any) -> tuple[StoreRecord, ...]:
+    """Return stores, the oldest first."""
+    rows = connection.execute(select(stores).where(where).order_by(stores.c.created_at_ms)).all()
+    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
+    of_logs: dict[str, dict[str, int]] = {}
+    for one in connection.execute(mine.order_by(log_lineages.c.log)):
+        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
+    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
+
+
 def _find(connection: Connection, where: Any) -> StoreRecord | None:
-    row = connection.execute(select(stores).where(where)).first()
-    return None if row is None else StoreRecord(**row._mapping)
+    return next(iter(_select(connection, where)), None)
 
 
 def _known(connection: Connection, store_id: str) -> StoreRecord:
@@ -179,9 +194,18 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
         raise moved_here(made.real_path, made.store_id, known_at, name)
     if made.name is not None:
         _check_name(connection, made.name, made)
-    connection.execute(insert(stores).values(**asdict(made)))
+    row = {column.name: getattr(made, column.name) for column in stores.columns}
+    connection.execute(insert(stores).values(**row))
     connection.execute(insert(leases).values(store_id=made.store_id, owner="", expires_at_ms=0))
-    return made
+    return _put_lineages(connection, made.store_id, made.lineages) if made.log_lineages else made
+
+
+def _put_lineages(connection: Connection, store_id: str, found: Lineages) -> StoreRecord:
+    connection.execute(delete(log_lineages).where(log_lineages.c.store_id == store_id))
+    rows = [{"store_id": store_id, "log": log, "lineage": lineage} for log, lineage in found.of_logs.items()]
+    if rows:
+        connection.execute(insert(log_lineages), rows)
+    return _update(connection, store_id, lineage=found.whole)
 
 
 def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
@@ -216,14 +240,13 @@ def _store_at(connection: Connection, real_path: str, host: str | None) -> Store
     :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
         nothing says which it is.
     """
-    query = select(stores).where(stores.c.real_path == real_path)
-    found = [StoreRecord(**row._mapping) for row in connection.execute(query)]
+    found = _select(connection, stores.c.real_path == real_path)
     # Its id tells a machine better than its name, which another may have had.
     own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
     if own:
         return own[0]
     if host not in (None, ANY_HOST):
-        found = [row for row in found if row.host is None]
+        found = tuple(row for row in found if row.host is None)
     if len(found) > 1:
         hosts = ", ".join(sorted(row.host or "unknown" for row in found))
         raise StoreIdentityError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,8 +85,9 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
         raise LakeConflictError(
             f"{path}: expected SHA-256 {receipt.sha256}, which its receipt proves, found {sha256}. "
             f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "
-            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; "
-            "otherwise find out who changed the file."
+            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; of "
+            f"several logs, --log {shlex.quote(segment.log)} opens it for this one alone. Otherwise find out "
+            "who changed the file."
         )
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):

@@ -191,6 +191,8 @@ def set_back(path: Path, version: int) -> None:
             INSERT INTO old ({columns}) SELECT {columns} FROM storage_engine_stores;
             DROP TABLE storage_engine_stores;
             ALTER TABLE old RENAME TO storage_engine_stores;
+            ALTER TABLE storage_engine_lineages DROP COLUMN log;
+            DROP TABLE storage_engine_log_lineages;
             COMMIT;
             """
         )

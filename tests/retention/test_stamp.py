@@ -22,6 +22,7 @@ from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
@@ -73,8 +74,10 @@ def test_the_stamp_says_in_plain_json_which_store_it_is_and_what_the_lake_has(ma
     assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o755
     text = json.loads(stamp_path(store.real_root).read_text())
     assert set(text) == {"store_id", "lineage", "machine", "root", "lakes"}
-    update_stamp(store.real_root, found.store_id, 2, ())
-    assert update_stamp(store.real_root, found.store_id, 1, ()).lineage == 2, "a lineage never goes back"
+    update_stamp(store.real_root, found.store_id, Lineages(2), ())
+    again = update_stamp(store.real_root, found.store_id, Lineages(1, {"commitlog": 3}), ())
+    assert again.lineages == Lineages(2, {"commitlog": 3}), "a lineage never goes back"
+    assert again == read_stamp(store.real_root)
 
 
 def test_a_stamp_behind_a_symbolic_link_is_nobody_s(managed: Make, tmp_path: Path) -> None:
@@ -226,7 +229,7 @@ def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Mak
     record = identify(store, journal)
     stamped = LakeHead("stamped-lake", "file:///stamped", 4, "a")
     journalled = LakeHead("journalled-lake", "file:///journalled", 5, "b")
-    update_stamp(store.real_root, record.store_id, 1, [stamped])
+    update_stamp(store.real_root, record.store_id, Lineages(1), [stamped])
     payload = {
         "lake_id": journalled.lake_id,
         "lake": journalled.location,

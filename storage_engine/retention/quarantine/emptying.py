@@ -166,7 +166,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
     try:
         proofs = read_proofs(
             keeper.lakes,
-            replace(keeper.record, lineage=one.lineage),
+            replace(keeper.record, lineage=one.lineage, log_lineages=one.log_lineages),
             wanted,
             known=known_heads(keeper.journal, keeper.record),
             to_delete=True,

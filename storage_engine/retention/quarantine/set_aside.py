@@ -81,7 +81,7 @@ def remover(
                 context.journal,
                 run,
                 place,
-                lineage=context.record.lineage,
+                lineages=context.record.lineages,
                 now_ms=now_ms,
                 until_ms=until_ms,
                 lease=lease,

@@ -231,17 +231,22 @@ def _jobs(
 ) -> tuple[SegmentJob, ...]:
     if not segments:
         return ()
-    return segment_jobs(
-        open_lake(config),
-        [_settled(segment) for segment in segments],
-        store_id=context.record.store_id,
-        lineage=context.record.lineage,
-        broker=context.store.broker,
-        store_root=context.store.real_root,
-        accept_damage=accept_damage,
-        bytes_per_second=context.bytes_per_second(),
-        store_name=context.name,
-        store_host=this_host(),
+    lake, bytes_per_second = open_lake(config), context.bytes_per_second()
+    return tuple(
+        job
+        for lineage, of_lineage in context.record.lineages.grouped(segments).items()
+        for job in segment_jobs(
+            lake,
+            [_settled(segment) for segment in of_lineage],
+            store_id=context.record.store_id,
+            lineage=lineage,
+            broker=context.store.broker,
+            store_root=context.store.real_root,
+            accept_damage=accept_damage,
+            bytes_per_second=bytes_per_second,
+            store_name=context.name,
+            store_host=this_host(),
+        )
     )
 
 

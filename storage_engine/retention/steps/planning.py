@@ -93,6 +93,11 @@ def make_plan(
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded),
                 store_id=run.store_id,
                 lineage=context.record.lineage,
+                log_lineages={
+                    log: lineage
+                    for log, lineage in context.record.log_lineages.items()
+                    if log in decided.plan.log_names
+                },
             )
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)

@@ -169,7 +169,8 @@ def still_unproven(
     compared: dict[str, list[tuple[FileFacts, str]]] = {}
     for step in (Step.ARCHIVE, Step.SEALED):
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
-            if event.subject != WHOLE and event.payload["lineage"] == record.lineage:
+            log, _, _ = event.subject.rpartition("/")
+            if event.subject != WHOLE and event.payload["lineage"] == record.lineage_of(log):
                 facts = from_jsonable(FileFacts, event.payload["facts"])
                 compared.setdefault(event.subject, []).append((facts, event.payload["lake"]))
 
