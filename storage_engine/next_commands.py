@@ -16,7 +16,8 @@ _LAKE_AND_CONNECTION = ("lake rebuild", "gc --undo")
 _LAKE = "verify --level bytes --renew"
 _STORE_OR_CONNECTION = ("stamp --new", "stamp", "adopt")
 _MOVE = "move "
-_NAME = r"(?:'[^']*'|[\w@%+=:,./-]*[\w@%+=/-])"
+_NAME = r"""(?:'[^']*'|"'"|[\w@%+=:,./-])+(?<=['\w@%+=/-])"""
+"""A word as a shell takes it, without what ends a clause."""
 _STORE = "archive"
 _INIT = "init-lake"
 _REASON = ("lake promote", *_STORE_OR_CONNECTION)

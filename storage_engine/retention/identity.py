@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import reduce
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
@@ -62,9 +61,11 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
 
 
 def archived_lineages(remembered: Iterable[StoreSummary], store_id: str | None) -> Lineages:
-    """Return the lineages of a store by what lakes have of it: the newest of each log."""
-    found = [Lineages.archived(row.log_lineages) for row in remembered if row.store_id == store_id]
-    return reduce(Lineages.merged, found, Lineages(1))
+    """Return the lineages of a store by what its lakes together have of it: the newest of each log."""
+    newest: dict[str, int] = {}
+    for row in (row for row in remembered if row.store_id == store_id):
+        newest |= {log: max(lineage, newest.get(log, 1)) for log, lineage in row.log_lineages.items()}
+    return Lineages.archived(newest)
 
 
 def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
@@ -101,10 +102,10 @@ def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: 
     """Return a known store as it is by now: where its disk is, what it is called, which lineage it is at."""
     if has_come(store, journal, known):
         known = carry_out(store, journal, known, store.name if store.named else None)
-    if store.named and known.name is None:
+    if store.named and known.name is None and journal.store_named(store.name) is None:
         known = journal.name_store(known.store_id, store.name)
-    if store.named and known.name != store.name:
-        raise renamed(store.real_root, known.name or "", store.name)
+    if store.named and known.name not in (None, store.name):
+        raise renamed(store.real_root, known.name, store.name)
     if known.host is None and store.host not in (None, ANY_HOST):
         # Of an older journal: from now on another machine's store at this path is another store.
         known = journal.move_store(known.store_id, known.real_path)

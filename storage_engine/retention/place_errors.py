@@ -23,7 +23,7 @@ def moved(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityE
     )
 
 
-def renamed(place: str, known: str, name: str) -> StoreIdentityError:
+def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
     """Return the error for a known store under another name than it is known by."""
     return StoreIdentityError(
         f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "

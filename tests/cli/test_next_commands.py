@@ -23,6 +23,7 @@ from storage_engine.next_commands import _COMMANDS, with_arguments
         ("storage-engine stamp --new on", "stamp --new store --lake 'the lake' --reason TEXT on"),
         ("storage-engine move orders on it", "move orders store --lake 'the lake' on it"),
         ("storage-engine move 'my orders'; if", "move 'my orders' store --lake 'the lake'; if"),
+        ("storage-engine move 'ann'\"'\"'s', or", "move 'ann'\"'\"'s' store --lake 'the lake', or"),
         ("storage-engine archive again", "storage-engine archive store --lake 'the lake' again"),
         ("by storage-engine init-lake.", "by storage-engine init-lake --lake 'the lake'."),
     ],
