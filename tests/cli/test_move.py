@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.services.command_line import Outcome
 
 
@@ -64,6 +66,7 @@ def done_id(cli, store: Path, lake: Path) -> str:
     return str(done(cli("move", "orders", store, "--lake", lake, "--json"))["store_id"])
 
 
+@pytest.mark.again
 def test_a_store_is_renamed_by_the_command_that_is_named(cli, store, lake, plainly) -> None:
     """Before anything is archived, so that nothing but the journal knows it."""
     assert cli("clean", store, "--lake", lake, "--name", "orders").exit_code == 0

@@ -2,7 +2,7 @@
 
 Prints one JSON object.
 
-Usage: move_kill_runner.py STORE WORK_DIRECTORY
+Usage: move_kill_runner.py STORE WORK_DIRECTORY MOST_KILLS
 """
 
 from __future__ import annotations
@@ -58,7 +58,14 @@ def end_state(work: Path) -> dict[str, object]:
     }
 
 
-def main(pristine: Path, work: Path) -> None:
+def chosen(operations: list[str], most: int) -> list[int]:
+    """Where to kill: before each change of journal and stamp, and at the end; with room before all others."""
+    named = [n for n, what in enumerate(operations) if what.split()[1] in ("commit", "rename", "replace")]
+    matter = [*named, len(operations)]
+    return sorted([*matter, *(n for n in range(len(operations)) if n not in matter)][:most])
+
+
+def main(pristine: Path, work: Path, most: int) -> None:
     work.mkdir()
     pristine.rename(work / "here")
     for segment in (work / "here" / "commitlog").iterdir():
@@ -68,17 +75,18 @@ def main(pristine: Path, work: Path) -> None:
     steps.archive_planned(store, "r", lambda jobs: steps.archive(store, "r", jobs))
     shutil.copytree(work, f"{work}.before")
     states, problems = [], []
-    number: int | None = None
     operations: list[str] = []
-    while number is None or number <= len(operations):
+    todo: list[int | None] = [None]
+    while todo:
+        number = todo.pop(0)
         shutil.rmtree(work)
         shutil.copytree(f"{work}.before", work)
         (work / "here").rename(work / "there")
-        kill_before = number
-        status, done = in_child(lambda number=kill_before: moved(work, number))
+        status, done = in_child(lambda number=number: moved(work, number))
         if number is None:
             assert status == 0
             operations = done
+            todo += chosen(operations, most)
         elif status != signal.SIGKILL:
             problems.append(f"{number}: expected to be killed, ended with {status}")
         else:
@@ -89,7 +97,6 @@ def main(pristine: Path, work: Path) -> None:
                     problems.append(f"{number}: {error}")
             move(managed(work, "there"), NAME, "ann", "a larger disk")
         states.append(end_state(work))
-        number = 0 if number is None else number + 1
     problems += [str(state) for state in states if state != states[0]]
     renamed = replace(managed(work, "there"), name="other", named=True)
     try:
@@ -97,8 +104,11 @@ def main(pristine: Path, work: Path) -> None:
         problems.append("another name was accepted")
     except StoreIdentityError:
         pass
-    json.dump({"operations": operations, "end": states[0], "problems": problems}, sys.stdout)
+    json.dump(
+        {"operations": operations, "kills": len(states) - 1, "end": states[0], "problems": problems},
+        sys.stdout,
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -21,10 +21,13 @@ from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import read_stamp, stamp_path
 from storage_engine.retention.watching import check_watcher
+from tests.rounds import rounds
 
 Make = Callable[..., ManagedStore]
 GoTo = Callable[[str], None]
 RUNNER = Path(__file__).with_name("move_kill_runner.py")
+KILLS = rounds("STORAGE_ENGINE_MOVE_KILLS", 6, 1_000)
+"""At most so many; more than there are operations means every one of them."""
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def go_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GoTo:
 def orders(managed: Make, go_to: GoTo) -> ManagedStore:
     """A store of machine "a" that is managed by a connection, with a segment in its lake."""
     go_to("a")
-    store = replace(managed(), name="orders", named=True)
+    store = replace(managed("edge-frames"), name="orders", named=True)
     plan_and_archive(store, "first")
     return store
 
@@ -65,7 +68,7 @@ def test_a_move_that_is_killed_anywhere_is_done_by_the_same_once_more(
     store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, str(RUNNER), str(store_copy("edge-frames")), str(tmp_path / "work")],
+        [sys.executable, str(RUNNER), str(store_copy("edge-frames")), str(tmp_path / "work"), str(KILLS)],
         capture_output=True,
         text=True,
         check=False,
@@ -73,6 +76,7 @@ def test_a_move_that_is_killed_anywhere_is_done_by_the_same_once_more(
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= min(KILLS, 4)
     what = [operation.split()[1] for operation in seen["operations"]]
     # Intent, stamp, result; the journal's own file operations are not this process's.
     assert what.count("commit") >= 3
@@ -169,7 +173,7 @@ def test_a_move_to_another_host_that_was_killed_goes_on(
 
 def test_a_known_store_is_managed_under_the_name_that_was_stated_first(orders: ManagedStore) -> None:
     store_id, _, _ = known(orders)
-    at_shell = replace(orders, name="clean-stop", named=False)
+    at_shell = replace(orders, name="edge-frames", named=False)
     assert known(at_shell)[:2] == (store_id, "orders")
     assert steps.sense(at_shell).store == "orders"
     other = replace(orders, name="payments")
@@ -194,7 +198,7 @@ def test_a_store_of_an_older_journal_gets_the_name_that_is_stated_next(managed: 
 
 
 def test_a_name_of_another_store_is_refused(orders: ManagedStore, managed: Make) -> None:
-    other = managed("edge-frames")
+    other = managed()
     taken = r"found 'orders', which is store .* give it a name of its own: by --name"
     for same in (replace(other, name="orders", named=True), replace(other, name="orders")):
         with pytest.raises(StoreIdentityError, match=taken):
@@ -211,7 +215,7 @@ def test_a_name_that_the_lake_knows_for_another_store_is_refused_to_a_new_one(
     orders: ManagedStore, managed: Make, tmp_path: Path
 ) -> None:
     """Two journals share a lake."""
-    other = replace(managed("edge-frames"), journal_url=f"sqlite:///{tmp_path}/other.db")
+    other = replace(managed(), journal_url=f"sqlite:///{tmp_path}/other.db")
     taken = r"found 'orders', which is store .*, of which the lake has segments .* --name"
     with pytest.raises(StoreIdentityError, match=taken):
         steps.make_plan(replace(other, name="orders", named=True), "r")
@@ -221,6 +225,7 @@ def test_a_name_that_the_lake_knows_for_another_store_is_refused_to_a_new_one(
     assert known(lost)[:2] == known(orders)[:2]
 
 
+@pytest.mark.again
 def test_a_name_that_is_only_a_directorys_belongs_to_nobody(managed: Make, tmp_path: Path) -> None:
     stores = []
     for number, made in enumerate((managed(), managed("edge-frames"), managed("multipath"))):
