@@ -27,7 +27,7 @@ class LocalSpan:
         which stands for an equal hash where ``sha256`` is None.
     :param pending: planned to go.
     :param path: of the file; "" when nobody is to read it.
-    :param different_at: first physical offset at which it was found not to be the archived segment.
+    :param different_at: position of the first byte at which it was found not to be the archived segment.
     :param shielded: it is gone from the log, and lies in the shield.
     """
 

@@ -130,14 +130,14 @@ def _bytes_fault(
     different_at: int | None = None
     with ExitStack() as opened:
         file = _open(opened, local) if compare else None
-        for offset, chunk in read_segment(table, receipt):
+        for position, chunk in read_segment(table, receipt):
             digest.update(chunk)
             if file is None:
                 continue
             found = file.read(len(chunk))
             local_digest.update(found)
             if different_at is None and (at := _first_difference(found, chunk)) is not None:
-                different_at = offset + at
+                different_at = position + at
         if file is not None and local is not None:
             local_digest.update(file.read())
             local = replace(local, sha256=local_digest.hexdigest(), different_at=different_at)
