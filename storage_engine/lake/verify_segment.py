@@ -140,12 +140,30 @@ def _bytes_fault(
                 different_at = position + at
         if file is not None and local is not None:
             local_digest.update(file.read())
-            local = replace(local, sha256=local_digest.hexdigest(), different_at=different_at)
+            local = replace(
+                local,
+                sha256=local_digest.hexdigest(),
+                different_at=different_at,
+                companions_fault=local.companions_fault or _companions_fault(receipt, Path(local.path)),
+            )
         elif compare:
             local = None
     if digest.hexdigest() == receipt.sha256:
         return "", local
     return f"its rows have SHA-256 {digest.hexdigest()[:16]}…, expected {receipt.sha256[:16]}…", local
+
+
+def _companions_fault(receipt: Receipt, path: Path) -> str:
+    """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
+    for companion in receipt.companions:
+        try:
+            digest = sha256_of(path.with_name(companion.name))
+        except FileNotFoundError:
+            return f"its companion {companion.name} is not on disk"
+        if digest != companion.sha256:
+            hashes = f"{digest[:16]}… on disk, {companion.sha256[:16]}… in the lake"
+            return f"its companion {companion.name} has SHA-256 {hashes}"
+    return ""
 
 
 def _open(opened: ExitStack, local: LocalSpan | None) -> BinaryIO | None:

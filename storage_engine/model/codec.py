@@ -93,6 +93,11 @@ class SegmentCodec(Protocol):
         ...
 
 
+def offsets_count_bytes(codec: SegmentCodec) -> bool:
+    """Return whether offsets are positions, so that a segment's size tells where it ends."""
+    return codec.origin(1) == 1
+
+
 class Bodies(Protocol):
     """Payloads that producers compressed."""
 

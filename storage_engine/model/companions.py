@@ -113,16 +113,14 @@ def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
     if total > MAX_COMPANION_BYTES:
         largest = max(files, key=lambda file: file.size_bytes)
         raise BadInputError(
-            f"{largest.path}: expected at most {MAX_COMPANION_BYTES} bytes in the further files of segment "
-            f"{own.path}, found {total}, {largest.size_bytes} of them in this one. Nothing was archived. Find "
-            "out why it is so long; the segment stays until it is shorter."
+            f"{largest.path}: expected at most {MAX_COMPANION_BYTES} bytes in the companions of segment "
+            f"{own.path}, found {total}, of which this one has {largest.size_bytes}. Nothing was archived. "
+            "Find out why it is so long; the segment stays as long as it is."
         )
 
 
 def _read(row: Any) -> Companion:
-    if not isinstance(row, dict) or not isinstance(row.get("content"), str):
-        raise ValueError(f"expected an object with the content of a file, found {_shown(row)}")
-    said = from_jsonable(_Said, row, "object")
+    said = from_jsonable(_Said, row, "file")
     if not _is_name(said.name):
         raise ValueError(f"expected the name of a file in the segment's directory, found {_shown(said.name)}")
     if not 0 <= said.size_bytes <= MAX_COMPANION_BYTES:

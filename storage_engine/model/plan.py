@@ -185,10 +185,11 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 over what would be deleted: store, logs, and every segment's facts.
 
-        A plan of one log has the digest that it always had: approvals and waivers name it.
+        A plan of one log whose segments are one file each, with offsets that count bytes, has the digest that
+        it always had: approvals and waivers name it.
         """
         content: dict[str, object] = {"store_root": self.store_root}
-        if len(self.logs) == 1:
+        if len(self.logs) == 1 and not any(s.companions or s.end is not None for s in self.to_delete):
             (log,) = self.logs
             content["log"] = log.log
             content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
@@ -214,7 +215,13 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
-def _digested(segment: Segment) -> tuple[int | str, ...]:
-    facts = segment.facts
+def _digested(segment: Segment) -> tuple[object, ...]:
+    own = (segment.base_offset, *_listed(segment.facts))
+    if segment.end is None and not segment.companions:
+        return own
+    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+
+
+def _listed(facts: FileFacts) -> tuple[int | str, ...]:
     times = (facts.mtime_ns, facts.ctime_ns)
-    return (segment.base_offset, facts.path, facts.device, facts.inode, facts.size_bytes, *times)
+    return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)

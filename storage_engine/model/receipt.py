@@ -143,6 +143,14 @@ class Receipt:
         return self.base_offset + self.size_bytes if self.end_offset is None else self.end_offset
 
     @property
+    def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """What receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+
+        :raises ReceiptError: what the row says of its companions can't be believed.
+        """
+        return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
+
+    @property
     def companions(self) -> tuple[Companion, ...]:
         """The segment's further files.
 

@@ -21,7 +21,7 @@ class SegmentRelease:
     :param data_file: where those bytes are in the lake; None likewise.
     :param receipt_hash: ``row_hash`` of the receipt; None likewise.
     :param lake: which of the store's lakes proves it; None likewise.
-    :param original_mtime_ns: as of :class:`Segment`.
+    :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
     """
 
     log: str
@@ -36,11 +36,21 @@ class SegmentRelease:
     receipt_hash: str | None
     lake: str | None = None
     original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
 
     @property
     def segment(self) -> Segment:
         """As it was when it went."""
-        return Segment(self.log, self.base_offset, self.facts, SegmentState.SEALED, self.original_mtime_ns)
+        return Segment(
+            log=self.log,
+            base_offset=self.base_offset,
+            facts=self.facts,
+            state=SegmentState.SEALED,
+            original_mtime_ns=self.original_mtime_ns,
+            end=self.end,
+            companions=self.companions,
+        )
 
     @property
     def subject(self) -> str:
@@ -48,7 +58,7 @@ class SegmentRelease:
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + self.facts.size_bytes
+        return self.segment.end_offset
 
 
 def segment_subject(log: str, base_offset: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from storage_engine.collector import no_collection
@@ -35,20 +36,27 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
     def numbers(values: Iterable[str]) -> list[int]:
         return [texts.setdefault(text, len(texts)) for text in values]
 
-    columns = {
+    columns: dict[str, Sequence[Any]] = {
         "log": numbers(segment.log for segment in segments),
         "base_offset": [segment.base_offset for segment in segments],
         "state": numbers(segment.state for segment in segments),
         "original_mtime_ns": [segment.original_mtime_ns for segment in segments],
         "reason": numbers(decision.reason for decision in decisions),
         "detail": numbers(decision.detail for decision in decisions),
-        "path": numbers(map(_template, segments)),
+        "path": numbers(_template(segment, segment.facts) for segment in segments),
         "device": [one.device for one in facts],
         "inode": [one.inode for one in facts],
         "size_bytes": [one.size_bytes for one in facts],
         "mtime_ns": [one.mtime_ns for one in facts],
         "ctime_ns": [one.ctime_ns for one in facts],
     }
+    if any(segment.end is not None for segment in segments):
+        columns["end"] = [segment.end for segment in segments]
+    if any(segment.companions for segment in segments):
+        columns["companions"] = [
+            [(*numbers([_template(segment, one)]), *astuple(one)[1:]) for one in segment.companions]
+            for segment in segments
+        ]
     content = {"version": 2, "texts": list(texts), "columns": columns}
     return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), _FASTEST)
 
@@ -68,21 +76,25 @@ def read_decisions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Decision]:
     return (from_jsonable(Decision, row) for row in rows)
 
 
-def _template(segment: Segment) -> str:
-    return segment.facts.path.replace(f"{segment.base_offset:020d}", _BASE_OFFSET)
+def _template(segment: Segment, facts: FileFacts) -> str:
+    return facts.path.replace(f"{segment.base_offset:020d}", _BASE_OFFSET)
 
 
 def _rows(content: Mapping[str, Any]) -> Iterable[Decision]:
     texts, columns = content["texts"], content["columns"]
     states = {number: SegmentState(texts[number]) for number in set(columns["state"])}
     reasons = {number: Reason(texts[number]) for number in set(columns["reason"])}
-    paths = (
-        texts[number].replace(_BASE_OFFSET, f"{base_offset:020d}")
-        for number, base_offset in zip(columns["path"], columns["base_offset"], strict=True)
-    )
+
+    def path(number: int, base_offset: int) -> str:
+        return str(texts[number].replace(_BASE_OFFSET, f"{base_offset:020d}"))
+
+    def companions(base_offset: int, files: Iterable[Sequence[int]]) -> tuple[FileFacts, ...]:
+        return tuple(FileFacts(path(number, base_offset), *facts) for number, *facts in files)
+
+    nothing = [None] * len(columns["log"])
     facts = map(
         FileFacts,
-        paths,
+        map(path, columns["path"], columns["base_offset"]),
         *(columns[name] for name in ("device", "inode", "size_bytes")),
         columns["mtime_ns"],
         columns["ctime_ns"],
@@ -94,6 +106,8 @@ def _rows(content: Mapping[str, Any]) -> Iterable[Decision]:
         facts,
         (states[number] for number in columns["state"]),
         columns["original_mtime_ns"],
+        columns.get("end", nothing),
+        map(companions, columns["base_offset"], columns.get("companions", [()] * len(nothing))),
     )
     return map(
         Decision,

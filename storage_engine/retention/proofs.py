@@ -86,13 +86,13 @@ class Proofs:
     def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
         """The gate's verdict by the first lake that lets a segment pass.
 
-        Two lakes that prove other bytes under one offset prove nothing.
+        Two lakes that prove other bytes under one offset, or other companions, prove nothing.
         """
         slot = planned.id
-        hashes = {row.sha256 for proofs in self.asked for row in proofs.valid(slot)}
-        if len(hashes) > 1:
+        contents = {row.content for proofs in self.asked for row in proofs.valid(slot)}
+        if len(contents) > 1:
             said = "; ".join(
-                f"{proofs.lake.location} has SHA-256 {row.sha256}"
+                f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
                 for proofs in self.asked
                 for row in proofs.valid(slot)
             )
@@ -111,6 +111,15 @@ class Proofs:
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
+
+
+def _beside(row: Receipt) -> str:
+    if row.end_offset is None and row.files is None:
+        return ""
+    _, end, companions = row.content
+    return (
+        f" up to offset {end} with {', '.join(f'{name} {sha256}' for name, sha256 in companions) or 'none'}"
+    )
 
 
 def read_proofs(

@@ -147,7 +147,7 @@ def compared_last(
     """
     compared, reading = [], None
     for verdict in verdicts:
-        if verdict.segment.facts.path in unseen and verdict.receipt is not None:
+        if any(file.path in unseen for file in verdict.segment.files) and verdict.receipt is not None:
             reading = reading or _reading(context, lease)
             said = "It was not deleted, older ones of the plan may be."
             check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said, reading)
