@@ -173,9 +173,10 @@ class BrokerStore(ABC):
     def let_go(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        """Delete the oldest segments of logs, exactly these; durable when it returns.
+        """Delete the oldest segments of logs with their companions, exactly these; durable when it returns.
 
-        Called while the store is held. Safe to repeat with what is left of them after a kill.
+        Called while the store is held. Safe to repeat with what is left of them after a kill. A segment's own
+        file goes durably before its companions: what a kill leaves of these the engine removes.
 
         :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
@@ -242,7 +243,7 @@ class BrokerStore(ABC):
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         """Files and directories whose state matters to a start of the broker after a cleanup."""
         active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
-        return (*(Path(segment.facts.path) for segment in active), *self.data_paths)
+        return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
 
 
 class FenceWatch(Protocol):

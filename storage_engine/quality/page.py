@@ -67,13 +67,13 @@ def render_page(
 
 def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
     """Lay ranges side by side: in proportion to their bytes, but none too narrow to see."""
-    total = sum(row.size_bytes for row in ranges)
+    total = sum(row.offset_count for row in ranges)
     spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
     least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
     placed = []
     x = 0.0
     for row in ranges:
-        width = least + (spare * row.size_bytes / total if total else 0)
+        width = least + (spare * row.offset_count / total if total else 0)
         placed.append(Bar(x, width, row))
         x += width
     return tuple(placed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,8 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.staging import sha256_of
+from storage_engine.model.companions import files_fault
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
@@ -45,7 +46,11 @@ def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment
             if slot in rows and _contradicts(segment, rows[slot], acts):
                 yield segment
         for slot, digits in _contents(lake, record.store_id):
-            if slot in segments and slot not in rows and not _sha256(segments[slot]).startswith(digits):
+            if (
+                slot in segments
+                and slot not in rows
+                and not sha256_of(segments[slot].facts.path).startswith(digits)
+            ):
                 yield segments[slot]
 
 
@@ -56,9 +61,9 @@ def _contents(lake: Lake, store_id: str) -> set[tuple[str, str]]:
 
 
 def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
-    return not is_proven_file(segment, row, acts) and _sha256(segment) != row.sha256
-
-
-def _sha256(segment: Segment) -> str:
-    with Path(segment.facts.path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    # Of a receipt whose companions can't be believed, archiving again makes another.
+    if is_proven_file(segment, row, acts) or files_fault(row.files):
+        return False
+    own, *companions = (sha256_of(file.path) for file in segment.files)
+    names = [Path(file.path).name for file in segment.companions]
+    return (own, segment.end_offset, tuple(zip(names, companions, strict=True))) != row.content

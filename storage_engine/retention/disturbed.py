@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
@@ -201,12 +201,12 @@ def _in_unasked_lakes(
     found = []
     for step in (Step.ARCHIVE, Step.SEALED):
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
-            said: Mapping[str, object] = event.payload
+            said = event.payload
             if "facts" not in said or said.get("lake") not in unasked or said["lineage"] != record.lineage:
                 continue
             log, _, base = event.subject.rpartition("/")
             assert event.subject == segment_subject(log, int(base))
-            end = int(base) + int(event.payload["facts"]["size_bytes"])
+            end = said.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
             if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
                 found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"])))
     return tuple(found)

@@ -17,7 +17,7 @@ from storage_engine.exceptions import ReceiptError
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-from storage_engine.model.store import Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.journal import Waiver
 from storage_engine.same_bytes.own_acts import OwnActs
 
@@ -196,11 +196,18 @@ def undisturbed(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> 
 
     Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
     """
-    same_files = len(segment.files) == len(planned.files) and all(
-        Path(now.path).name == Path(then.path).name and acts.same_file(now, then)
-        for now, then in zip(segment.files, planned.files, strict=True)
+    return segment.end == planned.end and same_files(segment.files, planned.files, acts)
+
+
+def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
+    """Return whether a segment's files are as they were, or only we have touched them.
+
+    :param found: its own first, then its companions by name; ``known`` likewise.
+    """
+    names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
+    return names[0] == names[1] and all(
+        acts.same_file(now, then) for now, then in zip(found, known, strict=True)
     )
-    return same_files and segment.end == planned.end
 
 
 def same_content(left: Segment, right: Segment) -> bool:

@@ -46,13 +46,16 @@ def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]
 
     :return: paths of those that stay, since somebody touched them.
     """
+    stay = []
     with _directory_of(segment) as directory:
-        left = {facts: found for facts in segment.companions if (found := _look(facts.path)) is not None}
-        for facts, found in left.items():
+        for facts in segment.companions:
+            found = _look(facts.path)
             if _is_same(found, facts, root):
                 remove(Path(facts.path), directory)
+            elif found is not None:
+                stay.append(facts.path)
         os.fsync(directory)
-    return tuple(facts.path for facts, found in left.items() if not _is_same(found, facts, root))
+    return tuple(stay)
 
 
 def _look(path: str) -> FileFacts | None:

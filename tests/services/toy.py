@@ -48,7 +48,7 @@ def installed(directory: Path) -> Iterator[None]:
 def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
     """Write a store of two logs, the files of which are old but for the newest two, or one.
 
-    :return: the old files of each log.
+    :return: the old files of each log; the count and the index of each lie beside it.
     """
     root.mkdir(parents=True)
     (root / "toy.store").touch()
@@ -57,18 +57,18 @@ def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
 
 def _write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
     directory.mkdir()
-    offset, paths = 0, []
+    paths = []
     for number in range(files):
-        path = directory / f"{offset:020d}.txt"
+        path = directory / f"{number * LINES:020d}.txt"
         data = b"".join(
             b"%s: line %d of file %d\n" % (directory.name.encode(), k, number) for k in range(LINES)
         )
         # The last line of a file that is written to may lack its end.
         path.write_bytes(data + (b"and so on" if number == files - 1 else b""))
-        path.with_suffix(".count").write_text(f"{LINES}\n")
+        path.with_suffix(".count").write_text(f"{LINES + (number == files - 1)}\n")
+        path.with_suffix(".index").write_text(f"every {LINES} lines: 0\n")
         if number < old:
             then = time.time() - OLD_HOURS * 3600
             os.utime(path, (then, then))
-        offset += len(data)
         paths.append(path)
     return tuple(paths[:old])

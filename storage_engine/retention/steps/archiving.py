@@ -246,15 +246,20 @@ def _jobs(
 
 
 def _settled(segment: Segment) -> Segment:
-    """Return the segment with facts that each later write to its file changes.
+    """Return the segment with facts that each later write to its files changes.
 
     Where another file lies there, or it can't be flushed here, whoever archives it says so.
     """
+    own, *companions = map(_settled_file, segment.files)
+    return replace(segment, facts=own, companions=tuple(companions))
+
+
+def _settled_file(known: FileFacts) -> FileFacts:
     with suppress(OSError):
-        facts = settle(segment.facts.path)
-        if (facts.inode, facts.size_bytes) == (segment.facts.inode, segment.facts.size_bytes):
-            return replace(segment, facts=facts)
-    return segment
+        facts = settle(known.path)
+        if (facts.inode, facts.size_bytes) == (known.inode, known.size_bytes):
+            return facts
+    return known
 
 
 def _record_proven(
@@ -279,6 +284,7 @@ def _record_proven(
                 "receipt_sequence": receipt.sequence,
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
+                **_beyond(job),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -288,6 +294,26 @@ def _record_proven(
     return stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
 
 
+def _as_now(segment: Segment) -> Segment:
+    """
+    :raises GateRefusedError: a companion is gone.
+    """
+    try:
+        own, *companions = (FileFacts.of(file.path) for file in segment.files)
+    except FileNotFoundError as error:
+        raise GateRefusedError(
+            f"{error.filename}: expected it beside the planned segment {segment.facts.path}, found no file, "
+            "and no run of ours deleted it. Nothing was archived. Find out who did, and plan again."
+        ) from error
+    return replace(segment, facts=own, companions=tuple(companions))
+
+
+def _beyond(job: SegmentJob) -> dict[str, object]:
+    """Return what is said of a segment beyond its own file, where there is anything."""
+    said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
+    return {key: value for key, value in said.items() if value}
+
+
 def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
     """The planned segments that are still there, as they are now."""
     if context.store.policy.archive is ArchiveMode.OFF:
@@ -295,7 +321,7 @@ def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
     there = []
     for segment in approved_plan(run).to_delete:
         if Path(segment.facts.path).exists():
-            there.append(replace(segment, facts=FileFacts.of(segment.facts.path)))
+            there.append(_as_now(segment))
         elif release_by_any_run(context.journal, run.store_id, segment) is None:
             raise GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "

@@ -117,7 +117,7 @@ def _result(context: Context, run: Run) -> PlanResult:
         causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
         deletes=len(to_delete),
         delete_offsets=tuple(segment.base_offset for segment in to_delete if len(plan.logs) == 1),
-        delete_bytes=sum(segment.facts.size_bytes for segment in to_delete),
+        delete_bytes=sum(segment.disk_bytes for segment in to_delete),
         kept=sum(not decision.deletes for decision in plan.decisions),
         new_min_offset=of_only_log({log.log: log.new_min_offset for log in plan.logs}),
         notices=plan.notices,

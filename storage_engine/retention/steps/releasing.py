@@ -40,6 +40,7 @@ from storage_engine.retention.steps.consumer_lag import (
     without_held_back,
 )
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.judging import (
     check_clock,
@@ -139,6 +140,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         )
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
+        left_over = finish_removals(context, plan, held, now_ms)
         others = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
         owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
@@ -162,7 +164,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                 intend_dependents(context, run, dependents, held.lease)
             record_unread(context, run, held.snapshot, ends, held.lease)
         unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
-        facts = [*(segment.facts for segment in going), *(file.facts for file in dependents)]
+        facts = [
+            *(file for segment in going for file in segment.files),
+            *(file.facts for file in dependents),
+        ]
         remove = remover(context, run, facts, held.lease, now_ms, begin=bool(verdicts))
         _flush_directories(context, held.snapshot)
         for batch in _batches(verdicts, context.broker.lets_go_at_once):
@@ -182,7 +187,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         deleted=tuple(deleted.values()),
         deleted_by_others=others,
         kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in eligible.stay),
-        freed_bytes=0 if aside else sum(release.facts.size_bytes for release in deleted.values()),
+        freed_bytes=0 if aside else sum(release.segment.disk_bytes for release in deleted.values()),
         new_min_offset=of_only_log(offsets),
         notices=tuple(
             dict.fromkeys(
@@ -190,6 +195,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *kept_held,
                     *held.notices,
                     *proofs.notices,
+                    *left_over,
                     *unwitnessed,
                     *unseen_notices(unseen, (one.segment for one in verdicts if one.receipt is not None)),
                     *shielded,
@@ -255,6 +261,8 @@ def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
         reason=verdict.decision.reason,
         reason_detail=verdict.decision.detail,
         original_mtime_ns=segment.original_mtime_ns,
+        end=segment.end,
+        companions=segment.companions,
         passage=verdict.passage,
         passage_detail=verdict.detail,
         sha256=receipt.sha256 if receipt else None,
