@@ -88,7 +88,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
             raise ValueError(f"expected each file once and by name, found {', '.join(map(repr, names))}")
         if (total := sum(one.size_bytes for one in companions)) > MAX_COMPANION_BYTES:
             raise ValueError(f"expected at most {MAX_COMPANION_BYTES} bytes in all, found {total}")
-    except (ValueError, RecursionError, zlib.error, BadInputError) as error:
+    except (ValueError, RecursionError, BadInputError) as error:
         raise ReceiptError(f"its files are not sound: {error}") from error
     return companions
 
@@ -148,7 +148,10 @@ class _Said:
 def _inflated(said: _Said) -> bytes:
     """Return the content, which takes no more memory than its size says, whatever it claims to be."""
     inflate = zlib.decompressobj()
-    content = inflate.decompress(base64.b64decode(said.content, validate=True), said.size_bytes + 1)
+    try:
+        content = inflate.decompress(base64.b64decode(said.content, validate=True), said.size_bytes + 1)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"{said.name}: expected content of zlib in base64, found other: {error}") from error
     if len(content) != said.size_bytes or not inflate.eof or inflate.unused_data:
         raise ValueError(
             f"{said.name}: expected {said.size_bytes} bytes and nothing behind, found "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -10,13 +11,17 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from storage_engine import brokers
+from storage_engine.model.policy import Policy
+from storage_engine.retention.managed_store import ManagedStore
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "tests" / "toy_broker"
 
 OLD_HOURS = 100
+LOGS = ("access", "errors")
 LINES = 300
 
 
@@ -52,7 +57,8 @@ def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
     """
     root.mkdir(parents=True)
     (root / "toy.store").touch()
-    return {"access": _write_log(root / "access", 4, old=2), "errors": _write_log(root / "errors", 2, old=1)}
+    access, errors = LOGS
+    return {access: _write_log(root / access, 4, old=2), errors: _write_log(root / errors, 2, old=1)}
 
 
 def _write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
@@ -72,3 +78,30 @@ def _write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
             os.utime(path, (then, then))
         paths.append(path)
     return tuple(paths[:old])
+
+
+@contextmanager
+def known() -> Iterator[Any]:
+    """Let the broker be found as one of a package of ours is, without its wheel; gives its module."""
+    sys.path.insert(0, str(PACKAGE))
+    try:
+        module = importlib.import_module("toy_broker")
+    finally:
+        sys.path.remove(str(PACKAGE))
+    name = "storage_engine.toy"
+    sys.modules[name] = module
+    brokers.forget()
+    try:
+        yield module
+    finally:
+        for each in (name, "toy_broker"):
+            sys.modules.pop(each, None)
+        brokers.forget()
+
+
+def managed(directory: Path, **settings: Any) -> ManagedStore:
+    """Return settings for the store in ``directory / "store"``, with lake and journal beside it."""
+    policy = settings.pop("policy", Policy())
+    return ManagedStore.local(
+        "toy", str(directory / "store"), directory / "managed", broker="toy", policy=policy, **settings
+    )
