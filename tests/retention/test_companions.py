@@ -34,7 +34,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.verification import verify_store
 from storage_engine.same_bytes.removal import remove_rest, remove_unchanged
-from tests.lakes import make_lakes
+from tests.lakes import make_lakes, path_of
 from tests.services import toy
 from tests.services.toy import LINES
 
@@ -245,3 +245,39 @@ def test_a_segment_s_own_file_goes_first_and_each_is_durable(
         remove_unchanged(segment, root, remove)
     assert remove_rest(segment, root, remove) == (segment.companions[0].path,)
     assert acts == [".txt", "fsync", ".count", "fsync", "fsync"]
+
+
+class Killed(BaseException):
+    """What ends a process between two files."""
+
+
+def test_what_a_kill_left_of_segments_goes_only_as_it_was_judged(
+    archived: Callable[..., ManagedStore], module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = archived()
+    proven, touched, unproven = (Path(segment.companions[0].path) for segment in going(store))
+
+    def of_own_files(segment: Segment, root: Path, remove: Any) -> None:
+        remove_unchanged(replace(segment, companions=()), root, remove)
+        if Path(segment.companions[0].path) == unproven:
+            raise Killed
+
+    monkeypatch.setattr(module, "remove_unchanged", of_own_files)
+    with pytest.raises(Killed):
+        steps.release(store, "r")
+    monkeypatch.undo()
+    os.utime(touched)
+    path_of(open_lake(store.lake), rows_of(store)[2]).unlink()
+    # Another run comes first, which deletes another segment: what is left isn't in its plan.
+    following = proven.with_name(f"{2 * LINES:020d}.txt")
+    os.utime(following, ns=(0, 0))
+    steps.make_plan(store, "next", REQUEST)
+    archive(store, "next")
+    result = steps.release(store, "next")
+    assert [one.base_offset for one in result.deleted] == [2 * LINES]
+    assert [path.exists() for path in (proven, touched, unproven)] == [False, True, True]
+    said = [notice for notice in result.notices if "left of a deleted segment" in notice]
+    assert said == [
+        f"{touched}: left of a deleted segment, and touched since, so it stays",
+        f"{unproven}: left of a deleted segment, and no valid receipt proves it any more, so it stays",
+    ]
