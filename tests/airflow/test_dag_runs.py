@@ -24,7 +24,7 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.preview import preview
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
-from tests.services.toy import make_store
+from tests.services.toy import KINDS, LINES, make_store
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -323,8 +323,11 @@ def test_a_store_of_another_package_s_broker_goes_through_the_dag(
     make_lake(LakeConfig.local(tmp_path / "managed" / "lake"), "toy")
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
-    assert not any(path.exists() for paths in old.values() for path in paths)
+    gone = [path.with_suffix(kind) for paths in old.values() for path in paths for kind in KINDS]
+    assert not any(path.exists() for path in gone)
     written = report(tmp_path / "managed" / "reports")
     assert (written["outcome"], written["ok"]) == ("done", True)
     assert written["validation"]["checks"]
+    ends = [row["end_offset"] for row in written["validation"]["ranges"]]
+    assert ends == [2 * LINES, 4 * LINES + 1, LINES, 2 * LINES + 1]
     assert archived(tmp_path / "managed") == sorted(int(p.stem) for paths in old.values() for p in paths)

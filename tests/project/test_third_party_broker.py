@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.toy import LINES, PACKAGE, REPOSITORY, build_wheel, make_store
+from tests.services.toy import KINDS, LINES, PACKAGE, REPOSITORY, build_wheel, make_store
 
 pytestmark = pytest.mark.slow
 
@@ -91,8 +91,7 @@ def test_its_store_goes_through_the_whole_cycle(run: Run, tmp_path: Path) -> Non
     report = json.loads(next(lake.glob("reports/*/one/report.json")).read_text())
     assert (report["outcome"], report["ok"]) == ("done", True)
     assert report["validation"]["checks"]
-    kinds = (".txt", ".count", ".index")
-    assert not any(path.with_suffix(kind).exists() for path in old for kind in kinds)
+    assert not any(path.with_suffix(kind).exists() for path in old for kind in KINDS)
     assert report["freed_bytes"] == sum(map(len, before.values()))
     validated = run("validate", store, "--lake", lake, "--full")
     assert validated["overall"] == "OK"

@@ -22,6 +22,8 @@ PACKAGE = REPOSITORY / "tests" / "toy_broker"
 
 OLD_HOURS = 100
 LOGS = ("access", "errors")
+KINDS = (".txt", ".count", ".index")
+"""Of a segment's files: its own, its companion, and what depends on it."""
 LINES = 300
 
 
