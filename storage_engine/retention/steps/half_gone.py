@@ -6,6 +6,7 @@ all, its receipt has to hold still, and nobody may have touched it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -40,8 +41,8 @@ def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple
     """Yield what was meant to go, by the key of its run."""
     for run_key, meant in open_releases(context.journal, context.record.store_id).items():
         for release in meant.values():
-            is_left = any(Path(companion.path).exists() for companion in release.companions)
-            if is_left and release.segment.id not in there:
+            is_gone = release.segment.id not in there and not os.path.lexists(release.facts.path)
+            if is_gone and any(os.path.lexists(companion.path) for companion in release.companions):
                 yield run_key, release
 
 
