@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,24 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
-from storage_engine.model.companions import MAX_COMPANION_BYTES
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion, companions_text
+from storage_engine.model.plan import Decision, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
+from storage_engine.retention.disturbed import _in_unasked_lakes
+from storage_engine.retention.gate import Passage
+from storage_engine.retention.history import still_proves
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import LakeProofs, Proofs
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.verification import verify_store
 from storage_engine.same_bytes.removal import remove_rest, remove_unchanged
@@ -105,9 +111,22 @@ def test_ends_and_companions_are_written_proven_verified_and_restored(
         (one,) = row.companions
         assert one.content == f"{LINES}\n".encode() == Path(segment.companions[0].path).read_bytes()
         assert one.facts_in(Path(row.source_path).parent) == segment.companions[0]
-    events = Journal(store.journal_url).store_events(rows[0].store_id, Step.ARCHIVE, Phase.RESULT)
+    journal, lake = Journal(store.journal_url), open_lake(store.lake)
+    (record,) = journal.all_stores()
+    events = journal.store_events(rows[0].store_id, Step.ARCHIVE, Phase.RESULT)
     said = [event.payload for event in events]
     assert [(one["end_offset"], len(one["companions"])) for one in said] == [(row.end, 1) for row in rows]
+    # Where the lake can't be asked, the journal tells what it has.
+    wanted = [ReleasedSpan("errors", LINES - 1, LINES), ReleasedSpan("access", 2 * LINES, 3 * LINES)]
+    (in_lake,) = _in_unasked_lakes(journal, record, wanted, {store.lake.location})
+    assert (in_lake.log, in_lake.start_offset, in_lake.end_offset) == ("errors", 0, LINES)
+    # Two lakes whose receipts differ in a companion alone prove nothing.
+    other = replace(rows[2], files=companions_text([Companion.of(old[2].companions[0], b"+300")]))
+    slot = old[2].id
+    proofs = Proofs(tuple(LakeProofs(lake, {slot: [row]}, {}) for row in (rows[2], other)))
+    verdict = proofs.judge(Decision(old[2], Reason.EXPIRED, ""), old[2], Policy(), None)
+    assert (verdict.passage, verdict.detail[:19]) == (Passage.REFUSED, "its lakes disagree:")
+    assert verdict.detail.count(f"up to offset {LINES} with {FIRST}.count ") == 2
 
     (found,) = verify_store(store, VerifyLevel.STORE)
     assert (found.overall, found.findings) == ("OK", ())
@@ -132,7 +151,11 @@ def test_ends_and_companions_are_written_proven_verified_and_restored(
     gone = {Path(file.path).relative_to(store.root) for one in old for file in one.files}
     assert contents(store).keys() == before.keys() - gone
 
-    to, lake = tmp_path / "back", open_lake(store.lake)
+    assert all(still_proves(row, one) for row, one in zip(rows, result.deleted, strict=True))
+    assert not any(
+        still_proves(replace(row, files=None), one) for row, one in zip(rows, result.deleted, strict=True)
+    )
+    to = tmp_path / "back"
     restored = restore(lake, rows[0].store_id, to, keep_mtime=True)
     assert {path: (to / path).read_bytes() for path in gone} == {path: before[path] for path in gone}
     assert (to / "errors" / f"{FIRST}.count").stat().st_mtime_ns == rows[2].companions[0].mtime_ns
@@ -197,6 +220,25 @@ def test_what_can_t_be_archived_with_its_companions_is_not(planned: Callable[...
     path.write_bytes(b"300" + b" " * (MAX_COMPANION_BYTES - 3))
     archive(store, "r")
     assert rows_of(store)[0].companions[0].size_bytes == MAX_COMPANION_BYTES
+
+
+def test_what_is_sealed_is_compared_again_where_its_companion_was_touched(
+    planned: Callable[..., ManagedStore],
+) -> None:
+    store, asked = planned(), []
+
+    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+        asked.append([(job.log, job.base_offset) for job in jobs])
+        return archive_all(open_lake(jobs[0].lake), jobs)
+
+    touched = Path(going(store)[2].companions[0].path)
+    for number in range(3):
+        steps.archive_sealed(store, f"s{number}", archive_with)
+        steps.archive_sealed(store, f"t{number}", archive_with)
+        os.utime(touched)
+    sealed = [("access", LINES * number) for number in range(3)] + [("errors", 0)]
+    assert asked == [sealed, [("errors", 0)], [("errors", 0)]]
+    assert len(rows_of(store)) == len(sealed)
 
 
 def test_without_an_archive_a_touched_companion_keeps_its_segment(tmp_path: Path) -> None:
