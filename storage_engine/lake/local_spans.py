@@ -10,6 +10,7 @@ from pathlib import Path
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.staging import sha256_of
+from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -84,12 +85,21 @@ def compare(
     for name, facts in there.items():
         unchanged = acts.same_file(facts, proven[name].facts_in(Path(facts.path).parent))
         same = same and (unchanged or hash_changed or hash_all)
-        if hash_all or (hash_changed and not unchanged):
-            digest = sha256_of(facts.path)
-            if digest != proven[name].sha256:
-                hashes = f"{digest[:16]}… on disk, {proven[name].sha256[:16]}… in the lake"
-                return Compared(sha256, False, f"its companion {name} has SHA-256 {hashes}")
+        read = hash_all or (hash_changed and not unchanged)
+        if read and (fault := companion_fault(proven[name], Path(facts.path))):
+            return Compared(sha256, False, fault)
     return Compared(sha256, same, "")
+
+
+def companion_fault(proven: Companion, path: Path) -> str:
+    """Return why a file isn't the companion that a receipt has; "" where it is.
+
+    :raises OSError: it can't be read.
+    """
+    if (digest := sha256_of(path)) == proven.sha256:
+        return ""
+    hashes = f"{digest[:16]}… on disk, {proven.sha256[:16]}… in the lake"
+    return f"its companion {proven.name} has SHA-256 {hashes}"
 
 
 def _local_span(

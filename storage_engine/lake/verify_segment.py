@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.local_spans import companion_fault
 from storage_engine.lake.names import proven_files
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.segment_reader import read_segment
@@ -157,12 +158,11 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
     """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
     for companion in receipt.companions:
         try:
-            digest = sha256_of(path.with_name(companion.name))
+            fault = companion_fault(companion, path.with_name(companion.name))
         except FileNotFoundError:
-            return f"its companion {companion.name} is not on disk"
-        if digest != companion.sha256:
-            hashes = f"{digest[:16]}… on disk, {companion.sha256[:16]}… in the lake"
-            return f"its companion {companion.name} has SHA-256 {hashes}"
+            fault = f"its companion {companion.name} is not on disk"
+        if fault:
+            return fault
     return ""
 
 

@@ -98,6 +98,21 @@ def contents(store: ManagedStore) -> dict[Path, bytes]:
     return {file.relative_to(root): file.read_bytes() for log in toy.LOGS for file in (root / log).iterdir()}
 
 
+class Killed(BaseException):
+    """What ends a process between two files."""
+
+
+def kill_before_companions(module: Any, monkeypatch: pytest.MonkeyPatch, last: Segment) -> None:
+    """Remove the own files of segments up to this one and nothing else, then die."""
+
+    def of_own_files(segment: Segment, root: Path, remove: Any) -> None:
+        remove_unchanged(replace(segment, companions=()), root, remove)
+        if segment.id == last.id:
+            raise Killed
+
+    monkeypatch.setattr(module, "remove_unchanged", of_own_files)
+
+
 def test_ends_and_companions_are_written_proven_verified_and_restored(
     archived: Callable[..., ManagedStore], tmp_path: Path
 ) -> None:
@@ -252,7 +267,9 @@ def test_without_an_archive_a_touched_companion_keeps_its_segment(tmp_path: Path
     assert len(steps.release(store, "again").deleted) == 3
 
 
-def test_an_undo_brings_companions_back(archived: Callable[..., ManagedStore]) -> None:
+def test_an_undo_brings_companions_back(
+    archived: Callable[..., ManagedStore], module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = archived(policy=Policy(undo_window_hours=24))
     before, old = contents(store), going(store)
     assert steps.release(store, "r").freed_bytes == 0
@@ -265,6 +282,14 @@ def test_an_undo_brings_companions_back(archived: Callable[..., ManagedStore]) -
     # They are the very files.
     companions = [one.companions[0] for one in old]
     assert [one.inode for one in companions] == [Path(one.path).stat().st_ino for one in companions]
+    # A run that was killed between the files of a segment is undone without being gone on with.
+    steps.make_plan(store, "killed", REQUEST)
+    kill_before_companions(module, monkeypatch, going(store)[1])
+    with pytest.raises(Killed):
+        steps.release(store, "killed")
+    assert [Path(one.facts.path).exists() for one in old] == [False, False, True]
+    assert undo(store, "killed", "jo").segments == 2
+    assert contents(store) == before
 
 
 def test_a_segment_s_own_file_goes_first_and_each_is_durable(
@@ -289,22 +314,13 @@ def test_a_segment_s_own_file_goes_first_and_each_is_durable(
     assert acts == [".txt", "fsync", ".count", "fsync", "fsync"]
 
 
-class Killed(BaseException):
-    """What ends a process between two files."""
-
-
 def test_what_a_kill_left_of_segments_goes_only_as_it_was_judged(
     archived: Callable[..., ManagedStore], module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = archived()
     proven, touched, unproven = (Path(segment.companions[0].path) for segment in going(store))
 
-    def of_own_files(segment: Segment, root: Path, remove: Any) -> None:
-        remove_unchanged(replace(segment, companions=()), root, remove)
-        if Path(segment.companions[0].path) == unproven:
-            raise Killed
-
-    monkeypatch.setattr(module, "remove_unchanged", of_own_files)
+    kill_before_companions(module, monkeypatch, going(store)[2])
     with pytest.raises(Killed):
         steps.release(store, "r")
     monkeypatch.undo()

@@ -80,7 +80,8 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         quarantine = _kept(context, run)
         gone, dependents = _gone(context, run)
         facts = [*(file for one in gone for file in one.segment.files), *(one.facts for one in dependents)]
-        aside = _still_aside(run, quarantine, facts, _cut_short(context, run))
+        companions = {file.path for one in gone for file in one.companions}
+        aside = _still_aside(run, quarantine, facts, companions)
         segments = [one for one in gone if one.facts.path in aside]
         _check_log(context, run, segments, held.snapshot.logs)
         files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
@@ -147,18 +148,12 @@ def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[Depend
     return gone, dependents
 
 
-def _cut_short(context: Context, run: Run) -> set[str]:
-    """Return the paths of companions that may not have been set aside: the run was killed before."""
-    _, meant = releases(context.journal.events(run, Step.RELEASE))
-    return {companion.path for one in meant.values() for companion in one.companions}
-
-
 def _still_aside(
-    run: Run, quarantine: Quarantine, files: Iterable[FileFacts], cut_short: Collection[str]
+    run: Run, quarantine: Quarantine, files: Iterable[FileFacts], companions: Collection[str]
 ) -> dict[str, Place]:
     """Find each file in the quarantine, or where it was: a call that was killed has brought it back.
 
-    :param cut_short: paths of files that may never have left their place.
+    :param companions: paths of those that a kill, or a doubt after it, may have left at their place.
     :return: where each lies that isn't back, by the path that it had.
     :raises QuarantineError: one is in neither place, in both, or isn't the file that went.
     """
@@ -169,7 +164,7 @@ def _still_aside(
         there = None if place is None else stat_in(place, path)
         here = _lstat(path)
         if there is None or place is None:
-            may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in cut_short
+            may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
             if here is not None and may_be_here and _same(facts, here):
                 continue
             raise QuarantineError(
