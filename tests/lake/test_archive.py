@@ -374,6 +374,6 @@ def test_an_empty_segment_is_refused_before_anything_is_archived(
 ) -> None:
     empty = tmp_path / f"{0:020d}"
     empty.touch()
-    with pytest.raises(StoreLayoutError, match="sealed segment to have bytes, found an empty file"):
+    with pytest.raises(StoreLayoutError, match="sealed segment to have bytes and offsets, found 0 bytes"):
         make_jobs(lake, empty)
     assert lake.messages().current_snapshot() is None
