@@ -180,7 +180,9 @@ class BrokerStore(ABC):
         :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
         :param remove: by which a file goes; a running broker deletes by itself.
-        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
+            ``path`` names that file, other files that are gone are this call's doing, and what is left of
+            other logs is asked for again.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """

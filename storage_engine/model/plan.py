@@ -46,6 +46,8 @@ class Reason(StrEnum):
     LAG_BLOCKED = "lag-blocked"
     PENDING_BLOCKED = "pending-blocked"
     MINIMUM_RETENTION = "minimum-retention"
+    REFUSED = "refused"
+    """A segment of its log is not as the plan needs it, so no segment of that log goes."""
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})

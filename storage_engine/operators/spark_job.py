@@ -182,7 +182,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         result = lag_without_spark(request, most)
         if result is None:
             result = self.submit(context, request, ConsumerLagResult)
-        record_lag(store, key, result.summary, result.at_risk)
+        record_lag(store, key, result.summary, result.at_risk, result.logs)
         for notice in result.summary.source.notices:
             self.warn(notice)
         for lag in result.at_risk:

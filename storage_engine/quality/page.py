@@ -90,6 +90,8 @@ def _verdict(report: Mapping[str, Any] | None, validation: ValidationResult | No
     outcome = str(report["outcome"])
     if outcome == "failed" or status is Status.FAILURE:
         return {"word": "Failed", "tone": "bad"}
+    if outcome == "released-in-part":
+        return {"word": "Released in part", "tone": "bad"}
     if outcome in ("blocked", "unfinished") or status is Status.WARNING:
         return {"word": outcome.capitalize(), "tone": "warn"}
     if outcome == "done" and report.get("unread_lines"):

@@ -16,19 +16,21 @@ from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.disturbed import GONE
-from storage_engine.retention.history import SegmentRelease, releases, segment_subject
+from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
+from storage_engine.retention.refusing import RefusedLog, refused_by_plan
+from storage_engine.retention.report_segments import SegmentReport, segment_reports
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import recorded_hold
-from storage_engine.retention.steps.releasing import Kept, ReleaseResult
+from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
 from storage_engine.retention.unread import unread_lines
@@ -44,36 +46,10 @@ class Outcome(StrEnum):
     """A step is still to be done: run the same again."""
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
+    RELEASED_IN_PART = "released-in-part"
+    """What passed of some logs is deleted; other logs were refused, and stay as they are."""
     UNDONE = "undone"
     """What it deleted was brought back, all of it."""
-
-
-class Fate(StrEnum):
-    DELETED = "deleted"
-    KEPT = "kept"
-    PENDING = "pending"
-    """To be deleted by the plan, and still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentReport:
-    """One segment of the plan: what became of it, why, and on what ground.
-
-    :param proof: on what ground it was deleted; "" when it was not.
-    """
-
-    log: str
-    base_offset: int
-    path: str
-    size_bytes: int
-    planned: bool
-    fate: Fate
-    reason: Reason
-    detail: str
-    proof: str
-    proof_detail: str
-    sha256: str | None
-    data_file: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +102,7 @@ class Report:
     :param notices: what a person should read though it changed nothing.
     :param freed_bytes: 0 while what was deleted lies in a quarantine.
     :param quarantine: of what was deleted; None: it was deleted for good.
+    :param refused: logs of which nothing more went, though the others did.
     """
 
     outcome: Outcome
@@ -170,6 +147,7 @@ class Report:
     quarantine: Quarantine | None = None
     unread: Unread = field(default_factory=Unread)
     unread_lines: tuple[str, ...] = ()
+    refused: tuple[RefusedLog, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -196,9 +174,12 @@ def report_of(context: Context, run: Run) -> Report:
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = _steps(run, events)
     validation = recorded_validation(context, run)
-    # What was waived went without a receipt: nobody waits for one any more.
-    owed = set(unproven) - {SegmentId(release.log, release.base_offset) for release in gone.values()}
-    summary, lagging = recorded_lag(context, run) or (None, ())
+    refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
+    stay = {log.log for log in refused}
+    # What was waived went without a receipt: nobody waits for one any more, nor in a log that was refused.
+    done = {release.segment.id for release in gone.values()}
+    owed = {one for one in unproven if one not in done and one.log not in stay}
+    lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
@@ -211,7 +192,7 @@ def report_of(context: Context, run: Run) -> Report:
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
     return Report(
-        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed),
+        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed, refused),
         store=store.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -227,7 +208,7 @@ def report_of(context: Context, run: Run) -> Report:
         hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
+        segments=segment_reports(plan, {**others, **gone}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         archived_ahead=_archived_ahead(events),
@@ -241,8 +222,8 @@ def report_of(context: Context, run: Run) -> Report:
         freed_bytes=sum(release.facts.size_bytes for release in freed),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
-        lag=summary,
-        lagging=lagging,
+        lag=lag.summary if lag else None,
+        lagging=lag.at_risk if lag else (),
         lag_policy=store.policy.lag_policy.value,
         owed=tuple(from_jsonable(Owed, item) for item in decided_from.get("owed", ())),
         pending_policy=store.policy.pending_policy.value,
@@ -264,6 +245,7 @@ def report_of(context: Context, run: Run) -> Report:
         quarantine=quarantine,
         unread=unread,
         unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
+        refused=refused,
     )
 
 
@@ -281,34 +263,6 @@ def _while(
     """What was noticed then, and wasn't ``known`` before."""
     notices = result.notices if result else ()
     yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
-
-
-def _segments(
-    plan: Plan | None, gone: dict[str, SegmentRelease], kept: Sequence[Kept]
-) -> tuple[SegmentReport, ...]:
-    stayed = {segment_subject(k.log, k.base_offset): k for k in kept}
-    rows = []
-    for decision in plan.decisions if plan else ():
-        segment = decision.segment
-        subject = segment_subject(segment.log, segment.base_offset)
-        release, stay = gone.get(subject), stayed.get(subject)
-        rows.append(
-            SegmentReport(
-                log=segment.log,
-                base_offset=segment.base_offset,
-                path=segment.facts.path,
-                size_bytes=segment.facts.size_bytes,
-                planned=decision.deletes,
-                fate=Fate.DELETED if release else Fate.KEPT if stay or not decision.deletes else Fate.PENDING,
-                reason=stay.reason if stay else decision.reason,
-                detail=stay.detail if stay else decision.detail,
-                proof=release.passage.value if release else "",
-                proof_detail=release.passage_detail if release else "",
-                sha256=release.sha256 if release else None,
-                data_file=release.data_file if release else None,
-            )
-        )
-    return tuple(rows)
 
 
 def _archived(
@@ -382,6 +336,7 @@ def _outcome(
     steps: Sequence[StepReport],
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
+    refused: Sequence[RefusedLog],
 ) -> Outcome:
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
@@ -397,4 +352,6 @@ def _outcome(
         return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
+    if refused:
+        return Outcome.RELEASED_IN_PART
     return Outcome.DONE if released.deleted or not released.kept else Outcome.BLOCKED

@@ -34,7 +34,8 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
             raise ChangedUnderUsError(
                 f"{path}: expected it as it was a moment ago, {segment.facts}, found {found or 'no file'}: "
                 "somebody changes the store while we hold it. It was not deleted, older ones of the plan may "
-                "be. Stop who does."
+                "be. Stop who does.",
+                path=str(path),
             )
         remove(path, directory)
         os.fsync(directory)

@@ -38,7 +38,8 @@ from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, Outcome, build_report
+from storage_engine.retention.report import Outcome, build_report
+from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.wording import bytes_text
 from tests.rounds import later

@@ -29,7 +29,8 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, build_report
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import store_lock
 from tests.rounds import later

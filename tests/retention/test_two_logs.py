@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError, LakeConflictError, RunStateError
+from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.restore import restore
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, Outcome, build_report
+from storage_engine.retention.report import Outcome, build_report
+from storage_engine.retention.report_segments import Fate
 from tests.fixture_stores import file_sha256
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
@@ -97,12 +99,31 @@ def rewrite(path: Path) -> None:
 
 
 @pytest.mark.parametrize("act", [rewrite, *later(Path.unlink)])
-def test_what_refuses_one_log_stops_the_release_of_all(store: ManagedStore, act: Act) -> None:
+def test_what_refuses_one_log_stops_no_other(store: ManagedStore, act: Act) -> None:
     act(planned(store, RIGHT)[0])
+    going, before = planned(store, LEFT), segments(store, RIGHT)
+    result = steps.release(store, "r")
+    assert [Path(one.facts.path) for one in result.deleted] == going
+    (refused,) = result.refused
+    assert (refused.log, str(before[0]) in refused.why) == (RIGHT, act is rewrite)
+    assert segments(store, RIGHT) == before
+    assert result.new_min_offsets[RIGHT] == int(before[0].name)
+    assert steps.release(store, "r") == result
+    steps.clean_dependents(store, "r")
+    finished = finish(store, "r")
+    assert (finished.outcome, finished.ok, finished.finished) == (Outcome.RELEASED_IN_PART, False, True)
+    with pytest.raises(LogsRefusedError, match=f"log {RIGHT} was refused"):
+        finished.raise_refused()
+
+
+def test_a_release_whose_logs_are_all_refused_ends_as_that_of_a_store_of_one_log(store: ManagedStore) -> None:
     before = [path for log in (LEFT, RIGHT) for path in segments(store, log)]
-    with pytest.raises((GateRefusedError, LakeConflictError), match=str(planned(store, RIGHT)[0])):
+    rewrite(planned(store, LEFT)[0])
+    rewrite(planned(store, RIGHT)[0])
+    with pytest.raises(LakeConflictError, match=str(planned(store, LEFT)[0])):
         steps.release(store, "r")
     assert [path for log in (LEFT, RIGHT) for path in segments(store, log)] == before
+    assert build_report(store, "r").outcome is Outcome.FAILED
 
 
 def test_a_log_that_needs_no_more_goes_while_another_is_kept(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage_engine import brokers
+from tests.toy_broker import toy_broker
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "tests" / "toy_broker"
@@ -45,6 +46,23 @@ def installed(directory: Path) -> Iterator[None]:
         brokers.forget()
 
 
+@contextmanager
+def registered(directory: Path) -> Iterator[None]:
+    """Have the broker found by its entry point as where it is installed, without building its wheel."""
+    metadata = directory / "toy_broker-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-broker\nVersion: 0\n")
+    point = f"{toy_broker.BROKER.name} = {toy_broker.__name__}:BROKER"
+    (metadata / "entry_points.txt").write_text(f"[{brokers.GROUP}]\n{point}\n")
+    sys.path.append(str(directory))
+    brokers.forget()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(directory))
+        brokers.forget()
+
+
 def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
     """Write a store of two logs, the files of which are old but for the newest two, or one.
 
@@ -52,10 +70,14 @@ def make_store(root: Path) -> dict[str, tuple[Path, ...]]:
     """
     root.mkdir(parents=True)
     (root / "toy.store").touch()
-    return {"access": _write_log(root / "access", 4, old=2), "errors": _write_log(root / "errors", 2, old=1)}
+    return {"access": write_log(root / "access", 4, old=2), "errors": write_log(root / "errors", 2, old=1)}
 
 
-def _write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
+def write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
+    """Write a log of so many files.
+
+    :return: the old ones.
+    """
     directory.mkdir()
     offset, paths = 0, []
     for number in range(files):

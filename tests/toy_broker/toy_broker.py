@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from storage_engine import durable
-from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
+from storage_engine.exceptions import CorruptFileError, StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.codec import Columns, Damage
@@ -107,8 +107,15 @@ class ToyStore(BrokerStore):
             DependentFile("line-count", FileFacts.of(path), "counts the lines of a file that is gone")
             for log, min_offset in min_offsets.items()
             for path in sorted((self.root / log).glob("*.count"))
-            if int(path.stem) < min_offset
+            if int(path.stem) < min_offset and _count(path) >= 0
         )
+
+
+def _count(path: Path) -> int:
+    text = path.read_text()
+    if not text.strip().isdigit():
+        raise CorruptFileError(f"{path}: expected a number of lines, found {text!r}. Nothing was changed.")
+    return int(text)
 
 
 class Toy(Broker):

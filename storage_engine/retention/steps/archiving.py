@@ -13,11 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine.exceptions import (
+    ChangedUnderUsError,
     CommitStateUnknownError,
     CorruptFrameError,
     GateRefusedError,
+    LakeConflictError,
     LakeUnavailableError,
     ProofError,
+    StorageEngineError,
+    StoreLayoutError,
 )
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
@@ -45,6 +49,10 @@ ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
+_OF_ONE_LOG = (ChangedUnderUsError, CorruptFrameError, LakeConflictError, ProofError, StoreLayoutError)
+"""What is wrong with a segment, and not with its store or a lake."""
+FAILED_LOGS = 20
+"""Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +79,13 @@ def archive_jobs(
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
     :return: jobs for the first lake that can be reached.
-    :raises GateRefusedError: a planned segment is gone, and we did not delete it.
+    :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
     :raises LakeUnavailableError: what is archived already can't be read from any lake.
     """
     context = open_context(store)
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
     with context.errors(run, Step.ARCHIVE):
-        segments = sealed_segments(context) if all_sealed else _planned(context, run)
+        segments = sealed_segments(context) if all_sealed else _planned(context, run)[0]
         if not segments:
             return ()
         proofs = _read(context, segments, read_files=True)
@@ -93,33 +101,86 @@ def archive_planned(
     """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
 
     Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
-    it where every planned segment has a valid receipt already.
+    it where every planned segment has a valid receipt already. What can't be archived of one log, or is
+    missing there, keeps no other log out of the lake: it is a notice, and the release judges that log.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
-    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
+        what concerns one log, where no other is archived.
     """
     context = open_context(store)
     run = context.run(run_key)
+
+    def archive(segments: Sequence[Segment]) -> ArchiveResult:
+        return archive_somewhere(
+            context,
+            run,
+            Step.ARCHIVE,
+            lambda proofs: proofs.unproven(segments),
+            segments,
+            archive_with,
+            accept_damage=accept_damage,
+            read_files=True,
+        )
+
     try:
         with context.errors(run, Step.ARCHIVE):
-            segments = _planned(context, run)
+            segments, missing = _planned(context, run)
             record_intents(context, run, Step.ARCHIVE, segments)
-            return archive_somewhere(
-                context,
-                run,
-                Step.ARCHIVE,
-                lambda proofs: proofs.unproven(segments),
-                segments,
-                archive_with,
-                accept_damage=accept_damage,
-                read_files=True,
-            )
+            done, failed = archive_each_log(segments, archive)
+            if failed:
+                context.record_error(run, Step.ARCHIVE, next(iter(failed.values())))
     except _WAIVABLE as error:
         waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
             raise
         return ArchiveResult((), waiver, str(error))
+    notices = (
+        *done.notices,
+        *missing,
+        *(f"log {log} was not archived: {why}" for log, why in failed.items()),
+    )
+    waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
+    waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
+    return replace(done, waiver=waiver, error="; ".join(waivable) if waiver else "", notices=notices)
+
+
+def archive_each_log(
+    segments: Sequence[Segment], archive: Callable[[Sequence[Segment]], ArchiveResult]
+) -> tuple[ArchiveResult, dict[str, StorageEngineError]]:
+    """Archive segments together; where those of a log can't be, those of the others without them.
+
+    The logs are halved until those that fail are found.
+
+    :param archive: archives all of what it is given, or nothing.
+    :return: what was archived, and by log why it wasn't.
+    :raises StorageEngineError: nothing was archived, or more than ``FAILED_LOGS`` logs fail.
+    """
+    failed: dict[str, StorageEngineError] = {}
+
+    def attempt(logs: Sequence[str]) -> list[ArchiveResult]:
+        names = frozenset(logs)
+        try:
+            return [archive([segment for segment in segments if segment.log in names])]
+        except _OF_ONE_LOG as error:
+            if len(logs) < 2:
+                failed.update(dict.fromkeys(logs, error))
+                if len(failed) > FAILED_LOGS:
+                    raise
+                return []
+        half = len(logs) // 2
+        return [*attempt(logs[:half]), *attempt(logs[half:])]
+
+    done = attempt(list(dict.fromkeys(segment.log for segment in segments)))
+    if failed and not done:
+        raise next(iter(failed.values()))
+    together = ArchiveResult(
+        tuple(receipt for one in done for receipt in one.receipts),
+        lake=next((one.lake for one in done if one.lake), ""),
+        notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
+    )
+    return together, failed
 
 
 def archive_somewhere(
@@ -288,19 +349,27 @@ def _record_proven(
     return stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
 
 
-def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
-    """The planned segments that are still there, as they are now."""
+def _planned(context: Context, run: Run) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Return the planned segments that are still there, as they are now, and what is missing, in words.
+
+    :raises GateRefusedError: of each log one is gone that no run deleted.
+    """
     if context.store.policy.archive is ArchiveMode.OFF:
-        return ()
+        return (), ()
+    plan = approved_plan(run)
     there = []
-    for segment in approved_plan(run).to_delete:
+    missing: dict[str, GateRefusedError] = {}
+    for segment in plan.to_delete:
         if Path(segment.facts.path).exists():
             there.append(replace(segment, facts=FileFacts.of(segment.facts.path)))
         elif release_by_any_run(context.journal, run.store_id, segment) is None:
-            raise GateRefusedError(
+            error = GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
                 "no file, and no run of ours deleted it. Nothing was archived."
                 f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
                 "the lake, and plan again."
             )
-    return tuple(there)
+            missing.setdefault(segment.log, error)
+    if missing and missing.keys() == plan.new_min_offsets.keys():
+        raise next(iter(missing.values()))
+    return tuple(there), tuple(str(error) for error in missing.values())

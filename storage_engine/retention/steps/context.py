@@ -77,10 +77,14 @@ class Context:
         try:
             yield
         except (StorageEngineError, OSError) as error:
-            said = {"type": type(error).__name__, "message": str(error)}
             with suppress(StorageEngineError):
-                self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+                self.record_error(run, step, error)
             raise
+
+    def record_error(self, run: Run, step: Step, error: StorageEngineError | OSError) -> None:
+        """Record why a step failed, or a part of it."""
+        said = {"type": type(error).__name__, "message": str(error)}
+        self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager
     def changing(self, now_ms: int) -> Iterator[Holding]:
