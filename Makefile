@@ -31,15 +31,19 @@ up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ct
 # Half of the tests wait for brokers and object stores, so there are more workers than processors.
 WORKERS ?= 4
 # Each test may start processes; what one of them has compiled no other compiles again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Each test there needs one, or is slow, and collecting them takes seconds of each worker.
+NOT_QUICK := integration compatibility histories
 
 .PHONY: test
 test: install  ## Run the test suite: every claim, with a few rounds of what chance decides
 	$(PYTEST)
 
 .PHONY: test-quick
+test-quick: WORKERS = 2
 test-quick: install  ## Run what needs no broker, Spark, Airflow or object store and ends within 2 minutes
-	$(PYTEST) -m "not integration and not slow"
+	$(PYTEST) -m "not integration and not slow" $(addprefix --ignore=tests/,$(NOT_QUICK))
 
 .PHONY: test-all
 test-all: install  ## Run the test suite with all rounds, kills and faults at every place; takes hours

@@ -20,7 +20,9 @@ import numpy.typing as npt
 import psutil
 
 from benchmarks.common import Bench, report
+from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq import consume_queue, frame
+from storage_engine.rocketmq.store import LOG
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, consumer_lag
 from storage_engine.spark.session import spark_session
 
@@ -163,7 +165,7 @@ def run(queues: int = QUEUES, groups: int = GROUPS, directory: str | None = None
         committed = make_store(root, queues, groups)
         json_bytes = (root / "config" / "consumerOffset.json").stat().st_size
         request = ConsumerLagRequest(
-            str(root), str(Path(work) / "table"), time_zone="UTC", plan_base_offsets=(0,)
+            str(root), str(Path(work) / "table"), time_zone="UTC", plan_segments=(SegmentId(LOG, 0),)
         )
         begun = time.perf_counter()
         with _Watch() as watch, spark_session("lag benchmark", f"local[{os.cpu_count() or 1}]") as spark:

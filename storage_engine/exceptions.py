@@ -82,7 +82,14 @@ class StoreBusyError(StorageEngineError):
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted."""
+    """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted.
+
+    :param path: of the file, where the error is of one alone.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class StoreCrashedError(StorageEngineError):
@@ -169,6 +176,10 @@ class QuarantineError(StorageEngineError):
 
 class GateRefusedError(StorageEngineError):
     """A release was refused because an invariant does not hold; nothing was deleted by this call."""
+
+
+class LogsRefusedError(StorageEngineError):
+    """Some logs of a release were refused and stay as they are; what the other logs lost is recorded."""
 
 
 class ShieldError(StorageEngineError):

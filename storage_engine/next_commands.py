@@ -15,12 +15,15 @@ _LAKE_OR_CONNECTION = ("lake info", "lake relocate", "lake promote")
 _LAKE_AND_CONNECTION = ("lake rebuild", "gc --undo")
 _LAKE = "verify --level bytes --renew"
 _STORE_OR_CONNECTION = ("stamp --new", "stamp", "adopt")
+_MOVE = "move "
+_NAME = r"""(?:'[^']*'|"'"|[\w@%+=:,./-])+(?<=['\w@%+=/-])"""
+"""A word as a shell takes it, without what ends a clause."""
 _STORE = "archive"
 _INIT = "init-lake"
 _REASON = ("lake promote", *_STORE_OR_CONNECTION)
 _COMMANDS = (*_LAKE_OR_CONNECTION, *_LAKE_AND_CONNECTION, _LAKE, *_STORE_OR_CONNECTION, _STORE, _INIT)
 
-_NAMED = re.compile(rf"storage-engine (?P<command>{'|'.join(_COMMANDS)})(?![\w-])")
+_NAMED = re.compile(rf"storage-engine (?P<command>{'|'.join(_COMMANDS)}|{_MOVE}{_NAME})(?![\w-])")
 _CLAUSE = re.compile(r"(?:(?![.,;:)](?:\s|$)).)*", re.DOTALL)
 _ARGUMENT = re.compile(r"\s+(?:[-/.~'\"\d]|(?:STORE|DIRECTORY|LAKE|PASS)\b)")
 _SOME_CONNECTION = re.compile(r"--conn-id ID\b")
@@ -63,9 +66,10 @@ def _words(command: str, store: object, lake: object, connection: str | None) ->
     """Return a command's arguments; none where they aren't known."""
     of_lake = [] if lake is None else ["--lake", str(lake)]
     of_connection = [] if connection is None else ["--conn-id", connection]
-    if command in _STORE_OR_CONNECTION and of_connection:
+    of_store = command in _STORE_OR_CONNECTION or command.startswith(_MOVE)
+    if of_store and of_connection:
         return of_connection
-    if command in (*_STORE_OR_CONNECTION, _STORE):
+    if of_store or command == _STORE:
         return [] if store is None or lake is None else [str(store), *of_lake]
     if command in _LAKE_AND_CONNECTION:
         return [*of_lake, *of_connection]

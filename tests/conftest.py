@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import subprocess
@@ -54,9 +55,10 @@ LONGEST_FIRST = (
 )
 """Files that take most of the time, begun first: what is begun last is what everybody waits for."""
 
-settings.register_profile("few", max_examples=30)
-if not ALL:
-    settings.load_profile("few")
+# How long an example takes is the machine's load, not the code's fault.
+settings.register_profile("all", deadline=None)
+settings.register_profile("few", max_examples=30, deadline=None)
+settings.load_profile("all" if ALL else "few")
 
 StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]
@@ -70,6 +72,10 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     """Let a run that was interrupted leave nothing behind."""
     process.kill()
     process.wait()
+
+
+# What is imported and collected stays to the end: to look for garbage in it takes a sixth of the processor.
+gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,6 +93,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("again")]
     ranks = {f"tests/{name}.py": rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave everything collected out of garbage collections, which begin here."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter find at its end what it looks for there."""
+    gc.unfreeze()
 
 
 @pytest.fixture

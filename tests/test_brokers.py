@@ -151,6 +151,7 @@ def test_a_package_that_is_not_installed_but_on_the_path_is_found(monkeypatch: p
         find_broker("broken")
 
 
+@pytest.mark.slow
 def test_whose_store_it_is_is_told_from_its_files(tmp_path: Path, store_copy: StoreCopy) -> None:
     make_store(tmp_path / "toy")
     rocketmq = store_copy("clean-stop")

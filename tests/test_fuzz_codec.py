@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from tests.rounds import rounds
 
 SCRIPT = Path(__file__).with_name("fuzz_codec.py")
@@ -23,6 +25,7 @@ def load() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_mutated_frames_come_back_byte_for_byte_and_are_read_as_what_they_are() -> None:
     seen = load().fuzz(inputs=INPUTS, seed=20_261_120)
     assert seen.inputs >= INPUTS

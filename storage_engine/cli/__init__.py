@@ -38,6 +38,7 @@ COMMANDS = {
     "shield": ("shield", "Keep what is unproven by a second name."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
+    "move": ("decisions", "Say a store's new name or place."),
     "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove store and lake with Great Expectations."),

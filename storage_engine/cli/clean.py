@@ -13,7 +13,7 @@ from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import LogsRefusedError, StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
@@ -96,13 +96,15 @@ def _end(managed: ManagedStore, run_key: str, as_json: bool) -> int:
     finished = finish(managed, run_key)
     report = build_report(managed, run_key)
     if as_json:
-        print_json(report_json(report))
+        error = {"type": LogsRefusedError.__name__, "message": finished.refused}
+        print_json({**report_json(report), **({"error": error} if finished.refused else {})})
     else:
         say(report_text(report))
         if finished.unchanged_since is not None:
             say(f"Unchanged since {finished.unchanged_since}; its report is at:")
         say(f"Report   {finished.report_json}")
         say(f"Page     {Path(finished.report_json).with_name(PAGE)}")
+        finished.raise_refused()
     return 0 if finished.ok else 1
 
 
@@ -112,13 +114,16 @@ def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[st
     asked = steps.lag_question(managed, run_key)
     if asked.answered is None:
         tables = in_process_lag(managed, asked.segments)
-        steps.record_lag(managed, run_key, *merge(map(lag_part, tables), tables.source))
+        lag = merge(map(lag_part, tables), tables.source, tables.logs)
+        steps.record_lag(managed, run_key, *lag, tables.logs)
     _archive(managed, run_key, tell)
     released = steps.release(managed, run_key)
     tell(
         f"release: {count_text(len(released.deleted), 'segment')} deleted, "
         f"{bytes_text(released.freed_bytes)} freed"
     )
+    if released.refused:
+        tell(f"release: {count_text(len(released.refused), 'log')} refused, as the report says")
     dependents = steps.clean_dependents(managed, run_key)
     tell(
         f"dependents: {count_text(sum(dependents.deleted.values()), 'file')} deleted, "

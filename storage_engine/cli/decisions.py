@@ -1,4 +1,4 @@
-"""waive, accept-loss, adopt, stamp: decisions that only a person may take; the journal keeps who and why."""
+"""waive, accept-loss, adopt, move, stamp: what only a person may decide; the journal keeps who and why."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
+from storage_engine.retention.adopting import move as record_move
 from storage_engine.retention.adopting import stamp as write_stamp
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
@@ -68,6 +69,7 @@ def accept_loss(
 
 @click.command()
 @takes_store(second_lake=True, connection=True)
+@click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
 @click.option(
     "--force",
@@ -77,6 +79,7 @@ def accept_loss(
 @json_option
 def adopt(
     managed: ManagedStore,
+    log: str | None,
     reason: str,
     force: bool,
     as_json: bool,
@@ -84,14 +87,36 @@ def adopt(
     """Open a new lineage for STORE, after other bytes were found under offsets that are archived already.
 
     What is archived stays in the lake under the old lineage. Refused where no segment on disk contradicts
-    what is archived.
+    what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
+    are.
     """
     check_store(managed)
-    record = open_new_lineage(managed, person(), reason, force=force)
+    record = open_new_lineage(managed, person(), reason, force=force, log=log)
     if as_json:
         print_json(record)
     else:
-        say(f"Store {record.store_id} is at lineage {record.lineage} from now on.")
+        what = f"Store {record.store_id}" if log is None else f"Log {log} of store {record.store_id}"
+        say(f"{what} is at lineage {record.lineage_of(log or '')} from now on.")
+    return 0
+
+
+@click.command()
+@click.argument("name")
+@takes_store(second_lake=True, connection=True, named=False)
+@click.option("--reason", default="", help="Why it was moved or renamed.")
+@json_option
+def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
+    """Say that the store which was moved to STORE, or renamed, is called NAME and lies here from now on.
+
+    Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
+    is called as its connection, so NAME is the connection's id.
+    """
+    check_store(managed)
+    record = record_move(managed, name, person(), reason)
+    if as_json:
+        print_json(record)
+    else:
+        say(f"Store {record.store_id} is called {record.name} and lies at {record.real_path}.")
     return 0
 
 
@@ -108,7 +133,7 @@ def stamp(
     new: bool,
     as_json: bool,
 ) -> int:
-    """Say which store the directory STORE is, after it was moved or copied, or its stamp or lake was lost.
+    """Say which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.

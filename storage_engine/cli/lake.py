@@ -14,6 +14,7 @@ from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification
+from storage_engine.exceptions import LogsRefusedError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -27,6 +28,8 @@ from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.refusing import refused_text
+from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.verification import verify_lake, verify_store
 from storage_engine.wording import bytes_text
 
@@ -73,17 +76,25 @@ def archive(
         done = steps.archive_sealed(
             managed, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
         )
+    _print_archived(run_key, done, as_json)
+    if done.refused:
+        raise LogsRefusedError(refused_text(run_key, managed.real_root, done.refused))
+    return 0
+
+
+def _print_archived(run_key: str, done: ArchiveResult, as_json: bool) -> None:
     receipts = done.receipts
     if as_json:
         print_json(
             {"run_key": run_key, "archived": receipts, "lake": done.lake or None, "notices": done.notices}
         )
-        return 0
+        return
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
-    if not receipts:
+    if not receipts and not done.refused:
         say("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
-        return 0
+    if not receipts:
+        return
     print_table(
         "Archived and proven",
         ("segment", "messages#", "size#", "in the lake#", "SHA-256"),
@@ -98,7 +109,6 @@ def archive(
             for receipt in receipts
         ),
     )
-    return 0
 
 
 def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:

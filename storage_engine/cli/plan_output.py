@@ -54,7 +54,7 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
             (
                 (
                     decision.segment.name,
-                    bytes_text(decision.segment.facts.size_bytes),
+                    bytes_text(decision.segment.disk_bytes),
                     "delete" if decision.deletes else "keep",
                     f"{decision.reason.value}: {_own_detail(decision)}",
                 )
@@ -73,7 +73,7 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     if not to_delete:
         say("Nothing would go.")
         return
-    freed = sum(segment.facts.size_bytes for segment in to_delete)
+    freed = sum(segment.disk_bytes for segment in to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     say(
         f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "

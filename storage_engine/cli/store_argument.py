@@ -34,6 +34,20 @@ def installed_broker(context: click.Context, parameter: click.Parameter, name: s
     return name
 
 
+def _name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise click.BadParameter("expected a name, found an empty one", context, parameter)
+    return name
+
+
+NAME = click.Option(
+    ["--name"],
+    metavar="NAME",
+    callback=_name,
+    help="What STORE is called; default: as it is known, else the last part of its path.",
+)
+"""Commands that find a store in its journal have it."""
+
 STORE_OPTIONS = (
     click.Option(
         ["--broker-conf"],
@@ -69,6 +83,7 @@ _SHOWN = {
     "overrides": "--set",
     "time_zone": "--time-zone",
     "broker_type": "--broker-type",
+    "name": "--name",
     "live": "--broker or --name-servers",
     "lake_dir": "--lake",
     "second_lake_dir": "--second-lake",
@@ -82,6 +97,7 @@ def takes_store(
     lake: bool | None = True,
     second_lake: bool = False,
     connection: bool = False,
+    named: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Command], Command]:
     """Give a command STORE with all that managing it takes, which it gets as ``managed``.
@@ -90,6 +106,7 @@ def takes_store(
         ``lake_dir`` beside it.
     :param lake: whether it has a lake; None: where --lake is given.
     :param connection: whether --conn-id may be given instead of all of them.
+    :param named: whether a store that has a lake may be named by --name.
     :param policy: settings of the policy that it has options for.
     """
 
@@ -123,7 +140,7 @@ def takes_store(
 
         params = called.__dict__.setdefault("__click_params__", [])
         # As decorators do: what is shown first comes last.
-        options = [*STORE_OPTIONS, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
+        options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
         options += [policy_option(name) for name in policy]
         params.extend(reversed(options))
         params.append(
@@ -133,7 +150,8 @@ def takes_store(
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
     lakes += [SECOND_LAKE] if second_lake else []
-    taken = ["store", *(str(option.name) for option in (*STORE_OPTIONS, *lakes))]
+    own = [*STORE_OPTIONS, NAME] if named and lake else [*STORE_OPTIONS]
+    taken = ["store", *(str(option.name) for option in (*own, *lakes))]
     live_names = [str(option.name) for option in LIVE_OPTIONS]
     return decorate
 
@@ -142,6 +160,7 @@ def managed_store(
     store: Path,
     lake_dir: Path | None = None,
     *,
+    name: str | None = None,
     broker_conf: Path | None = None,
     overrides: Mapping[str, str] = MappingProxyType({}),
     time_zone: str | None = None,
@@ -156,7 +175,7 @@ def managed_store(
     """
     base = (lake_dir or Path()).absolute()
     return ManagedStore(
-        name=store.absolute().name,
+        name=name or store.absolute().name,
         root=str(store.absolute()),
         broker=broker_type or broker_of(store),
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
@@ -169,6 +188,7 @@ def managed_store(
         second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
         host=ANY_HOST,
         live=live,
+        named=name is not None,
     )
 
 

@@ -57,7 +57,7 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
         :class:`ConfiguredStore` has them.
     :raises BadInputError: it is neither; names the entry.
     """
-    listed = conf.get(SECTION, option, fallback=DEFAULT_CONNECTION)
+    listed = conf.get(SECTION, option, fallback=DEFAULT_CONNECTION if option == "stores" else "")
     where = f"[{SECTION}] {option}"
     if listed.lstrip().startswith("["):
         try:
@@ -69,6 +69,9 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
         stores = [from_jsonable(ConfiguredStore, entry, f"{where}[{i}]") for i, entry in enumerate(entries)]
     else:
         stores = [ConfiguredStore(name.strip()) for name in listed.split(",") if name.strip()]
+    for i, store in enumerate(stores):
+        if not store.conn_id.strip():
+            raise BadInputError(f"{where}[{i}].conn_id: expected the id of a connection, found none.")
     found = {store.conn_id: store for store in reversed(stores)}
     if len(found) < len(stores) and listed.lstrip().startswith("["):
         raise BadInputError(f"{where}: expected each conn_id once, found one again.")

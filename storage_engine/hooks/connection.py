@@ -41,16 +41,17 @@ _BROKER_KEYS = {
     "hold_hours": "hold_hours",
     "allow_same_disk": "allow_same_disk",
 }
-_USUAL = {
-    (_BROKER, "tls"): "off",
-    (_BROKER, "may_change_settings"): "False",
-    (_BROKER, "allow_same_disk"): "False",
-}
 MOVED = {
     **{name: (_BROKER, key) for name, key in _BROKER_KEYS.items()},
     **{one.name: (_POLICY, one.name) for one in _SETTINGS},
 }
 """By the name of a field in older connections: the JSON field and the key where its value belongs now."""
+_USUAL = {
+    **{one.name: one.default_text for one in _SETTINGS},
+    "broker_tls": "off",
+    "may_change_settings": "false",
+    "allow_same_disk": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def managed_store(
     :param password: the journal's password, put into its URL.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
-    read = Fields(conn_id, {**extra, "policy": _policy_object(conn_id, extra, defaults)}, MOVED)
+    read = Fields(conn_id, {**extra, _POLICY: _policy_object(conn_id, extra, defaults)}, MOVED, _USUAL)
     read.check_keys()
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
@@ -98,14 +99,15 @@ def managed_store(
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
         live=live_broker(read),
+        named=True,
     )
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
     """Return where values of an older connection belong; empty: all are there, or say the default."""
     found = Fields("", extra, MOVED).in_old_places()
-    usual = {(_POLICY, one.name): one.default_text for one in _SETTINGS} | _USUAL
-    said = {place: value for place, value in found.items() if str(value) != usual.get(place)}
+    usual = {MOVED[name]: text for name, text in _USUAL.items()}
+    said = {place: value for place, value in found.items() if str(value).strip().lower() != usual.get(place)}
     by_group = {
         group: {key: value for (other, key), value in said.items() if other == group}
         for group in dict.fromkeys(group for group, _ in said)
@@ -152,9 +154,12 @@ def spark_connection(extra: Mapping[str, Any]) -> str | None:
     return str(extra.get("spark_conn_id") or "").strip() or None
 
 
-def broker_connection(extra: Mapping[str, Any]) -> str | None:
-    """The connection with a running broker's access key and secret key; None: requests are not signed."""
-    return Fields("", extra, MOVED).text("broker_conn_id") or None
+def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
+    """Return the connection with a running broker's access key and secret key; None: requests are not signed.
+
+    :param conn_id: the store's.
+    """
+    return Fields(conn_id, extra, MOVED, _USUAL).text("broker_conn_id") or None
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
@@ -166,26 +171,38 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
         raise read.error(
             "lake_directory" if older_place else "lake_properties", "empty, as lake is given", "a value"
         )
-    place, properties = place or older_place, properties or older_properties
-    name = properties.pop(CATALOG_NAME, "") or read.text("lake_catalog") or _CATALOG_NAME
     if properties:
-        return LakeConfig(name=name, properties=properties)
+        return _catalog(read, "lake", properties)
+    usual = read.text("lake_catalog") or _CATALOG_NAME
+    if older_properties:
+        return LakeConfig(name=usual, properties=older_properties)
+    place = place or older_place
     if not place and defaults.lake.lstrip().startswith("{"):
-        return LakeConfig(name=name, properties=_catalog_properties(defaults.lake, "lake"))
+        return LakeConfig(name=usual, properties=_catalog_properties(defaults.lake, "lake"))
     return LakeConfig.local(place or defaults.lake or str(directory / "lake"))
 
 
 def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
     place, properties = _place_or_properties(read, "second_lake")
-    if not (place or properties):
-        if not defaults.second_lake.lstrip().startswith("{"):
-            place = defaults.second_lake
-        else:
-            properties = _catalog_properties(defaults.second_lake, "second_lake")
     if properties:
-        name = properties.pop(CATALOG_NAME, "") or read.text("lake_catalog") or _CATALOG_NAME
-        return LakeConfig(name=name, properties=properties)
+        return _catalog(read, "second_lake", properties)
+    if not place and defaults.second_lake.lstrip().startswith("{"):
+        named = read.text("lake_catalog") or _CATALOG_NAME
+        return LakeConfig(name=named, properties=_catalog_properties(defaults.second_lake, "second_lake"))
+    place = place or defaults.second_lake
     return LakeConfig.local(place) if place else None
+
+
+def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeConfig:
+    """Return a lake by its catalog's properties, among which its name may be.
+
+    :raises BadInputError: they don't say where it is.
+    """
+    others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
+    if not others:
+        raise read.error(field, "properties of a catalog such as type, uri, warehouse", dict(properties))
+    named = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
+    return LakeConfig(name=named, properties=others)
 
 
 def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:

@@ -20,11 +20,13 @@ class Fields:
 
     :param moved: by the name of a field that older connections have, where its value belongs now. It is read
         there first, then from its own name.
+    :param usual: by such a name, what older connections have there where nobody said anything.
     """
 
     conn_id: str
     extra: Mapping[str, Any]
     moved: Mapping[str, Place] = field(default_factory=dict)
+    usual: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, name: str, expected: str, found: object) -> BadInputError:
         return self._error(self._shown(name), expected, found)
@@ -42,7 +44,8 @@ class Fields:
         new = self._inside(group).get(key)
         if new is None or new == "":
             return old
-        if old is not None and str(old) != str(new):
+        said = "" if old in (None, {}) else str(old).strip().lower()
+        if said not in ("", "{}", self.usual.get(name, "").lower(), str(new).lower()):
             raise self._error(name, f"no value, as {group} has {key} = {new}", old)
         return new
 

@@ -69,7 +69,9 @@ class StorageEngineHook(BaseHook):
             second_lake=second and with_credentials(second, self.get_connection),
             live=live
             and with_broker_credentials(
-                live, broker_connection(self.connection.extra_dejson), self.get_connection
+                live,
+                broker_connection(self.storage_engine_conn_id, self.connection.extra_dejson),
+                self.get_connection,
             ),
         )
         _mask_secrets(store)

@@ -40,9 +40,15 @@ from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.manifest_entry import packed_facts
 from storage_engine.lake.pace import pace_at
 from storage_engine.lake.receipts import receipts
-from storage_engine.lake.source_file import facts_of_proven, read_source
+from storage_engine.lake.source_file import (
+    companions_of_proven,
+    facts_of_proven,
+    read_companions_of,
+    read_source,
+)
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
+from storage_engine.model.companions import check_size, companions_text
 from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 
@@ -75,17 +81,20 @@ def segment_jobs(
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
     :raises BadInputError: the lake has another broker's segments.
+    :raises BadInputError: a segment's companions are too long.
     :raises StoreLayoutError: a segment is empty.
     :raises LakeUnavailableError: when the lake can't be read.
     """
     check_broker(lake, broker)
     segments = list(segments)
     for segment in segments:
-        if not segment.facts.size_bytes:
+        if not segment.facts.size_bytes or segment.end == segment.base_offset:
             raise StoreLayoutError(
-                f"{segment.facts.path}: expected a sealed segment to have bytes, found an empty file. "
+                f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
+                f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
                 "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
             )
+        check_size(segment.facts, segment.companions)
     messages = lake.messages()
     attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
     location = messages.location().rstrip("/")
@@ -106,9 +115,15 @@ def segment_jobs(
             bytes_per_second=bytes_per_second,
             store_name=store_name,
             store_host=store_host,
+            end_offset=None if segment.end == _end_by_size(segment) else segment.end,
+            companions=segment.companions,
         )
         for segment in segments
     )
+
+
+def _end_by_size(segment: Segment) -> int:
+    return segment.base_offset + segment.facts.size_bytes
 
 
 def _attempts(
@@ -163,16 +178,19 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
 
     The file with the proven bytes is staged beside its final name; if a file has that name already, it
     is proven instead, and nothing is written. On an object store, where a later file of one name replaces
-    the earlier, it is written under a final name that no other attempt has.
+    the earlier, it is written under a final name that no other attempt has. Companions are in what is
+    returned: they are proven once the receipt that is made of it was read back.
 
-    :raises StoreNotFoundError: the segment file can't be seen from this host.
-    :raises ProofError: the file was written to or replaced, or what was read back from the lake is not it.
-    :raises ChangedUnderUsError: somebody writes to the file again and again.
+    :raises StoreNotFoundError: a file of the segment can't be seen from this host.
+    :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
+        the segment.
+    :raises ChangedUnderUsError: somebody writes to one again and again.
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
     codec = find_broker(job.broker).codec
     source = read_source(job)
+    companions = read_companions_of(job)
     data, sha256 = source.data, source.sha256
     data_file = job.data_file(sha256)
     file_io = load_file_io(job.lake.file_io_properties, data_file)
@@ -193,6 +211,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         with _syncing(staged, data_file):
             proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
         facts = facts_of_proven(job, source)
+        files = companions_text(companions_of_proven(job, companions))
     except ProofError:
         if exists:
             # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
@@ -216,6 +235,7 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
         # Where a hold has set another time, the one before it is the segment's.
         source_mtime_ns=facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
         source_ctime_ns=facts.ctime_ns,
+        files=files,
     )
 
 
@@ -239,11 +259,9 @@ def _prove(
         pace_at(job.bytes_per_second).reading(file) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        counter, memory = RowCounter(codec.columns), _window_memory()
-        for offset, found in segment_bytes(
-            parquet, codec, job.base_offset, len(data), data_file, counter, memory
-        ):
-            _compare(job, data_file, data, offset, found)
+        counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
+        for position, found in segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory):
+            _compare(job, data_file, position, data[position - origin :][: len(found)], found)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
         manifest_facts = packed_facts(parquet.metadata, codec)
@@ -276,19 +294,18 @@ def _prove(
         store_name=job.store_name,
         store_host=job.store_host,
         evidence=SETTLED,
+        end_offset=job.end_offset,
     )
 
 
-def _compare(job: SegmentJob, data_file: str, data: memoryview, offset: int, found: memoryview) -> None:
-    start = offset - job.base_offset
-    source = data[start : start + len(found)]
+def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, found: memoryview) -> None:
     if pa.py_buffer(source).equals(pa.py_buffer(found)):
         return
     expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(found, dtype=np.uint8)
     at = int(np.flatnonzero(expected != actual)[0])
     raise ProofError(
-        f"{data_file}: expected the bytes of {job.path}; at physical offset {offset + at} the file has "
-        f"0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
+        f"{data_file}: expected the bytes of {job.path}; at physical offset {position + at} the file "
+        f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
         "damaged disk or a fault of the codec: keep the segment and report it."
     )
 

@@ -26,6 +26,7 @@ from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.file_memory import FileMemory
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.scan import is_whole_file, plan_files, read_files
+from storage_engine.model.companions import files_fault
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
 
 CHAIN_START = "0" * 64
@@ -83,7 +84,7 @@ def row_fault(row: Receipt) -> str:
         )
     if row.row_hash != row_hash(asdict(row)):
         return "it was changed after it was written"
-    return ""
+    return files_fault(row.files)
 
 
 def check_chain(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:

@@ -9,6 +9,7 @@ is left of the old, and the new receipt supersedes the one that is there.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -26,6 +27,7 @@ from storage_engine.lake.receipt_commit import prepare_receipts
 from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_in
 from storage_engine.lake.staging import publish, sweep
 from storage_engine.lake.writing import ready_to_write
+from storage_engine.model.companions import files_fault, read_companions
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 BATCH_SEGMENTS = 1000
@@ -40,8 +42,8 @@ def commit_segments(lake: Lake, proven: Sequence[ProvenSegment]) -> tuple[Receip
 
     :return: one receipt a segment, in the given order, read back from the table. For a segment that was
         committed before, and whose receipt still holds, it is the older one.
-    :raises LakeConflictError: other bytes are archived under the same store, lineage, log and base
-        offset; nothing was committed.
+    :raises LakeConflictError: other bytes, another end or other companions are archived under the same
+        store, lineage, log and base offset; nothing was committed.
     :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     :raises ReceiptError: a store's chain of receipts is broken; no receipt was added.
@@ -137,6 +139,9 @@ def _look(
                 continue
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
+            if files_fault(row.files):
+                continue
+            _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
                 others.append(row)
             elif not live_fault(messages, row, live):
@@ -180,6 +185,7 @@ def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
         other = seen.setdefault(f"{segment.store_id}/{slot_prefix(segment.identity)}", segment)
         if other.sha256 != segment.sha256:
             raise _conflict(segment, other.sha256)
+        _check_extent(segment, other)
 
 
 def _by_store(proven: Sequence[ProvenSegment]) -> dict[str, list[ProvenSegment]]:
@@ -198,11 +204,39 @@ def _file_of(segment: ProvenSegment) -> StoredFile:
     return StoredFile(segment.data_file, segment.data_file_bytes, segment.data_file_sha256)
 
 
+def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> None:
+    """Make sure that what has the same bytes has the same end and companions as well.
+
+    :raises LakeConflictError: it hasn't.
+    """
+    if (segment.end_offset, segment.files) == (other.end_offset, other.files):
+        return
+    found, archived = _extent(segment), _extent(other)
+    if found != archived:
+        raise LakeConflictError(
+            f"{segment.source_path}: expected {archived}, as is archived for store {segment.store_id}, "
+            f"lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; found {found}. "
+            f"Nothing was committed. {_adopt(segment.log)}"
+        )
+
+
+def _adopt(log: str) -> str:
+    return (
+        "If the broker recovered from a crash and wrote these offsets again, run storage-engine adopt to "
+        "open a new lineage, with --conn-id for a store of Airflow; of several logs, "
+        f"--log {shlex.quote(log)} opens it for this one alone. Otherwise the file was changed."
+    )
+
+
+def _extent(segment: ProvenSegment | Receipt) -> str:
+    end = segment.base_offset + segment.size_bytes if segment.end_offset is None else segment.end_offset
+    files = [f"{one.name} with SHA-256 {one.sha256}" for one in read_companions(segment.files)]
+    return f"a segment that ends at {end}, beside it {', '.join(files) or 'no file'}"
+
+
 def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError:
     return LakeConflictError(
         f"{segment.source_path}: expected SHA-256 {archived_sha256}, which is archived for store "
         f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; "
-        f"found {segment.sha256}. Nothing was committed. If the broker recovered from a crash and wrote "
-        "these offsets again, run storage-engine adopt to open a new lineage, with --conn-id for a store of "
-        "Airflow; otherwise the file was changed."
+        f"found {segment.sha256}. Nothing was committed. {_adopt(segment.log)}"
     )

@@ -46,12 +46,12 @@ class DataFileStats:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Row groups [first, end) whose rows cover the bytes [start_offset, end_offset) and no others."""
+    """Row groups [first, end) whose rows cover the bytes from one position to another, and no others."""
 
     first_row_group: int
     end_row_group: int
-    start_offset: int
-    end_offset: int
+    start_position: int
+    end_position: int
 
 
 def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink: Any) -> None:
@@ -180,28 +180,29 @@ class WindowMemory:
 def segment_bytes(
     parquet: pq.ParquetFile,
     codec: SegmentCodec,
-    base_offset: int,
+    origin: int,
     size_bytes: int,
     name: str,
     counter: RowCounter | None = None,
     memory: WindowMemory | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yield a segment's bytes from its data file, in order, as (physical offset, bytes).
+    """Yield a segment's bytes from its data file, in order, as (position, bytes).
 
     The file is read once, from its begin to its end.
 
+    :param origin: position of the segment's first byte.
     :param name: of the data file, for messages.
     :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
         made of are read.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
-    :raises ProofError: when the rows don't cover [base_offset, base_offset + size_bytes) exactly once.
+    :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
     """
     columns = list(codec.encoded_columns if counter is None else codec.schema.names)
-    windows = plan_windows(parquet.metadata, base_offset, size_bytes, name)
-    longest = max((w.end_offset - w.start_offset for w in windows), default=0)
+    windows = plan_windows(parquet.metadata, origin, size_bytes, name)
+    longest = max((w.end_position - w.start_position for w in windows), default=0)
     buffers = (memory or WindowMemory()).buffers(longest)
     for window, buffer in zip(windows, buffers, strict=False):
-        out = buffer[: window.end_offset - window.start_offset]
+        out = buffer[: window.end_position - window.start_position]
         starts: list[np.ndarray[Any, Any]] = []
         ends: list[np.ndarray[Any, Any]] = []
         for group in range(window.first_row_group, window.end_row_group):
@@ -209,54 +210,53 @@ def segment_bytes(
             starts.append(rows["physical_offset"].to_numpy())
             ends.append(starts[-1] + rows["size"].to_numpy())
             with _codec_errors(name):
-                codec.encode(rows, out, window.start_offset)
+                codec.encode(rows, out, window.start_position)
             if counter is not None:
                 counter.add(rows)
             # Or two row groups would be in memory while the next is read.
             del rows
         check_tiled(
-            np.concatenate(starts), np.concatenate(ends), window.start_offset, window.end_offset, name
+            np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
         )
-        yield window.start_offset, out
+        yield window.start_position, out
 
 
-def plan_windows(
-    metadata: pq.FileMetaData, base_offset: int, size_bytes: int, name: str
-) -> tuple[Window, ...]:
+def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
     """Cut a data file into windows, by what its footer says of where its rows lie.
 
     Whether the rows lie there has to be checked when they are read.
 
+    :param origin: position of the segment's first byte.
     :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
     """
-    end_offset = base_offset + size_bytes
+    end = origin + size_bytes
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if not groups and size_bytes:
         raise ProofError(
-            f"{name}: expected rows for the bytes [{base_offset}, {end_offset}), found none. The data file "
+            f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
             "is not the segment."
         )
     column = metadata.schema.names.index("physical_offset") if groups else 0
     statistics = [group.column(column).statistics for group in groups]
     # Without statistics a row group may have rows from anywhere.
-    anywhere = (base_offset, end_offset - 1)
+    anywhere = (origin, end - 1)
     bounds = np.array(
         [(s.min, s.max) if s is not None and s.has_min_max else anywhere for s in statistics], np.int64
     ).reshape(-1, 2)
-    strange = bounds[(bounds < base_offset) | (bounds >= end_offset)]
+    strange = bounds[(bounds < origin) | (bounds >= end)]
     if len(strange):
         raise ProofError(
-            f"{name}: expected rows in the bytes [{base_offset}, {end_offset}), found one at physical offset "
+            f"{name}: expected rows in the bytes [{origin}, {end}), found one at physical offset "
             f"{strange[0]}. The data file is not the segment."
         )
     lowest_from = np.minimum.accumulate(bounds[::-1, 0])[::-1]
     highest_to = np.maximum.accumulate(bounds[:, 1])
     cuts = (np.flatnonzero(lowest_from[1:] > highest_to[:-1]) + 1).tolist()
-    offsets = [base_offset, *lowest_from[cuts].tolist(), end_offset]
+    positions = [origin, *lowest_from[cuts].tolist(), end]
     numbers = [0, *cuts, len(groups)]
     return tuple(
-        Window(first, last, start, end)
-        for (first, last), (start, end) in zip(pairwise(numbers), pairwise(offsets), strict=True)
+        Window(first, last, *span)
+        for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
         if last > first
     )
 

@@ -27,6 +27,8 @@ class SegmentJob:
     :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
     :param store_name: what the receipt says of the store's name.
     :param store_host: what the receipt says of the machine on which the store lies.
+    :param end_offset: see ``Segment.end``; None where it is base offset + size.
+    :param companions: see ``Segment``, as they were when they were chosen.
     """
 
     store_id: str
@@ -44,6 +46,8 @@ class SegmentJob:
     bytes_per_second: int | None = None
     store_name: str | None = None
     store_host: str | None = None
+    end_offset: int | None = None
+    companions: tuple[FileFacts, ...] = ()
 
     @property
     def path(self) -> str:
@@ -99,6 +103,8 @@ class ProvenSegment:
     store_name: str | None = None
     store_host: str | None = None
     evidence: str | None = None
+    end_offset: int | None = None
+    files: str | None = field(default=None, repr=False)
 
     @property
     def identity(self) -> SegmentIdentity:

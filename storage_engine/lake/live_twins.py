@@ -23,7 +23,7 @@ from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import proven_files
 from storage_engine.lake.receipts import live_fault, receipts_in
 from storage_engine.lake.scan import read_files
-from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.segment_reader import origin_of, read_segment
 from storage_engine.lake.small_files import file_system_of
 from storage_engine.model.receipt import Receipt, StoredFile
 
@@ -175,25 +175,25 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
 
     :param table: ``messages``.
     """
-    codec, base_offset = find_broker(receipt.broker).codec, receipt.base_offset
+    codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     whole = np.empty(receipt.size_bytes, np.uint8)
     digest = hashlib.sha256()
     try:
-        for offset, chunk in read_segment(table, receipt):
+        for position, chunk in read_segment(table, receipt):
             digest.update(chunk)
-            whole[offset - base_offset : offset - base_offset + len(chunk)] = chunk
+            whole[position - origin : position - origin + len(chunk)] = chunk
         if digest.hexdigest() != receipt.sha256:
             return "what the table has of it is not the segment that was proven"
         entry: Any = parquet_file_to_data_file(table.io, table.metadata, location)
         entry.spec_id = table.metadata.default_spec_id
-        where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, base_offset)
+        where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         task = FileScanTask(entry, residual=AlwaysTrue())
         rows = read_files(table, where, tuple(codec.schema.names), [task])
         written_over = whole.copy()
         codec.encode(
             rows.select(codec.schema.names).cast(codec.schema).combine_chunks(),
             written_over.data,
-            base_offset,
+            origin,
         )
     except Exception as error:
         # What another engine wrote may be anything at all; nothing is proven then.

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
+from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.staging import sha256_of
+from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
-from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a segment's files came to, held against its receipt; see :class:`LocalSpan`."""
+
+    sha256: str | None
+    unchanged: bool
+    companions_fault: str
 
 
 def local_spans(
@@ -34,27 +47,72 @@ def local_spans(
         for segment in log.segments:
             with suppress(FileNotFoundError):
                 receipt = newest.get((log.name, segment.base_offset))
-                same = receipt is not None and acts.same_file(segment.facts, receipt.source_facts)
-                spans.append(_local_span(log, segment, receipt, same, pending, hash_changed))
+                found = compare(segment.files, receipt, acts, hash_changed=hash_changed)
+                spans.append(_local_span(log, segment, found, pending))
     return tuple(spans)
 
 
-def _local_span(
-    log: LogSnapshot,
-    segment: Segment,
+def compare(
+    files: Sequence[FileFacts],
     receipt: Receipt | None,
-    same: bool,
-    pending: frozenset[tuple[str, int]],
+    acts: OwnActs,
+    *,
     hash_changed: bool,
+    hash_all: bool = False,
+) -> Compared:
+    """Compare a segment's files with its receipt.
+
+    :param files: its own first.
+    :param hash_changed: read and hash a file whose facts are no longer those it was proven with.
+    :param hash_all: read and hash each.
+    :raises OSError: a file to hash can't be read.
+    """
+    if receipt is None:
+        return Compared(None, False, "")
+    own, *companions = files
+    same = acts.same_file(own, receipt.source_facts)
+    sha256 = sha256_of(own.path) if hash_all or (hash_changed and not same) else None
+    if receipt.files is None and not companions:
+        return Compared(sha256, same, "")
+    try:
+        proven = {one.name: one for one in receipt.companions}
+    except ReceiptError as error:
+        return Compared(sha256, False, str(error))
+    there = {Path(one.path).name: one for one in companions}
+    if there.keys() != proven.keys():
+        said = (", ".join(sorted(names)) or "none" for names in (there, proven))
+        return Compared(sha256, False, "its companions are {} on disk, {} in the lake".format(*said))
+    for name, facts in there.items():
+        unchanged = acts.same_file(facts, proven[name].facts_in(Path(facts.path).parent))
+        same = same and (unchanged or hash_changed or hash_all)
+        read = hash_all or (hash_changed and not unchanged)
+        if read and (fault := companion_fault(proven[name], Path(facts.path))):
+            return Compared(sha256, False, fault)
+    return Compared(sha256, same, "")
+
+
+def companion_fault(proven: Companion, path: Path) -> str:
+    """Return why a file isn't the companion that a receipt has; "" where it is.
+
+    :raises OSError: it can't be read.
+    """
+    if (digest := sha256_of(path)) == proven.sha256:
+        return ""
+    hashes = f"{digest[:16]}… on disk, {proven.sha256[:16]}… in the lake"
+    return f"its companion {proven.name} has SHA-256 {hashes}"
+
+
+def _local_span(
+    log: LogSnapshot, segment: Segment, found: Compared, pending: frozenset[tuple[str, int]]
 ) -> LocalSpan:
-    sha256 = sha256_of(segment.facts.path) if receipt is not None and not same and hash_changed else None
     return LocalSpan(
         log=log.name,
         start_offset=segment.base_offset,
         end_offset=min(segment.end_offset, log.max_offset),
         name=segment.name,
-        sha256=sha256,
-        unchanged=same,
+        sha256=found.sha256,
+        unchanged=found.unchanged,
         pending=(log.name, segment.base_offset) in pending,
         path=segment.facts.path,
+        companions_fault=found.companions_fault,
     )

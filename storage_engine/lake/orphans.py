@@ -29,6 +29,7 @@ from storage_engine.lake.placed_table import PlacedTable, by_store, live_files
 from storage_engine.lake.receipts import current
 from storage_engine.lake.small_files import list_files
 from storage_engine.lake.tables import IDENTITY_COLUMNS
+from storage_engine.model.codec import offsets_count_bytes
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
 
 _PARTITION = "store_id="
@@ -117,8 +118,10 @@ def prove_orphan(
         open_data_file(messages.io, orphan.location) as stored,
         pq.ParquetFile(stored) as parquet,
     ):
-        lineage, log, base_offset, size_bytes = _identity(orphan, parquet)
-        for _, chunk in segment_bytes(parquet, codec, base_offset, size_bytes, orphan.location, counter):
+        lineage, log, base_offset, end = _identity(orphan, parquet)
+        origin = codec.origin(base_offset)
+        size_bytes = end - origin
+        for _, chunk in segment_bytes(parquet, codec, origin, size_bytes, orphan.location, counter):
             digest.update(chunk)
         identity = SegmentIdentity(orphan.store_id, lineage, log, base_offset, digest.hexdigest())
         if slot_prefix(identity) != orphan.slot or identity.sha256[:16] != orphan.digest:
@@ -130,6 +133,12 @@ def prove_orphan(
         facts = packed_facts(parquet.metadata, codec)
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
     stats, known = counter.stats(), earlier.get(identity)
+    if known is None and not offsets_count_bytes(codec):
+        raise ProofError(
+            f"{orphan.location}: expected a receipt, of whatever state of the lake, that tells where its "
+            "segment ends, since its broker's offsets don't count bytes; found none. Nothing was committed; "
+            "the file is left alone. Archive the segment again while it is on the broker's disk."
+        )
     return ProvenSegment(
         store_id=orphan.store_id,
         lineage=lineage,
@@ -160,11 +169,13 @@ def prove_orphan(
         store_name=known.store_name if known else None,
         store_host=known.store_host if known else None,
         evidence=known.evidence if known else None,
+        end_offset=known.end_offset if known else None,
+        files=known.files if known else None,
     )
 
 
 def _identity(orphan: Orphan, parquet: pq.ParquetFile) -> tuple[int, str, int, int]:
-    """Return lineage, log, base offset and size in bytes, by the rows.
+    """Return lineage, log, base offset and the position behind the last byte, by the rows.
 
     :raises ProofError: they are of several segments, or of another store.
     """
@@ -178,4 +189,4 @@ def _identity(orphan: Orphan, parquet: pq.ParquetFile) -> tuple[int, str, int, i
     (_, (lineage,), (log,), (base_offset,)) = values
     ends = pc.add(rows["physical_offset"], rows["size"].cast(pa.int64()))
     end: Any = pc.max(ends).as_py()
-    return int(lineage), str(log), int(base_offset), end - int(base_offset)
+    return int(lineage), str(log), int(base_offset), int(end)

@@ -27,8 +27,10 @@ class LocalSpan:
         which stands for an equal hash where ``sha256`` is None.
     :param pending: planned to go.
     :param path: of the file; "" when nobody is to read it.
-    :param different_at: first physical offset at which it was found not to be the archived segment.
+    :param different_at: position of the first byte at which it was found not to be the archived segment.
     :param shielded: it is gone from the log, and lies in the shield.
+    :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
+        was.
     """
 
     log: str
@@ -41,6 +43,7 @@ class LocalSpan:
     path: str = ""
     different_at: int | None = None
     shielded: bool = False
+    companions_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +217,14 @@ def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | Non
             Status.FAILURE,
             f"{span.name} ends at {span.end_offset}, the archived segment at {receipt.end}",
         )
+    if span.companions_fault:
+        return Status.FAILURE, f"{span.name}: {span.companions_fault}"
     if span.sha256 is None:
         if span.unchanged:
             return None
         return Status.WARNING, f"{span.name} was touched since it was proven and its hash was not compared"
     if span.sha256 != receipt.sha256:
-        where = "" if span.different_at is None else f", different from offset {span.different_at} on"
+        where = "" if span.different_at is None else f", different from byte {span.different_at} on"
         return (
             Status.FAILURE,
             f"{span.name} has SHA-256 {span.sha256[:16]}… on disk, {receipt.sha256[:16]}… in the lake{where}",

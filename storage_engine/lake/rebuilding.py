@@ -21,7 +21,7 @@ from storage_engine.exceptions import (
     ProofError,
 )
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
-from storage_engine.lake.chain import ChainHead
+from storage_engine.lake.chain import ChainHead, row_fault
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
@@ -221,7 +221,7 @@ class _Rebuild:
         return open_lake(self._config)
 
     def earlier_receipts(self) -> dict[SegmentIdentity, Receipt]:
-        """Return receipts of every state, those that count last."""
+        """Return receipts of every state that can be trusted, those that count last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         found: list[Receipt] = []
@@ -233,7 +233,7 @@ class _Rebuild:
                 except LakeUnavailableError:
                     # Torn by a kill or a fault: it only says less of where a segment came from.
                     continue
-        return {row.identity: row for row in (*found, *self.rows)}
+        return {row.identity: row for row in (*found, *self.rows) if not row_fault(row)}
 
     def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
         messages = self.tables[MESSAGES]

@@ -7,8 +7,9 @@ rows; the last one counts. The chain that links all rows is :mod:`storage_engine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
@@ -27,8 +28,8 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What the lake holds of one store. ``store_root``, ``store_host`` and ``broker`` are those of its newest
-    receipt; the host is None where an older version wrote that.
+    """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
+    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage.
     """
 
     store_id: str
@@ -39,6 +40,8 @@ class StoreSummary:
     size_bytes: int
     newest_proof_ms: int
     store_host: str | None
+    store_name: str | None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
 
 
 def receipts(
@@ -107,8 +110,8 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
         columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
-        # A lake of version 1 lacks it.
-        columns += [name for name in ("store_host",) if name in table.schema().column_names]
+        # A lake of version 1 lacks them.
+        columns += [name for name in ("store_host", "store_name") if name in table.schema().column_names]
         rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
     last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
@@ -238,4 +241,6 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         size_bytes=sum(row["size_bytes"] for row in rows),
         newest_proof_ms=newest["proven_at_ms"],
         store_host=newest.get("store_host"),
+        store_name=newest.get("store_name"),
+        log_lineages={row["log"]: row["lineage"] for row in sorted(rows, key=itemgetter("lineage"))},
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
@@ -30,8 +30,9 @@ from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.restore_span import Span, choose
 from storage_engine.lake.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restored_config import config_files, config_names, queues_of_segment
-from storage_engine.lake.segment_reader import read_segment, untouched_files
+from storage_engine.lake.segment_reader import origin_of, read_segment, untouched_files
 from storage_engine.lake.store_places import refuse_target_inside_store
+from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ _BLOCK_BYTES = 1 << 20
 """Written and hashed at a time, so that the second of them finds it in the processor's caches."""
 
 Chunks = Iterator[tuple[int, memoryview]]
-"""A segment's bytes in order, as (physical offset, bytes valid until two more have been asked for)."""
+"""A segment's bytes in order, as (position, bytes valid until two more have been asked for)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,17 @@ def restore(
     broker = chosen[0].broker
     refuse_target_inside_store(name)
     configuration = {Path(each) for each in config_names(broker)}
+    wanted = {path: row.sha256 for row, path in zip(chosen, paths, strict=True)}
+    for row, path in zip(chosen, paths, strict=True):
+        for companion in row.companions:
+            _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
     source = _Source(lake, second, chosen)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
-            existing = target.look(configuration | set(paths))
+            existing = target.look(configuration | set(wanted))
             # All that is there is compared before anything is written.
-            there = [(row, path) for row, path in zip(chosen, paths, strict=True) if path in existing]
-            _all(pool.submit(_check_same, name, target, path, row.sha256) for row, path in there)
+            there = existing - configuration
+            _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))
             if existing & configuration:
                 contents = config_files(broker, _all(pool.submit(source.queues, row) for row in chosen))
                 for path in existing & configuration:
@@ -109,6 +114,12 @@ def restore(
             target.sweep()
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
+                # First, so that a segment which has its name is whole.
+                beside = {path.with_name(one.name): one for one in receipt.companions}
+                for other in beside.keys() - existing:
+                    with target.new_file(other) as file:
+                        _write_companion(beside[other], str(path), file, keep_mtime)
+                        file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
                         _write_segment(source.chunks(receipt), receipt, file, keep_mtime)
@@ -206,6 +217,19 @@ def segment_path(receipt: Receipt) -> Path:
     return Path(find_broker(receipt.broker).segment_path(receipt.log, receipt.base_offset))
 
 
+def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
+    """Want one more file.
+
+    :raises RestoreError: another one has its name.
+    """
+    if path in wanted or path in configuration:
+        raise RestoreError(
+            f"{path}: expected one file of this name in what is restored, found two. Nothing was written. "
+            "Restore them into different directories, by offsets."
+        )
+    wanted[path] = sha256
+
+
 def _check_same(name: Path, target: RestoreTarget, path: Path, expected: str) -> None:
     """Make sure that what is in the target already is what this restore would write."""
     if (found := target.sha256(path)) != expected:
@@ -228,14 +252,14 @@ def _restored(path: Path, receipt: Receipt, existed: bool) -> RestoredSegment:
 
 
 def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: bool) -> None:
-    digest = hashlib.sha256()
+    digest, origin = hashlib.sha256(), origin_of(receipt)
     with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
         written: Future[None] | None = None
-        for offset, chunk in chunks:
+        for position, chunk in chunks:
             if written is not None:
                 written.result()
             # While this is written, the next is read into the other buffer.
-            written = writer.submit(_write_chunk, new.file, digest, offset - receipt.base_offset, chunk)
+            written = writer.submit(_write_chunk, new.file, digest, position - origin, chunk)
     if written is not None:
         written.result()
     if digest.hexdigest() != receipt.sha256:
@@ -247,6 +271,13 @@ def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: b
     if keep_mtime:
         os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
     _check_written(f"{receipt.log}/{receipt.base_offset:020d}", receipt.sha256, new)
+
+
+def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:
+    new.file.write(companion.content)
+    if keep_mtime:
+        os.utime(new.file.fileno(), ns=(companion.mtime_ns, companion.mtime_ns))
+    _check_written(f"{companion.name} of {segment}", companion.sha256, new)
 
 
 def _check_written(what: str, expected: str, new: NewFile) -> None:

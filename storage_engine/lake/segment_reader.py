@@ -37,7 +37,7 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
 def read_segment(
     table: Table, receipt: Receipt, *, untouched: Set[str] | None = None, memory: WindowMemory | None = None
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yield a segment's bytes in order, as (physical offset, bytes).
+    """Yield a segment's bytes in order, as (position, bytes); the first position is :func:`origin_of` it.
 
     From its own data file while the table has it as it was written; else from the rows that another
     engine rewrote. Who reads compares the SHA-256: nothing here is proof.
@@ -53,6 +53,11 @@ def read_segment(
         yield from _from_data_file(table, location, receipt, memory)
     else:
         yield from _from_rows(table, receipt)
+
+
+def origin_of(receipt: Receipt) -> int:
+    """Return the position of a segment's first byte, from which its rows' positions count."""
+    return find_broker(receipt.broker).codec.origin(receipt.base_offset)
 
 
 def narrow_rows(
@@ -89,12 +94,12 @@ def _from_data_file(
         pq.ParquetFile(stored) as parquet,
     ):
         yield from segment_bytes(
-            parquet, codec, receipt.base_offset, receipt.size_bytes, location, memory=memory
+            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory
         )
 
 
 def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
-    codec = find_broker(receipt.broker).codec
+    codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -103,9 +108,10 @@ def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview
         for batch in scan.to_arrow_batch_reader():
             # PyIceberg widens strings and binaries; the codec knows its own types.
             rows = pa.Table.from_batches([batch]).select(codec.schema.names).cast(codec.schema)
-            codec.encode(rows, out, receipt.base_offset)
+            codec.encode(rows, out, origin)
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
-    check_tiled(starts, starts + np.concatenate(sizes), receipt.base_offset, receipt.end, table.location())
-    yield receipt.base_offset, out
+    ends = starts + np.concatenate(sizes)
+    check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
+    yield origin, out

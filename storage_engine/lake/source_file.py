@@ -1,4 +1,4 @@
-"""The file that is archived: the same one from the moment it was chosen until its copy is proven.
+"""The files that are archived: the same ones from the moment they were chosen until their copy is proven.
 
 A touch in between is no reason to begin again. What counts is that the bytes that were read are those of the
 file as its facts describe it, at the end too: where these moved by another's doing, it is hashed again.
@@ -10,7 +10,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from storage_engine.exceptions import ProofError, StoreNotFoundError
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.pace import pace_at
 from storage_engine.lake.staging import sha256_of
+from storage_engine.model.companions import Companion
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.same_bytes.settling import settle
@@ -51,25 +52,50 @@ def read_source(job: SegmentJob) -> Source:
     :raises ProofError: another file lies there, or it is truncated.
     :raises ChangedUnderUsError: somebody writes to it again and again.
     """
-    with _source_errors(job):
-        facts = _as_chosen(job, settle(job.path))
+    with _source_errors(job.path):
+        facts = _as_chosen(job.facts, settle(job.path))
     data = _source_memory(job.facts.size_bytes)
     digest = hashlib.sha256()
     done = 0
     pace = pace_at(job.bytes_per_second)
-    with _source_errors(job), Path(job.path).open("rb", buffering=0) as file:
+    with _source_errors(job.path), Path(job.path).open("rb", buffering=0) as file:
         inode = os.fstat(file.fileno()).st_ino
         while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
             digest.update(data[done : done + count])
             done += count
             pace.spend(count)
         pace.forget(file.fileno())
-    if (done, inode) != (len(data), job.facts.inode):
-        raise ProofError(
-            f"{job.path}: expected {len(data)} bytes of inode {job.facts.inode}, read {done} of inode "
-            f"{inode}: the file was replaced or truncated meanwhile. Nothing was committed or deleted."
-        )
+    _check_read(job.facts, done, inode)
     return Source(data, digest.hexdigest(), facts)
+
+
+def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
+    """Read the segment's further files whole.
+
+    :raises StorageEngineError: as :func:`read_source` does.
+    """
+    return tuple(_read_companion(chosen) for chosen in job.companions)
+
+
+def _read_companion(chosen: FileFacts) -> Source:
+    with _source_errors(chosen.path):
+        facts = _as_chosen(chosen, settle(chosen.path))
+        with Path(chosen.path).open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            content = file.read(chosen.size_bytes + 1)
+    _check_read(chosen, len(content), inode)
+    return Source(memoryview(content), hashlib.sha256(content).hexdigest(), facts)
+
+
+def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:
+    """Return the segment's further files as they were read, now that its copy is proven.
+
+    :raises ProofError: as :func:`facts_of_proven` does.
+    """
+    return tuple(
+        Companion.of(_unchanged(job, chosen, source), bytes(source.data))
+        for chosen, source in zip(job.companions, sources, strict=True)
+    )
 
 
 def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
@@ -77,35 +103,52 @@ def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
 
     :raises ProofError: it was written to meanwhile, or another file lies there.
     """
-    with _source_errors(job):
-        if _is_same(job, _as_chosen(job, FileFacts.of(job.path)), source.facts):
+    return _unchanged(job, job.facts, source)
+
+
+def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
+    path = chosen.path
+    with _source_errors(path):
+        if _is_same(job, _as_chosen(chosen, FileFacts.of(path)), source.facts):
             return source.facts
-        facts = _as_chosen(job, settle(job.path))
-        sha256 = sha256_of(job.path)
-        found = FileFacts.of(job.path)
-    if sha256 != source.sha256 or not _is_same(job, _as_chosen(job, found), facts):
-        raise _changed(job, found)
+        facts = _as_chosen(chosen, settle(path))
+        sha256 = sha256_of(path)
+        found = FileFacts.of(path)
+    if sha256 != source.sha256 or not _is_same(job, _as_chosen(chosen, found), facts):
+        raise _changed(chosen, found)
     return facts
 
 
-def _as_chosen(job: SegmentJob, found: FileFacts) -> FileFacts:
+def _as_chosen(chosen: FileFacts, found: FileFacts) -> FileFacts:
     """
     :raises ProofError: it isn't the file that was chosen.
     """
     # A disk mounted on several hosts is another device on each.
-    found = replace(found, device=job.facts.device)
-    if (found.inode, found.size_bytes) != (job.facts.inode, job.facts.size_bytes):
-        raise _changed(job, found)
+    found = replace(found, device=chosen.device)
+    if (found.inode, found.size_bytes) != (chosen.inode, chosen.size_bytes):
+        raise _changed(chosen, found)
     return found
+
+
+def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
+    """
+    :raises ProofError: another file was read, or not all of it.
+    """
+    if (size_bytes, inode) != (chosen.size_bytes, chosen.inode):
+        raise ProofError(
+            f"{chosen.path}: expected {chosen.size_bytes} bytes of inode {chosen.inode}, read {size_bytes} "
+            f"of inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
+            "committed or deleted."
+        )
 
 
 def _is_same(job: SegmentJob, found: FileFacts, known: FileFacts) -> bool:
     return found == known or read_own_acts(job.store_root).same_file(found, known)
 
 
-def _changed(job: SegmentJob, found: FileFacts) -> ProofError:
+def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
     return ProofError(
-        f"{job.path}: expected {job.facts}, found {found}: the file changed since it was chosen. Nothing was "
+        f"{chosen.path}: expected {chosen}, found {found}: the file changed since it was chosen. Nothing was "
         "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed segment."
     )
 
@@ -124,12 +167,12 @@ def _source_memory(size_bytes: int) -> memoryview:
 
 
 @contextmanager
-def _source_errors(job: SegmentJob) -> Iterator[None]:
+def _source_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise StoreNotFoundError(
-            f"{job.path}: expected a segment file that host {socket.gethostname()} can read: "
+            f"{path}: expected a segment file that host {socket.gethostname()} can read: "
             f"{error.strerror}. Work on a store runs where its disk is: use local[N] there, or mount the "
             "store at the same path on every executor."
         ) from error

@@ -187,7 +187,9 @@ class _Turn:
         if not look.done:
             self.unreadable = True
             return []
-        if level is VerifyLevel.STORE and (look.local is None or look.local.sha256 != receipt.sha256):
+        local = look.local
+        same = local is not None and local.sha256 == receipt.sha256 and not local.companions_fault
+        if level is VerifyLevel.STORE and not same:
             # The lake's part is proven; the broker's file has to be looked at again.
             level = VerifyLevel.BYTES
         check = Check.of(receipt, level, _now_ms(), look.fault)

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors
+from storage_engine.lake.local_spans import companion_fault
 from storage_engine.lake.names import proven_files
 from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.segment_reader import read_segment
@@ -130,22 +131,39 @@ def _bytes_fault(
     different_at: int | None = None
     with ExitStack() as opened:
         file = _open(opened, local) if compare else None
-        for offset, chunk in read_segment(table, receipt):
+        for position, chunk in read_segment(table, receipt):
             digest.update(chunk)
             if file is None:
                 continue
             found = file.read(len(chunk))
             local_digest.update(found)
             if different_at is None and (at := _first_difference(found, chunk)) is not None:
-                different_at = offset + at
+                different_at = position + at
         if file is not None and local is not None:
             local_digest.update(file.read())
-            local = replace(local, sha256=local_digest.hexdigest(), different_at=different_at)
+            local = replace(
+                local,
+                sha256=local_digest.hexdigest(),
+                different_at=different_at,
+                companions_fault=local.companions_fault or _companions_fault(receipt, Path(local.path)),
+            )
         elif compare:
             local = None
     if digest.hexdigest() == receipt.sha256:
         return "", local
     return f"its rows have SHA-256 {digest.hexdigest()[:16]}…, expected {receipt.sha256[:16]}…", local
+
+
+def _companions_fault(receipt: Receipt, path: Path) -> str:
+    """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
+    for companion in receipt.companions:
+        try:
+            fault = companion_fault(companion, path.with_name(companion.name))
+        except FileNotFoundError:
+            fault = f"its companion {companion.name} is not on disk"
+        if fault:
+            return fault
+    return ""
 
 
 def _open(opened: ExitStack, local: LocalSpan | None) -> BinaryIO | None:

@@ -173,14 +173,17 @@ class BrokerStore(ABC):
     def let_go(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        """Delete the oldest segments of logs, exactly these; durable when it returns.
+        """Delete the oldest segments of logs with their companions, exactly these; durable when it returns.
 
-        Called while the store is held. Safe to repeat with what is left of them after a kill.
+        Called while the store is held. Safe to repeat with what is left of them after a kill. A segment's own
+        file goes durably before its companions: what a kill leaves of these the engine removes.
 
         :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
         :param meanwhile: called now and then where it waits for a broker.
         :param remove: by which a file goes; a running broker deletes by itself.
-        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it is still there.
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
+            ``path`` names that file, other files that are gone are this call's doing, and what is left of
+            other logs is asked for again.
         :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
         :raises BrokerError: a running broker didn't delete all of them; they may go any time.
         """
@@ -242,7 +245,7 @@ class BrokerStore(ABC):
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         """Files and directories whose state matters to a start of the broker after a cleanup."""
         active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
-        return (*(Path(segment.facts.path) for segment in active), *self.data_paths)
+        return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
 
 
 class FenceWatch(Protocol):

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A run of bytes in a segment that is not a valid frame, and what was wrong with it."""
+    """A run of bytes in a segment that is not a valid frame, and what was wrong with it.
+
+    :param offset: position of the first of them.
+    """
 
     offset: int
     size_bytes: int
@@ -43,9 +46,12 @@ class Columns:
 class SegmentCodec(Protocol):
     """Turns a segment's bytes into rows and back.
 
-    Rows cover the segment without gap or overlap: each has ``physical_offset`` and ``size``, and
-    re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
+    Rows cover the segment without gap or overlap: each has its position, ``physical_offset``, and ``size``,
+    and re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
     ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
+
+    Positions count bytes, offsets what the broker counts. They are the same where a log's offsets count
+    bytes; :meth:`origin` is all that leads from one to the other.
     """
 
     @property
@@ -63,20 +69,33 @@ class SegmentCodec(Protocol):
         """The columns that :meth:`encode` reads."""
         ...
 
+    def origin(self, base_offset: int) -> int:
+        """Return the position of a segment's first byte.
+
+        By default it is the segment's base offset; 0 is for who counts records.
+        """
+        return base_offset
+
     def decode(
         self, data: memoryview, base_offset: int, *, chunk_bytes: int = ...
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
-        """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, each clustered for
-        reading by topic, with the damage found in that range."""
+        """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, from the origin on, each
+        clustered for reading by topic, with the damage found in that range."""
         ...
 
-    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
-        """Write each row's bytes into ``out`` at physical_offset - base_offset.
+    def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
+        """Write each row's bytes into ``out`` at physical_offset - first_position.
 
+        :param first_position: of the byte that ``out`` begins with, which may be any of the segment's.
         :return: number of bytes written; the caller checks coverage.
         :raises ProofError: when a row lies outside ``out`` or rows overlap.
         """
         ...
+
+
+def offsets_count_bytes(codec: SegmentCodec) -> bool:
+    """Return whether offsets are positions, so that a segment's size tells where it ends."""
+    return codec.origin(1) == 1
 
 
 class Bodies(Protocol):

@@ -121,12 +121,16 @@ class CheckpointFact:
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A well-named segment file and what it holds of the log, up to the logical end."""
+    """A well-named segment file and what it holds of the log, up to the logical end.
+
+    :param companions: see ``Segment``.
+    """
 
     log: str
     start_offset: int
     end_offset: int
     facts: FileFacts
+    companions: tuple[FileFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

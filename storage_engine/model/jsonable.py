@@ -61,6 +61,9 @@ def _build(expected: Any, data: Any, where: str) -> Any:
         return {str(key): _build(args[1], item, f"{where}.{key}") for key, item in data.items()}
     if dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, data, where)
+    if issubclass(expected, tuple):  # a named one
+        types_of_items = types.GenericAlias(tuple, tuple(_hints(expected).values()))
+        return expected(*_build(types_of_items, data, where))
     if issubclass(expected, Enum):
         try:
             return expected(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,6 +96,7 @@ class Unread:
     :param shielded: what the broker has without that already, since somebody else deleted it, and only the
         store's shield has.
     :param shielded_error: why that is not known, or not wholly; "" where it is.
+    :param logs: of which logs this is; None: of all that lose segments.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -103,6 +105,12 @@ class Unread:
     notices: tuple[str, ...] = ()
     shielded: tuple[UnreadMessages, ...] = ()
     shielded_error: str = ""
+    logs: tuple[str, ...] | None = None
+
+    def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
+        """Return the logs, with where they are to begin, of which this says nothing."""
+        known = frozenset(new_min_offsets if self.logs is None else self.logs)
+        return {log: offset for log, offset in new_min_offsets.items() if log not in known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,7 @@ class LagSummary:
         there is none, or its end can't be told.
     :param worst: the queues and groups that are furthest behind, in messages.
     :param source: where the groups' positions are from.
+    :param logs: how many logs were measured; None: all of the store's. The journal has their names.
     """
 
     groups: int
@@ -131,3 +140,26 @@ class LagSummary:
     soonest_loss_ms: int | None = None
     worst: tuple[QueueLag, ...] = ()
     source: LagSource = field(default_factory=LagSource)
+    logs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What was measured of a store's consumers.
+
+    :param at_risk: rows that still have to read what a plan deletes, the row that decides of each log among
+        them.
+    :param logs: the logs that were measured; None: all of the store's.
+    """
+
+    summary: LagSummary
+    at_risk: tuple[QueueLag, ...]
+    logs: tuple[str, ...] | None = None
+
+    @property
+    def measured(self) -> frozenset[str] | None:
+        """The logs of which lag is known; None: all. None of them where the names don't fit the summary."""
+        if self.summary.logs is None and self.logs is None:
+            return None
+        names = frozenset(self.logs or ())
+        return names if len(names) == self.summary.logs else frozenset()

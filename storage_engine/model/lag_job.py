@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,12 +21,13 @@ Measure = Callable[["pa.Table"], "pa.Table"]
 class LagRequest:
     """What lag is measured against.
 
-    :param plan_base_offsets: base offsets of the segments that a plan lets go; empty: ask without a plan.
+    :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
+        not at risk by them.
     :param now_ms: the moment, in milliseconds since the epoch.
     """
 
     settings: StoreSettings
-    plan_base_offsets: tuple[int, ...]
+    plan_segments: tuple[SegmentId, ...]
     now_ms: int
 
 
@@ -41,6 +42,11 @@ class LagJob(Protocol):
     @property
     def snapshot(self) -> StoreSnapshot:
         """The store that they are measured against."""
+        ...
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        """The logs whose consumers are measured; None: all of the store's. Of others lag is unknown."""
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TypeVar
@@ -46,6 +46,8 @@ class Reason(StrEnum):
     LAG_BLOCKED = "lag-blocked"
     PENDING_BLOCKED = "pending-blocked"
     MINIMUM_RETENTION = "minimum-retention"
+    REFUSED = "refused"
+    """A segment of its log is not as the plan needs it, so no segment of that log goes."""
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
@@ -145,6 +147,7 @@ class Plan:
         unknown disk level, a mtime in the future).
     :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
     :param lineage: of the store; None likewise.
+    :param log_lineages: by name, of the plan's logs that have one of their own.
     """
 
     store_root: str
@@ -154,6 +157,7 @@ class Plan:
     notices: tuple[str, ...] = ()
     store_id: str | None = None
     lineage: int | None = None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """
@@ -185,10 +189,12 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 over what would be deleted: store, logs, and every segment's facts.
 
-        A plan of one log has the digest that it always had: approvals and waivers name it.
+        A plan of one log at the store's lineage, whose segments are one file each with offsets that count
+        bytes, has the digest that it always had: approvals and waivers name it.
         """
         content: dict[str, object] = {"store_root": self.store_root}
-        if len(self.logs) == 1:
+        plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
+        if len(self.logs) == 1 and plain and not self.log_lineages:
             (log,) = self.logs
             content["log"] = log.log
             content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
@@ -199,6 +205,8 @@ class Plan:
                 "lineage": self.lineage,
                 "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
             }
+            if self.log_lineages:
+                content["log_lineages"] = dict(self.log_lineages)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
@@ -214,7 +222,13 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
-def _digested(segment: Segment) -> tuple[int | str, ...]:
-    facts = segment.facts
+def _digested(segment: Segment) -> tuple[object, ...]:
+    own = (segment.base_offset, *_listed(segment.facts))
+    if segment.end is None and not segment.companions:
+        return own
+    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+
+
+def _listed(facts: FileFacts) -> tuple[int | str, ...]:
     times = (facts.mtime_ns, facts.ctime_ns)
-    return (segment.base_offset, facts.path, facts.device, facts.inode, facts.size_bytes, *times)
+    return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storage_engine.model.companions import Companion, read_companions
 from storage_engine.model.store import FileFacts
 
 PROOF_VERSION = 2
@@ -59,8 +60,9 @@ class Receipt:
     :param moved_to: the files that another engine has put the segment's rows into, with the delete files
         that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
         they were written.
-    :param end_offset: offset behind the segment's last byte; None: ``base_offset`` + ``size_bytes``.
-    :param files: the segment's further files, as JSON; None: it is one file.
+    :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
+    :param files: the segment's further files, as :mod:`~storage_engine.model.companions` writes them; None:
+        it is one file.
     :param store_name: what people called the store when the segment was proven.
     :param store_host: the machine on which the store lay then.
     :param log_id: the broker's own identity of the log, where its name is none.
@@ -137,5 +139,21 @@ class Receipt:
 
     @property
     def end(self) -> int:
-        """Offset behind the segment's last byte."""
+        """Offset behind the segment's last."""
         return self.base_offset + self.size_bytes if self.end_offset is None else self.end_offset
+
+    @property
+    def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """What receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+
+        :raises ReceiptError: what the row says of its companions can't be believed.
+        """
+        return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
+
+    @property
+    def companions(self) -> tuple[Companion, ...]:
+        """The segment's further files.
+
+        :raises ReceiptError: what the row says of them can't be believed.
+        """
+        return read_companions(self.files)

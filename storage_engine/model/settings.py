@@ -59,6 +59,7 @@ class Setting:
 
         :raises BadInputError: it is no such value.
         """
+        value = value.strip() if isinstance(value, str) else value
         if value is None or value == "":
             return self.default
         if self.choices:

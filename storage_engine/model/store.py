@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from storage_engine.exceptions import StoreLayoutError
+
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
@@ -62,9 +64,12 @@ class SegmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log. Covers the offsets [base_offset, end_offset).
+    """One file of a log, and what belongs to it. Covers the offsets [base_offset, end_offset).
 
     :param original_mtime_ns: the file's mtime before a hold of ours set it to another; None: none has.
+    :param end: offset behind its last; None: ``base_offset`` + size of the file, as offsets count bytes.
+    :param companions: further files of its directory, by name, that its broker can't make again. They are
+        proven with it and deleted with it.
     """
 
     log: str
@@ -72,6 +77,20 @@ class Segment:
     facts: FileFacts
     state: SegmentState
     original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        :raises StoreLayoutError: it ends before it begins, or companions aren't files beside it.
+        """
+        if self.end is not None and self.end < self.base_offset:
+            raise StoreLayoutError(
+                f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found one "
+                f"that ends at {self.end}. Nothing was changed. Mend its broker's package."
+            )
+        if self.companions:
+            object.__setattr__(self, "companions", _beside(self.facts, self.companions))
 
     @property
     def id(self) -> SegmentId:
@@ -79,7 +98,17 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + self.facts.size_bytes
+        return self.base_offset + self.facts.size_bytes if self.end is None else self.end
+
+    @property
+    def files(self) -> tuple[FileFacts, ...]:
+        """All its files, its own first."""
+        return (self.facts, *self.companions)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all its files take."""
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def name(self) -> str:
@@ -89,6 +118,22 @@ class Segment:
     def mtime_ns(self) -> int:
         """When it was last written to, whatever a hold has made of the file's mtime."""
         return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
+
+
+def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
+    """Return companions by name.
+
+    :raises StoreLayoutError: one lies in another directory than the segment's own file, or is there twice.
+    """
+    ordered = tuple(sorted(companions, key=lambda file: file.path))
+    paths = [Path(file.path) for file in ordered]
+    wrong = [path for path in paths if path.parent != Path(own.path).parent]
+    if wrong or len({own.path, *map(str, paths)}) <= len(paths):
+        raise StoreLayoutError(
+            f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
+            f"found {', '.join(map(str, wrong or paths))}. Nothing was changed. Mend its broker's package."
+        )
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RangeStatus:
-    """The bytes [start_offset, end_offset) of a log share one place and one verdict.
+    """The offsets [start_offset, end_offset) of a log share one place and one verdict.
 
     :param segments: file names on disk, or 20-digit base offsets in the lake, that the range consists of.
     :param detail: a sentence: why this place, and what is wrong where ``status`` is not OK.
@@ -65,7 +65,7 @@ class RangeStatus:
     detail: str
 
     @property
-    def size_bytes(self) -> int:
+    def offset_count(self) -> int:
         return self.end_offset - self.start_offset
 
 

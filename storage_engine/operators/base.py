@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
@@ -34,16 +35,19 @@ class StoreOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
-            self._look_at_queue()
+            self._check_queue()
             return self.do_step(context)
 
-    def _look_at_queue(self) -> None:
-        """Warn where an older connection names another queue than the task is on."""
+    def _check_queue(self) -> None:
+        """
+        :raises BadInputError: an older connection names another queue than the one that the task is on.
+        """
         named = StorageEngineHook(self.storage_engine_conn_id).queue
         if named is not None and named != self.queue:
-            self.warn(
-                f"connection {self.storage_engine_conn_id} names the queue {named}, and this task is on "
-                f"{self.queue}: name the store's queue in [storage_engine] stores"
+            raise BadInputError(
+                f"connection {self.storage_engine_conn_id}: expected its tasks on queue {named}, which it "
+                f"names, found one on {self.queue}. Nothing was read or changed. Name the queue in the "
+                "option stores of [storage_engine], with the store's conn_id."
             )
 
     @abstractmethod

@@ -86,9 +86,14 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
 
 
 class StorageEngineReleaseOperator(StoreOperator):
-    """Deletes the planned segments that pass the gate, oldest first."""
+    """Deletes the planned segments that pass the gate, oldest first.
+
+    It succeeds where it refuses some logs and not all: the report fails with what was refused, once what the
+    other logs lost is followed up.
+    """
 
     def do_step(self, context: Context) -> Result:
+        from storage_engine.retention.refusing import log_text
         from storage_engine.retention.steps import release
         from storage_engine.retention.unread import loss_count, unread_lines
 
@@ -98,6 +103,8 @@ class StorageEngineReleaseOperator(StoreOperator):
         unread = unread_lines(self.store, result.unread, done=True)
         for notice in (*result.notices, *unread):
             self.warn(notice)
+        for refused in result.refused:
+            self.warn(log_text(refused))
         for kept in result.kept:
             self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
         return {
@@ -107,6 +114,7 @@ class StorageEngineReleaseOperator(StoreOperator):
             "new_min_offset": result.new_min_offset,
             "unread_messages": loss_count(result.unread.rows),
             "unread": list(unread),
+            "refused_logs": len(result.refused),
         }
 
 
@@ -265,6 +273,7 @@ class StorageEngineReportOperator(StoreOperator):
     def do_step(self, context: Context) -> Result:
         from storage_engine.quality.validate import write_page
         from storage_engine.retention.finishing import finish
+        from storage_engine.retention.report import Outcome
         from storage_engine.retention.report_files import PAGE
 
         result = finish(self.store, run_key(context))
@@ -275,8 +284,13 @@ class StorageEngineReportOperator(StoreOperator):
             self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
         self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
         failed = self._failed_before(context)
-        if failed:
-            raise AirflowFailException(f"The report is written, but {', '.join(failed)} did not succeed.")
+        problems = [f"The report is written, but {', '.join(failed)} did not succeed."] if failed else []
+        if result.refused:
+            problems.append(result.refused)
+        if not problems and result.outcome is Outcome.FAILED:
+            problems.append(f"The run has failed; {result.report_text} says why.")
+        if problems:
+            raise AirflowFailException(" ".join(problems))
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> list[str]:

@@ -115,6 +115,8 @@ class StoreSparkOperator(SparkSubmitOperator):
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
         self.application = str(_entry_point(self.entry_point))
         self.application_args = [str(request), str(result)]
+        # The provider keeps the hook of a task's first job, with that job's arguments.
+        self._hook = None
         self.conf = {**spark_settings(master), **(self.conf or {})}
         self.env_vars = {"PATH": path, **variables, **(self.env_vars or {})}
         self._check_disks(master)
@@ -183,7 +185,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         result = lag_without_spark(request, most)
         if result is None:
             result = self.submit(context, request, ConsumerLagResult)
-        record_lag(store, key, result.summary, result.at_risk)
+        record_lag(store, key, result.summary, result.at_risk, result.logs)
         for notice in result.summary.source.notices:
             self.warn(notice)
         for lag in result.at_risk:

@@ -12,9 +12,9 @@ import pandas as pd
 
 from storage_engine.brokers import find_broker
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.local_spans import compare
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.receipts import list_stores
-from storage_engine.lake.staging import sha256_of
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
@@ -172,7 +172,7 @@ def _known(
 def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield."""
     record = Journal(store.journal_url).find_store(store.real_root, store.host)
-    return () if record is None else shielded_spans(store.real_root, record.lineage)
+    return () if record is None else shielded_spans(store.real_root, record.lineages)
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:
@@ -205,16 +205,16 @@ def _spans(
 def _span(
     segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
 ) -> LocalSpan:
-    same = receipt is not None and acts.same_file(segment.facts, receipt.source_facts)
-    read = receipt is not None and (full or not same)
+    found = compare((segment.facts, *segment.companions), receipt, acts, hash_changed=True, hash_all=full)
     return LocalSpan(
         log=segment.log,
         start_offset=segment.start_offset,
         end_offset=segment.end_offset,
         name=segment.facts.path.rsplit("/", 1)[-1],
-        sha256=sha256_of(segment.facts.path) if read else None,
-        unchanged=same,
+        sha256=found.sha256,
+        unchanged=found.unchanged,
         pending=pending,
+        companions_fault=found.companions_fault,
     )
 
 

@@ -25,7 +25,7 @@ from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import data_file_of, proven_files
 from storage_engine.lake.receipts import broken_receipts, current, receipt_history
-from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.segment_reader import origin_of, read_segment
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 Slot = tuple[str, int]
@@ -67,9 +67,11 @@ class DataFileFact:
 
 @dataclass(frozen=True, slots=True)
 class RowsFact:
-    """A segment's rows, as whoever queries the table sees them.
+    """A segment's rows, as whoever queries the table sees them. All offsets here are positions of bytes.
 
-    :param first_row_offset: smallest physical offset; -1 without rows.
+    :param base_offset: of the segment's first byte.
+    :param end_offset: behind its last one.
+    :param first_row_offset: smallest of a row; -1 without rows.
     :param last_row_end: largest end of a row; -1 without rows.
     :param gaps: number of places where no row covers the next byte.
     :param duplicates: number of rows that begin below the end of what came before.
@@ -276,10 +278,11 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
     starts = starts[order]
     ends = starts + rows["size"].to_numpy().astype(np.int64)[order]
     reached = np.maximum.accumulate(ends) if len(ends) else ends
+    origin = origin_of(receipt)
     fact = RowsFact(
         subject=f"rows of {_name(receipt)}",
-        base_offset=receipt.base_offset,
-        end_offset=receipt.end,
+        base_offset=origin,
+        end_offset=origin + receipt.size_bytes,
         first_row_offset=int(starts[0]) if len(starts) else -1,
         last_row_end=int(reached[-1]) if len(ends) else -1,
         row_bytes=int((ends - starts).sum()),

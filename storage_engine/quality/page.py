@@ -67,13 +67,13 @@ def render_page(
 
 def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
     """Lay ranges side by side: in proportion to their bytes, but none too narrow to see."""
-    total = sum(row.size_bytes for row in ranges)
+    total = sum(row.offset_count for row in ranges)
     spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
     least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
     placed = []
     x = 0.0
     for row in ranges:
-        width = least + (spare * row.size_bytes / total if total else 0)
+        width = least + (spare * row.offset_count / total if total else 0)
         placed.append(Bar(x, width, row))
         x += width
     return tuple(placed)
@@ -90,6 +90,8 @@ def _verdict(report: Mapping[str, Any] | None, validation: ValidationResult | No
     outcome = str(report["outcome"])
     if outcome == "failed" or status is Status.FAILURE:
         return {"word": "Failed", "tone": "bad"}
+    if outcome == "released-in-part":
+        return {"word": "Released in part", "tone": "bad"}
     if outcome in ("blocked", "unfinished") or status is Status.WARNING:
         return {"word": outcome.capitalize(), "tone": "warn"}
     if outcome == "done" and report.get("unread_lines"):

@@ -1,4 +1,4 @@
-"""What a person decides about a store's identity: a new lineage for it, or which store a directory is."""
+"""What a person decides about a store: a new lineage, its name and place, or which store a directory is."""
 
 from __future__ import annotations
 
@@ -13,24 +13,46 @@ from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.lake.receipts import list_stores
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.contradictions import contradictions
-from storage_engine.retention.identity import check_no_original, identify
+from storage_engine.retention.host import check_host, is_this_host
+from storage_engine.retention.identity import (
+    archived_lineages,
+    check_broker,
+    check_no_original,
+    check_same,
+    identify,
+)
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import LakeHead, Stamp, read_stamp, replace_stamp, update_stamp
+from storage_engine.retention.place_errors import name_taken
+from storage_engine.retention.stamp import (
+    LakeHead,
+    Stamp,
+    read_stamp,
+    replace_stamp,
+    stamp_path,
+    update_stamp,
+)
+from storage_engine.retention.store_moves import carry_out, is_there
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
 
 
-def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False) -> StoreRecord:
+def adopt(
+    store: ManagedStore, person: str, reason: str, *, force: bool = False, log: str | None = None
+) -> StoreRecord:
     """Open a new lineage: from now on the store's offsets may carry other bytes than the lake has.
 
     What is archived stays, under the old lineage.
 
+    :param log: of this log alone, so that nothing changes for the others; None: of all.
     :param force: also where nothing on disk contradicts what is archived: then everything that is still
         there is archived once more, and queries see each of its rows twice.
     :raises BadInputError: nobody says why, or no segment contradicts its receipt.
@@ -38,17 +60,99 @@ def adopt(store: ManagedStore, person: str, reason: str, *, force: bool = False)
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    if not force and next(contradictions(store, record), None) is None:
+    logs = frozenset(one.name for one in open_store(store).snapshot(clock_ms()).logs)
+    if log is not None and log not in logs:
+        raise BadInputError(
+            f"adopt: expected a log of {store.root}, such as {min(logs, default='none')}, found {log!r}. "
+            "Nothing was changed. Name one that it has, or none for the whole store."
+        )
+    only = frozenset((log,)) if log is not None else logs
+    if not force and next(contradictions(store, record, only), None) is None:
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
             "would be archived once more, and each row be there twice; --force does it all the same."
         )
-    opened = journal.open_lineage(record.store_id, person, reason)
+    opened = journal.open_lineage(record.store_id, person, reason, None if only == logs else log)
     with suppress(OSError):
         # Where the store can't be stamped, the journal alone has to remember.
-        update_stamp(store.real_root, opened.store_id, opened.lineage, ())
+        update_stamp(store.real_root, opened.store_id, opened.lineages, ())
     return opened
+
+
+def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:
+    """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
+
+    :raises BadInputError: the name isn't the connection's, or is empty.
+    :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
+        place or name.
+    :raises WrongHostError: by its settings the store lies on another machine.
+    :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
+    """
+    root = store.real_root
+    if not name.strip() or (store.named and store.name != name):
+        raise BadInputError(
+            f"move: expected the name {store.name!r}, by which the store is managed here, found {name!r}. "
+            "Nothing was changed. A store of Airflow is called as its connection."
+        )
+    check_host(store.root, store.host, None)
+    journal = Journal(store.journal_url)
+    known = _to_move(store, journal)
+    named = journal.store_named(name)
+    if named is not None and named.store_id != known.store_id:
+        raise name_taken(root, name, named)
+    if isinstance(known, Stamp):
+        known = _add_stamped(store, journal, known, name)
+    if is_there(store, journal, known, name):
+        return known
+    return carry_out(store, journal, known, name, person, reason.strip())
+
+
+def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
+    """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
+
+    :raises StoreIdentityError: nothing proves which it is, or what lies here is a copy.
+    """
+    root = store.real_root
+    found = read_stamp(root)
+    known = journal.find_store(root, store.host)
+    is_elsewhere = known is not None and known.host is not None and not is_this_host(known.host)
+    if known is not None and not (is_elsewhere and found is None):
+        check_same(store, journal, known, found)
+        if found is not None:
+            check_no_original(root, found.root, found.store_id)
+    elif found is None:
+        raise StoreIdentityError(
+            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. Nothing "
+            "was changed. If it was lost, run storage-engine stamp --store-id ID, with --conn-id if it is a "
+            "store of Airflow; a store of which nothing was archived needs no move."
+        )
+    else:
+        check_no_original(root, found.root, found.store_id)
+        known = journal.store_with_id(found.store_id)
+        if known is None:
+            return found
+    check_broker(store, known)
+    if known.host is None or is_this_host(known.host):
+        # A stamp that was written here counts for more than the journal, which may follow a copy.
+        stamped_here = found is not None and found.root == root
+        check_no_original(root, known.real_path, known.store_id, stamped_there=stamped_here)
+    return known
+
+
+def _add_stamped(store: ManagedStore, journal: Journal, found: Stamp, name: str) -> StoreRecord:
+    """Make a journal know a store that another one has known."""
+    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lineages = _lineages(store, found.store_id, lakes)
+    return journal.add_store(
+        store.real_root,
+        store.broker,
+        store_id=found.store_id,
+        lineage=lineages.whole,
+        host=store.host,
+        name=name,
+        log_lineages=lineages.of_logs,
+    )
 
 
 def stamp(
@@ -59,7 +163,7 @@ def stamp(
     What was known before of the lakes given here is over: their present state counts from now on. What is
     known of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: the store that was moved here, or that the lake knows by several ids; None: the one that
+    :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
     :raises BadInputError: nobody says why, or journal and lakes don't know the store.
@@ -73,12 +177,12 @@ def stamp(
         _check_unknown(store, journal)
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
     asked = [_asked(lake, wanted) for lake in lakes]
-    lineage = None if new or journal.knows_store(wanted) else _lineage(store, wanted, lakes)
-    record = _record(store, journal, wanted, lineage or 1)
+    known = new or journal.store_with_id(wanted)
+    lineages = Lineages(1) if known else _lineages(store, wanted, lakes)
+    record = _record(store, journal, wanted, lineages)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
-    written = Stamp(
-        record.store_id, record.lineage, "", "", (*(lake.head for lake in asked if lake.head), *kept)
-    )
+    heads = (*(lake.head for lake in asked if lake.head), *kept)
+    written = Stamp(record.store_id, record.lineage, "", "", heads, log_lineages=record.log_lineages)
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
@@ -174,33 +278,38 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     return wanted
 
 
-def _lineage(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> int:
-    """Return the newest lineage that lakes and stamp know of a store that the journal doesn't know.
+def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
+    """Return the newest lineages that lakes and stamp know of a store that the journal doesn't know.
 
     :raises BadInputError: they don't know it, either.
     """
     found = read_stamp(store.real_root)
-    lineages = [row.lineage for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
-    if found is not None and found.store_id == store_id:
-        lineages.append(found.lineage)
-    if not lineages:
+    stamped = found.lineages if found is not None and found.store_id == store_id else None
+    rows = [row for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
+    if stamped is None and not rows:
         raise BadInputError(
             f"{store.real_root}: expected store {store_id} in journal or lake, found it in neither. Nothing "
             "was changed. With another journal than the one in the lake's directory, name the Airflow "
             "connection that says where it is: --conn-id ID."
         )
-    return max(lineages)
+    return archived_lineages(rows, store_id, stamped)
 
 
-def _record(store: ManagedStore, journal: Journal, store_id: str, lineage: int) -> StoreRecord:
+def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
     """The journal's record of the store, which is made or moved here where it has to be."""
     here = journal.find_store(store.real_root, store.host)
     if here is not None and here.store_id == store_id:
         return here
-    if journal.knows_store(store_id):
+    if journal.store_with_id(store_id) is not None:
         return journal.move_store(store_id, store.real_root)
     return journal.add_store(
-        store.real_root, store.broker, store_id=store_id, lineage=lineage, host=store.host
+        store.real_root,
+        store.broker,
+        store_id=store_id,
+        lineage=lineages.whole,
+        host=store.host,
+        name=store.name if store.named else None,
+        log_lineages=lineages.of_logs,
     )
 
 

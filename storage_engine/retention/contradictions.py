@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.staging import sha256_of
+from storage_engine.model.companions import files_fault
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.journal import StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
-def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment]:
-    """Yield segments that differ from their receipt, or from a data file that was committed without one.
+def contradictions(store: ManagedStore, record: StoreRecord, logs: Collection[str]) -> Iterator[Segment]:
+    """Yield segments of logs that differ from their receipt, or from a data file committed without one.
 
     A run that was killed between the commits of data and of receipts leaves such a file; archive refuses
     other bytes in its place as well.
@@ -32,20 +33,23 @@ def contradictions(store: ManagedStore, record: StoreRecord) -> Iterator[Segment
     snapshot = open_store(store).snapshot(clock_ms())
     acts = read_own_acts(store.real_root)
     segments = {
-        slot_prefix(SegmentIdentity(record.store_id, record.lineage, log.name, s.base_offset, "")): s
+        slot_prefix(SegmentIdentity(record.store_id, record.lineage_of(s.log), s.log, s.base_offset, "")): s
         for log in snapshot.logs
+        if log.name in logs
         for s in log.segments
     }
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
         lake = open_lake(config)
-        rows = {
-            slot_prefix(row.identity): row for row in receipts(lake, record.store_id, lineage=record.lineage)
-        }
+        rows = {slot_prefix(row.identity): row for row in current_receipts(lake, record)}
         for slot, segment in segments.items():
             if slot in rows and _contradicts(segment, rows[slot], acts):
                 yield segment
         for slot, digits in _contents(lake, record.store_id):
-            if slot in segments and slot not in rows and not _sha256(segments[slot]).startswith(digits):
+            if (
+                slot in segments
+                and slot not in rows
+                and not sha256_of(segments[slot].facts.path).startswith(digits)
+            ):
                 yield segments[slot]
 
 
@@ -56,9 +60,9 @@ def _contents(lake: Lake, store_id: str) -> set[tuple[str, str]]:
 
 
 def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
-    return not is_proven_file(segment, row, acts) and _sha256(segment) != row.sha256
-
-
-def _sha256(segment: Segment) -> str:
-    with Path(segment.facts.path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    # Of a receipt whose companions can't be believed, archiving again makes another.
+    if is_proven_file(segment, row, acts) or files_fault(row.files):
+        return False
+    own, *companions = (sha256_of(file.path) for file in segment.files)
+    names = [Path(file.path).name for file in segment.companions]
+    return (own, segment.end_offset, tuple(zip(names, companions, strict=True))) != row.content

@@ -12,8 +12,10 @@ from storage_engine.model.owed import Owed
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
+from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
+from storage_engine.retention.refusing import refuse_in_plan
 from storage_engine.retention.unread import find_unread
 from storage_engine.retention.what_if import with_disk_levels
 
@@ -51,7 +53,8 @@ def decide(
     """Decide what goes and why. Reads only.
 
     The dependents and the checkpoint are read although the plan doesn't need them: a broken one must be
-    found while every segment is still there.
+    found while every segment is still there. Logs of which it is broken are
+    refused, where there are others.
 
     :param used_percents: levels to assume, by path; other disks are measured.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
@@ -62,7 +65,10 @@ def decide(
     owed = owed_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, owed, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
-    dependents = broker.dependents(plan.new_min_offsets) if plan.to_delete else ()
+    dependents, unreadable = find_dependents(broker, plan.new_min_offsets)
+    if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
+        raise next(iter(unreadable.values()))
+    plan = refuse_in_plan(plan, unreadable)
     # What goes is kept for its consumers where the policy blocks.
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)

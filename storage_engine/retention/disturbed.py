@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import broken_receipts
 from storage_engine.model.hold import Disturbance, DisturbanceKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
+from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.journal import Event, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
@@ -36,7 +37,7 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
         return
     known = {event.subject for event in _since_renewal(journal, record)}
     new = {
-        _subject(one): {"lineage": record.lineage, "disturbance": to_jsonable(one)}
+        _subject(one): {"lineage": record.lineage_of(one.log), "disturbance": to_jsonable(one)}
         for one in disturbances
         if _subject(one) not in known
     }
@@ -81,12 +82,13 @@ def gone_spans(
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
     for one, lineage in _widest(recorded_gone(journal, record)):
-        said = "" if lineage == record.lineage else f"in lineage {lineage}, which is closed: {one.detail}"
+        is_open = lineage == record.lineage_of(one.log)
+        said = "" if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
         span = ReleasedSpan(
             one.log, one.start_offset, one.end_offset, said, others=one.detail, lineage=lineage
         )
         spans += excused_parts(span, accepted)
-    for changed in changed_spans(record.real_path, record.lineage):
+    for changed in changed_spans(record.real_path, record.lineages):
         spans += excused_parts(changed, accepted)
     return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
 
@@ -141,9 +143,7 @@ def gone_ranges(
                 known.check(lake, record.store_id)
             for one in gone:
                 span = (one.start_offset, one.end_offset - 1)
-                found = receipts(
-                    lake, record.store_id, lineage=record.lineage, log=one.log, base_offsets=span
-                )
+                found = current_receipts(lake, record, log=one.log, base_offsets=span)
                 faults = broken_receipts(lake, found)
                 rows += [row for row in found if row.identity not in faults]
                 broken.update(faults)
@@ -152,10 +152,10 @@ def gone_ranges(
     proven = {row.identity: row for row in rows}
     released = (
         *(ReleasedSpan(one.log, one.start_offset, one.end_offset, others=one.detail) for one in gone),
-        *changed_spans(store.real_root, record.lineage),
+        *changed_spans(store.real_root, record.lineages),
         *released_spans(journal, record.store_id, unasked),
     )
-    kept = shielded_spans(store.real_root, record.lineage)
+    kept = shielded_spans(store.real_root, record.lineages)
     released += _in_unasked_lakes(journal, record, released, set(unasked))
     return tuple(
         row
@@ -201,12 +201,14 @@ def _in_unasked_lakes(
     found = []
     for step in (Step.ARCHIVE, Step.SEALED):
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
-            said: Mapping[str, object] = event.payload
-            if "facts" not in said or said.get("lake") not in unasked or said["lineage"] != record.lineage:
-                continue
+            said = event.payload
             log, _, base = event.subject.rpartition("/")
+            if "facts" not in said or said.get("lake") not in unasked:
+                continue
+            if said["lineage"] != record.lineage_of(log):
+                continue
             assert event.subject == segment_subject(log, int(base))
-            end = int(base) + int(event.payload["facts"]["size_bytes"])
+            end = said.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
             if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
                 found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"])))
     return tuple(found)

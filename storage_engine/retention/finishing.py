@@ -6,16 +6,20 @@ import json
 from dataclasses import dataclass
 
 from storage_engine import durable
+from storage_engine.exceptions import LogsRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome, Report, report_of
+from storage_engine.retention.refusing import refused_text
+from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 
-_ENDED = frozenset({Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcome.UNDONE})
+_ENDED = frozenset(
+    {Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcome.RELEASED_IN_PART, Outcome.UNDONE}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class FinishResult:
     """:param ok: nothing failed and nothing was refused.
     :param finished: the run is over; otherwise the same run key goes on with it.
     :param unread: what consumers lost by the run, and how to get it back, in words.
+    :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
+        the run was undone since.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     """
 
@@ -34,6 +40,14 @@ class FinishResult:
     report_text: str
     unchanged_since: str | None = None
     unread: tuple[str, ...] = ()
+    refused: str = ""
+
+    def raise_refused(self) -> None:
+        """
+        :raises LogsRefusedError: logs of the run were refused.
+        """
+        if self.refused:
+            raise LogsRefusedError(self.refused)
 
 
 def finish(store: ManagedStore, run_key: str) -> FinishResult:
@@ -46,12 +60,13 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
     context = open_context(store)
     run = context.run(run_key)
     with context.errors(run, Step.REPORT):
-        report = report_of(context, run)
+        in_lakes = read_lakes(context, run)
+        report = report_of(context, run, in_lakes)
         since = unchanged_since(context, run, report)
         if report.outcome in _ENDED and run.state is not RunState.FINISHED:
             result = {"result": report.outcome.value, WHY: reasons_digest(report)}
             context.journal.finish_run(run, {**result, SINCE: since} if since else result)
-            report = report_of(context, context.run(run_key))
+            report = report_of(context, context.run(run_key), in_lakes)
         directory = run_directory(store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
         if since is None:
@@ -68,7 +83,14 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
         report_text=str(text_path),
         unchanged_since=since,
         unread=report.unread_lines,
+        refused=_refused_text(report),
     )
+
+
+def _refused_text(report: Report) -> str:
+    if not report.refused or report.outcome is Outcome.UNDONE:
+        return ""
+    return refused_text(report.run_key, report.root, report.refused)
 
 
 def report_json(report: Report) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """When is a segment deleted? Here, and nowhere else. Pure decisions; nothing here reads or deletes.
 
-A segment goes when (1) the approved plan and a fresh one both let it go, together with every older
-segment of its log, and (2) a valid receipt proves that its bytes are in the lake, or the store's policy or a
-person's waiver does without, for exactly the file that was planned. What is not known counts as no.
+A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
+every older segment of its log, and (2) a valid receipt proves that its bytes and theirs are in the lake, or
+the store's policy or a person's waiver does without, for exactly the files that were planned. What is not
+known counts as no.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
+from storage_engine.exceptions import ReceiptError
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
-from storage_engine.model.store import Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.journal import Waiver
 from storage_engine.same_bytes.own_acts import OwnActs
 
@@ -141,6 +144,8 @@ def judge(
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
     if receipt is None:
         return Verdict(decision, Passage.REFUSED, None, doubt)
+    if fault := files_fault_of(segment, receipt):
+        return Verdict(decision, Passage.REFUSED, None, fault)
     if not is_proven_file(segment, receipt, acts):
         return Verdict(decision, Passage.HASH_AGAIN, receipt, "touched since its copy was proven")
     if not receipt.was_settled:
@@ -149,32 +154,71 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's file since it was proven.
+    """Return whether nobody but us has touched a segment's files since they were proven.
 
     :param acts: what we did ourselves to the store's files.
     """
+    if files_fault_of(segment, receipt):
+        return False
     # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
     before_hold = replace(segment.facts, mtime_ns=segment.mtime_ns)
     known = receipt.source_facts
-    return acts.same_file(segment.facts, known) or NO_ACTS.same_file(before_hold, known)
+    return (acts.same_file(segment.facts, known) or NO_ACTS.same_file(before_hold, known)) and all(
+        acts.same_file(facts, companion.facts_in(Path(facts.path).parent))
+        for facts, companion in zip(segment.companions, receipt.companions, strict=True)
+    )
+
+
+def files_fault_of(segment: Segment, receipt: Receipt) -> str:
+    """Return why a receipt is of another end, or of other companions by name; "" where it isn't.
+
+    Of one file whose offsets count bytes, its size and hash tell all of that.
+    """
+    if (segment.end, segment.companions, receipt.end_offset, receipt.files) == (None, (), None, None):
+        return ""
+    try:
+        proven = [companion.name for companion in receipt.companions]
+    except ReceiptError as error:
+        return f"its receipt is not valid: {error}"
+    there = [Path(facts.path).name for facts in segment.companions]
+    if there != proven:
+        return (
+            f"its receipt has the companions {', '.join(proven) or 'none'}, the store has "
+            f"{', '.join(there) or 'none'}"
+        )
+    if segment.end_offset != receipt.end:
+        return f"its receipt ends at offset {receipt.end}, the segment at {segment.end_offset}"
+    return ""
 
 
 def undisturbed(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
-    """Return whether a segment is as it was, or only we have touched its file since.
+    """Return whether a segment is as it was, or only we have touched its files since.
 
     Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.
     """
-    return acts.same_file(segment.facts, planned.facts)
+    return segment.end == planned.end and same_files(segment.files, planned.files, acts)
+
+
+def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
+    """Return whether a segment's files are as they were, or only we have touched them.
+
+    :param found: its own first, then its companions by name; ``known`` likewise.
+    """
+    names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
+    return names[0] == names[1] and all(
+        acts.same_file(now, then) for now, then in zip(found, known, strict=True)
+    )
 
 
 def same_content(left: Segment, right: Segment) -> bool:
-    """Return whether two looks are at one file of one age, whatever was done to it but writing."""
+    """Return whether two looks are at the same files of one age, whatever was done to them but writing."""
     return _content(left) == _content(right)
 
 
-def _content(segment: Segment) -> tuple[int, int, int, int]:
-    facts = segment.facts
-    return facts.device, facts.inode, facts.size_bytes, segment.mtime_ns
+def _content(segment: Segment) -> tuple[int | tuple[int, int, int, int] | None, ...]:
+    facts = replace(segment.facts, mtime_ns=segment.mtime_ns)
+    files = (facts, *segment.companions)
+    return (segment.end, *((file.device, file.inode, file.size_bytes, file.mtime_ns) for file in files))
 
 
 def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -> tuple[Receipt | None, str]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.gate import Passage, same_content
+from storage_engine.retention.gate import Passage, files_fault_of, same_content
 from storage_engine.retention.journal import Event, Journal, Phase, Step
 
 
@@ -21,7 +22,7 @@ class SegmentRelease:
     :param data_file: where those bytes are in the lake; None likewise.
     :param receipt_hash: ``row_hash`` of the receipt; None likewise.
     :param lake: which of the store's lakes proves it; None likewise.
-    :param original_mtime_ns: as of :class:`Segment`.
+    :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
     """
 
     log: str
@@ -36,11 +37,21 @@ class SegmentRelease:
     receipt_hash: str | None
     lake: str | None = None
     original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
 
     @property
     def segment(self) -> Segment:
         """As it was when it went."""
-        return Segment(self.log, self.base_offset, self.facts, SegmentState.SEALED, self.original_mtime_ns)
+        return Segment(
+            log=self.log,
+            base_offset=self.base_offset,
+            facts=self.facts,
+            state=SegmentState.SEALED,
+            original_mtime_ns=self.original_mtime_ns,
+            end=self.end,
+            companions=self.companions,
+        )
 
     @property
     def subject(self) -> str:
@@ -48,7 +59,7 @@ class SegmentRelease:
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + self.facts.size_bytes
+        return self.segment.end_offset
 
 
 def segment_subject(log: str, base_offset: int) -> str:
@@ -75,6 +86,21 @@ def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[s
             open_intents.pop(event.subject, None)
             done[event.subject] = _release(event.payload)
     return done, open_intents
+
+
+def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, SegmentRelease]]:
+    """Return by run what it meant to delete and has no result of; not of runs whose undo has begun."""
+    undoing = {event.run_key for event in journal.store_events(store_id, Step.UNDO)}
+    by_run: dict[str, list[Event]] = {}
+    for event in journal.store_events(store_id, Step.RELEASE):
+        if event.run_key not in undoing:
+            by_run.setdefault(event.run_key, []).append(event)
+    return {run_key: releases(events)[1] for run_key, events in by_run.items()}
+
+
+def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
+    """Return whether a receipt that holds now is of what a deletion took."""
+    return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 
 def _undone(journal: Journal, store_id: str) -> set[str]:

@@ -29,6 +29,15 @@ def is_this_host(host: str | None) -> bool:
     return host in (this_host(), socket.gethostname())
 
 
+def may_have_come(stated: str | None, first_seen: str | None) -> bool:
+    """Return whether a store of another machine may lie on this one by now, as far as its settings say.
+
+    Parameters are as of :func:`check_host`.
+    """
+    here = stated is None or is_this_host(stated)
+    return here and first_seen not in (None, ANY_HOST) and not is_this_host(first_seen)
+
+
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
     """Make sure that this machine may look at a store: another one has another disk under the same path.
 

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.host import ANY_HOST, check_host, this_host
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.place_errors import moved, name_taken, name_taken_in_lake, renamed
 from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
+from storage_engine.retention.store_moves import carry_out, has_come
 
 
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
-    """The store's identity; a store that nobody knows gets one.
+    """Return the store's identity; a store that nobody knows gets one.
 
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
-        there, or was moved.
+        there, or was moved; or the store has another name, or another store its name.
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
     known = journal.find_store(store.real_root, store.host)
-    check_host(store.root, store.host, known.host if known else None)
+    if not (known and has_come(store, journal, known)):
+        check_host(store.root, store.host, known.host if known else None)
     if not Path(store.real_root).is_dir():
         raise StoreNotFoundError(
             f"{store.real_root}: expected the root directory of store {store.name!r}, found none. "
@@ -34,29 +39,38 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         )
     stamp = read_stamp(store.real_root)
     if stamp is not None:
-        _check_place(store, stamp)
+        _check_place(store, journal, stamp)
+        known = known or _stamped(store, journal, stamp)
     if known is not None:
-        _check_broker(store, known)
-        _check_same(store, journal, known, stamp)
-        if known.host is None and store.host not in (None, ANY_HOST):
-            # Of an older journal: from now on another machine's store at this path is another store.
-            known = journal.move_store(known.store_id, known.real_path)
-        if stamp is not None and stamp.lineage > known.lineage:
-            # The journal was put back from before a lineage was opened: the older one's receipts are over.
-            return journal.follow_lineage(known.store_id, stamp.lineage)
-        return known
+        check_broker(store, known)
+        check_same(store, journal, known, stamp)
+        return _followed(store, journal, known, stamp)
     remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
-    if store_id is None:
-        return journal.add_store(store.real_root, store.broker, host=store.host)
-    lineages = [row.lineage for row in remembered if row.store_id == store_id]
-    lineage = max([*lineages, stamp.lineage if stamp is not None else 1])
+    _check_name(store, journal, store_id, remembered)
+    lineages = archived_lineages(remembered, store_id, stamp.lineages if stamp else None)
     return journal.add_store(
-        store.real_root, store.broker, store_id=store_id, lineage=lineage, host=store.host
+        store.real_root,
+        store.broker,
+        store_id=store_id,
+        lineage=lineages.whole,
+        host=store.host,
+        name=store.name if store.named else None,
+        log_lineages=lineages.of_logs,
     )
 
 
-def _check_place(store: ManagedStore, stamp: Stamp) -> None:
+def archived_lineages(
+    remembered: Iterable[StoreSummary], store_id: str | None, stamped: Lineages | None
+) -> Lineages:
+    """Return the lineages of a store by what its lakes together have of it, and its stamp if it has one."""
+    newest: dict[str, int] = {}
+    for row in (row for row in remembered if row.store_id == store_id):
+        newest |= {log: max(lineage, newest.get(log, 1)) for log, lineage in row.log_lineages.items()}
+    return Lineages.archived(newest, stamped)
+
+
+def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     """
     :raises StoreIdentityError: the stamp was written in another directory.
     """
@@ -64,25 +78,78 @@ def _check_place(store: ManagedStore, stamp: Stamp) -> None:
     if stamp.root == root:
         return
     check_no_original(root, stamp.root, stamp.store_id)
-    raise StoreIdentityError(
-        f"{root}: expected the store where it was stamped, at {stamp.root} on machine {stamp.machine}, found "
-        f"store {stamp.store_id} here: it was moved, or is a copy. Nothing was changed. If it was moved, run "
-        "storage-engine stamp on it; if it is a copy, storage-engine stamp --new. A store of Airflow is "
-        "named by --conn-id."
-    )
+    known = journal.store_with_id(stamp.store_id)
+    known_at = f"it was stamped, at {stamp.root} on machine {stamp.machine}"
+    raise moved(root, stamp.store_id, known_at, _name_here(store, known))
 
 
-def check_no_original(root: str, place: str, store_id: str) -> None:
+def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
+    """Return the store of a stamp, whose disk has come here from another machine; None: nobody knows it.
+
+    :raises StoreIdentityError: the journal knows it at another place, and nothing proves that it has left.
+    """
+    known = journal.store_with_id(stamp.store_id)
+    if known is None or has_come(store, journal, known):
+        return known
+    known_at = f"the journal knows it, at {known.real_path} on machine {known.host}"
+    raise moved(store.real_root, stamp.store_id, known_at, _name_here(store, known))
+
+
+def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
+    """Return by which name a store is to be known here."""
+    return known.name if known and known.name and not store.named else store.name
+
+
+def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> StoreRecord:
+    """Return a known store as it is by now: where its disk is, what it is called, which lineage it is at."""
+    if has_come(store, journal, known):
+        known = carry_out(store, journal, known, store.name if store.named else None)
+    if store.named and known.name is None and journal.store_named(store.name) is None:
+        known = journal.name_store(known.store_id, store.name)
+    if store.named and known.name not in (None, store.name):
+        raise renamed(store.real_root, known.name, store.name)
+    if known.host is None and store.host not in (None, ANY_HOST):
+        # Of an older journal: from now on another machine's store at this path is another store.
+        known = journal.move_store(known.store_id, known.real_path)
+    if stamp is not None and known.lineages.merged(stamp.lineages) != known.lineages:
+        # The journal was put back from before a lineage was opened: the older one's receipts are over.
+        known = journal.follow_lineages(known.store_id, stamp.lineages)
+    return known
+
+
+def _check_name(
+    store: ManagedStore, journal: Journal, store_id: str | None, remembered: Sequence[StoreSummary]
+) -> None:
+    """Make sure that a store which the journal doesn't know takes no other one's name.
+
+    A name that is only the last part of a path nobody stated: many stores have it.
+
+    :raises StoreIdentityError: another store has it, by the journal or by a lake.
+    """
+    named = journal.store_named(store.name)
+    if named is not None and named.store_id != store_id:
+        raise name_taken(store.real_root, store.name, named)
+    if store_id in {row.store_id for row in remembered}:
+        return
+    for row in remembered:
+        if row.store_name == store.name != Path(row.store_root).name:
+            raise name_taken_in_lake(store.real_root, store.name, row.store_id, row.store_root)
+
+
+def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bool = False) -> None:
     """Make sure that a store isn't still at another place.
 
     :param root: real path of the store's root.
     :param place: where the store was stamped or recorded.
+    :param stamped_there: only a stamp counts that was written there, not one that was copied there.
     :raises StoreIdentityError: it is there, so that what lies in the root is a copy.
     """
     original = None
     with suppress(StoreIdentityError, OSError):
         if not Path(place).samefile(root):
             original = read_stamp(place)
+    if stamped_there and original is not None and original.root != place:
+        return
     if original is not None and original.store_id == store_id:
         raise StoreIdentityError(
             f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at {place}. "
@@ -91,8 +158,9 @@ def check_no_original(root: str, place: str, store_id: str) -> None:
         )
 
 
-def _check_broker(store: ManagedStore, known: StoreRecord) -> None:
-    """
+def check_broker(store: ManagedStore, known: StoreRecord) -> None:
+    """Make sure that a store is managed as its broker's.
+
     :raises StoreIdentityError: the journal knows the store as another broker's.
     """
     if known.broker != store.broker:
@@ -103,8 +171,9 @@ def _check_broker(store: ManagedStore, known: StoreRecord) -> None:
         )
 
 
-def _check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
-    """
+def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
+    """Make sure that the store at a known place is the known one.
+
     :raises StoreIdentityError: the journal knows another store at this place.
     """
     if stamp is not None and stamp.store_id == known.store_id:

@@ -5,7 +5,6 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from storage_engine.retention import journal_rows
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
 from storage_engine.retention.hold_memory import JournalHoldMemory
-from storage_engine.retention.host import ANY_HOST
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.journal_records import (
     Event,
@@ -35,121 +33,24 @@ from storage_engine.retention.journal_records import (
     Waiver,
 )
 from storage_engine.retention.journal_rows import Subjects
-from storage_engine.retention.journal_schema import events, lineages, runs, samples, stores, waivers
+from storage_engine.retention.journal_schema import events, runs, samples, waivers
+from storage_engine.retention.journal_stores import JournalStores
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
 
 __all__ = ["Event", "Journal", "Phase", "Run", "RunState", "Sample", "Step", "StoreRecord", "Waiver"]
 
 
-class Journal:
+class Journal(JournalStores):
     """:param url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them."""
 
     def __init__(self, url: str) -> None:
-        self._database = JournalDatabase(url)
+        super().__init__(JournalDatabase(url))
 
     @property
     def name(self) -> str:
         """Its URL without a password."""
         return self._database.name
-
-    # Stores
-
-    def find_store(self, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
-        """Return the store at a path of this machine.
-
-        :param host: where the store lies, by its settings; None: they don't say.
-        :raises StoreIdentityError: several machines have a store at this path, and nothing says which it is.
-        """
-        return self._database.read(lambda connection: journal_rows.store_row_at(connection, real_path, host))
-
-    def all_stores(self) -> tuple[StoreRecord, ...]:
-        """Every store that has an identity, the oldest first."""
-        query = select(stores).order_by(stores.c.created_at_ms)
-        rows = self._database.read(lambda connection: connection.execute(query).all())
-        return tuple(StoreRecord(**row._mapping) for row in rows)
-
-    def add_store(
-        self,
-        real_path: str,
-        broker: str,
-        *,
-        store_id: str | None = None,
-        lineage: int = 1,
-        host: str | None = ANY_HOST,
-    ) -> StoreRecord:
-        """Give the store at ``real_path`` an identity; the one it has already, if it has one.
-
-        :param store_id: its UUID where the lake knows it already; None: a new one.
-        :param host: as of :meth:`find_store`.
-        :raises StoreIdentityError: the store with this id is at another place.
-        """
-        new_id = store_id or str(uuid.uuid4())
-
-        def add(connection: Connection) -> StoreRecord:
-            return journal_rows.ensure_store_row(connection, new_id, real_path, broker, lineage, host)
-
-        try:
-            return self._database.write(add)
-        except JournalConflictError:
-            # Somebody else added a store at the same time; it is seen now.
-            return self._database.write(add)
-
-    def knows_store(self, store_id: str) -> bool:
-        """Whether there is a store with this id, wherever it lay last."""
-        found = self._database.read(
-            lambda connection: journal_rows.find_store_row(connection, stores.c.store_id == store_id)
-        )
-        return found is not None
-
-    def move_store(self, store_id: str, real_path: str) -> StoreRecord:
-        """Record that a store lies at another place, on this machine.
-
-        :raises RunStateError: there is no such store.
-        :raises StoreIdentityError: there is another store at this place.
-        """
-
-        def move(connection: Connection) -> StoreRecord:
-            return journal_rows.move_store_row(connection, store_id, real_path)
-
-        try:
-            return self._database.write(move)
-        except JournalConflictError:
-            # Somebody else put a store there at the same time; it is seen now.
-            return self._database.write(move)
-
-    def open_lineage(self, store_id: str, person: str, reason: str) -> StoreRecord:
-        """Let the store's offsets begin anew under the next lineage."""
-
-        def adopt(connection: Connection) -> StoreRecord:
-            record = journal_rows.find_store_row(connection, stores.c.store_id == store_id)
-            if record is None:
-                raise RunStateError(f"store {store_id}: expected in the journal, not found")
-            lineage = record.lineage + 1
-            connection.execute(update(stores).where(stores.c.store_id == store_id).values(lineage=lineage))
-            connection.execute(
-                insert(lineages).values(
-                    store_id=store_id, lineage=lineage, person=person, reason=reason, opened_at_ms=clock_ms()
-                )
-            )
-            return replace(record, lineage=lineage)
-
-        return self._database.write(adopt)
-
-    def follow_lineage(self, store_id: str, lineage: int) -> StoreRecord:
-        """Record the lineage that a store is known to be at by now; who opened it isn't known any more."""
-
-        def follow(connection: Connection) -> StoreRecord:
-            where = stores.c.store_id == store_id
-            connection.execute(
-                update(stores).where(where, stores.c.lineage < lineage).values(lineage=lineage)
-            )
-            record = journal_rows.find_store_row(connection, where)
-            if record is None:
-                raise RunStateError(f"store {store_id}: expected in the journal, not found")
-            return record
-
-        return self._database.write(follow)
 
     # Leases
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, MetaData, inspect
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import Column, Connection, inspect
 
-from storage_engine.retention.journal_schema import samples, stores
+from storage_engine.retention.journal_schema import lineages, samples, stores, stores_by_name
 
 Migration = Callable[[Connection], None]
 
@@ -49,26 +48,40 @@ def tell_hosts_apart(connection: Connection) -> None:
     connection.exec_driver_sql(f"ALTER TABLE {stores.name} ADD UNIQUE ({columns})")
 
 
+def name_stores(connection: Connection) -> None:
+    """6 to 7: a name for each store, which it gets when it is managed next, and lineages of single logs."""
+    _add(connection, stores.c.name)
+    stores_by_name.create(connection, checkfirst=True)
+    _add(connection, lineages.c.log)
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     1: remember_hosts,
     2: sample_progress,
     3: store_plans_once,
     4: plan_several_logs,
     5: tell_hosts_apart,
+    6: name_stores,
 }
 """By the version that they take."""
 
 
 def _add(connection: Connection, column: Column[Any]) -> None:
+    """Add a column, unless its table has been made with it just now."""
+    if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+        return
     kind = column.type.compile(connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Make the table anew, since SQLite drops no constraint; other tables go on naming it."""
-    new = stores.to_metadata(MetaData(), name=f"{stores.name}_new")
-    names = ", ".join(column.name for column in stores.columns)
-    connection.execute(CreateTable(new))
-    connection.exec_driver_sql(f"INSERT INTO {new.name} ({names}) SELECT {names} FROM {stores.name}")
+    """Copy the table into one of version 6: SQLite drops no constraint. Other tables go on naming it."""
+    new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
+    connection.exec_driver_sql(
+        f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "
+        "broker VARCHAR(64) NOT NULL, lineage INTEGER NOT NULL, created_at_ms BIGINT NOT NULL, host TEXT, "
+        "PRIMARY KEY (store_id), UNIQUE (host, real_path))"
+    )
+    connection.exec_driver_sql(f"INSERT INTO {new} ({names}) SELECT {names} FROM {stores.name}")
     connection.exec_driver_sql(f"DROP TABLE {stores.name}")
-    connection.exec_driver_sql(f"ALTER TABLE {new.name} RENAME TO {stores.name}")
+    connection.exec_driver_sql(f"ALTER TABLE {new} RENAME TO {stores.name}")

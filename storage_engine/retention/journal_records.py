@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive_lag import ArchiveLag
@@ -24,6 +25,7 @@ class Step(StrEnum):
     ARCHIVE_LAG = "archive-lag"
     LAG = "lag"
     STAMP = "stamp"
+    MOVE = "move"
     RELEASE = "release"
     DEPENDENTS = "dependents"
     QUARANTINE = "quarantine"
@@ -50,9 +52,11 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity: its UUID for ever, its lineage until its offsets are used anew.
+    """A store's identity: its UUID for ever, its lineage until its offsets carry other bytes.
 
     :param host: the machine on which it was first seen; None: not known.
+    :param name: by which it is managed; None: nobody has stated one yet.
+    :param log_lineages: by name, of logs that have a lineage of their own.
     """
 
     store_id: str
@@ -61,6 +65,21 @@ class StoreRecord:
     lineage: int
     created_at_ms: int
     host: str | None = None
+    name: str | None = None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lineages(self) -> Lineages:
+        """The lineage of each log."""
+        return Lineages(self.lineage, self.log_lineages)
+
+    def lineage_of(self, log: str) -> int:
+        """Return the lineage of a log."""
+        return self.lineages.of(log)
+
+    def at_lineage(self, lineage: int, logs: Iterable[str]) -> StoreRecord:
+        """Return the record as it is where some logs are looked at in another lineage, as in an older one."""
+        return replace(self, log_lineages={**self.log_lineages, **dict.fromkeys(logs, lineage)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -39,9 +39,11 @@ stores = Table(
     Column("lineage", Integer, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("host", Text),
+    Column("name", Text),
     UniqueConstraint("host", "real_path"),
 )
-"""Two machines may each have a store at one path."""
+"""Two machines may each have a store at one path; name NULL: nobody has stated one."""
+stores_by_name = Index("storage_engine_stores_by_name", stores.c.name, unique=True)
 
 lineages = Table(
     "storage_engine_lineages",
@@ -51,8 +53,18 @@ lineages = Table(
     Column("person", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("opened_at_ms", BigInteger, nullable=False),
+    Column("log", Text),
 )
-"""Why a store's offsets were allowed to begin anew; the first lineage has no row."""
+"""Why offsets were allowed to carry other bytes, of one log or of all (NULL); the first has no row."""
+
+log_lineages = Table(
+    "storage_engine_log_lineages",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("log", Text, primary_key=True),
+    Column("lineage", Integer, nullable=False),
+)
+"""Of logs whose lineage isn't the store's."""
 
 leases = Table(
     "storage_engine_leases",

@@ -104,7 +104,7 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     """
     stamp = read_stamp(record.real_path)
     last: dict[tuple[str, str], list[LakeHead]] = {}
-    for head in _journalled(journal, record.store_id):
+    for head in journalled_heads(journal, record.store_id):
         heads = last.setdefault((head.lake_id, head.location), [head])
         if head.sequence > heads[0].sequence:
             heads[:] = [head]
@@ -117,8 +117,8 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     return KnownHeads((*known, *stamped), frozenset(journalled))
 
 
-def _journalled(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """What a person's last decision kept, and what was recorded since."""
+def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
+    """Return what a person's last decision kept, and what was recorded since."""
     stamps = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
     resets = [event for event in stamps if event.payload.get(RESET)]
     reset = max(resets, key=lambda event: event.event_id, default=None)

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import LagPolicy
 
 
-def apply_lag_policy(plan: Plan, lags: Iterable[QueueLag], policy: LagPolicy) -> Plan:
+def apply_lag_policy(
+    plan: Plan, lags: Iterable[QueueLag], policy: LagPolicy, measured: Collection[str] | None = None
+) -> Plan:
     """Cut each log of a plan before the first segment that some group still has to read.
 
     Only under ``LagPolicy.BLOCK``; the other policies leave the plan as it is. A group whose position in a
     queue is not known, while messages of that queue are in the plan, may need any of them: it keeps all of
-    that queue's log.
+    that queue's log. So does a log that was not measured keep all of itself, and nothing of another log.
 
     :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
+    :param measured: the logs of which lag is known; None: all.
     """
     if policy is not LagPolicy.BLOCK:
         return plan
     first: dict[str | None, QueueLag] = {}
+    names = plan.log_names
     for lag in lags:
         # A name that no log has may mean any of them.
-        log = lag.log if lag.log in plan.log_names else None
+        log = lag.log if lag.log in names else None
         if lag.at_risk and _needed_from(lag) < _needed_from(first.setdefault(log, lag)):
             first[log] = lag
+    if measured is not None:
+        plan = plan.each_log(lambda log: log.decisions if log.log in measured else _keep_all(log))
     return plan.each_log(lambda log: _keep_needed(log, first)) if first else plan
+
+
+def _keep_all(log: LogPlan) -> Sequence[Decision]:
+    why = f"which messages of log {log.log} consumers have not read was not measured: its lag is unknown"
+    return [
+        Decision(decision.segment, Reason.LAG_BLOCKED, why) if decision.deletes else decision
+        for decision in log.decisions
+    ]
 
 
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag]) -> Sequence[Decision]:

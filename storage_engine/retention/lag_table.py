@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from heapq import nsmallest
@@ -123,12 +123,14 @@ def lag_part(table: pa.Table) -> LagPart:
 
 
 def merge(
-    parts: Iterable[LagPart], source: LagSource | None = None
+    parts: Iterable[LagPart], source: LagSource | None = None, logs: Sequence[str] | None = None
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
     """The summary of a whole table, and its first rows at risk.
 
     :param parts: of all its shares.
     :param source: where its positions are from; None: the files of a stopped broker's store.
+    :param logs: those that were measured; None: all of the store's.
+    :return: of each log the row that decides what the lag policy keeps is among the rows.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
@@ -146,14 +148,15 @@ def merge(
         soonest_loss_ms=min(losses, default=None),
         worst=tuple(nsmallest(WORST_LIMIT, (row for part in parts for row in part.worst), key=_worst_first)),
         source=source or LagSource(),
+        logs=None if logs is None else len(set(logs)),
     )
     rows = sorted((row for part in parts for row in part.at_risk), key=_first_affected)
-    logs: set[str | None] = set()
+    decided: set[str | None] = set()
     kept: list[QueueLag] = []
     for row in rows:
-        if len(kept) < AT_RISK_LIMIT or row.log not in logs:
+        if len(kept) < AT_RISK_LIMIT or row.log not in decided:
             kept.append(row)
-        logs.add(row.log)
+        decided.add(row.log)
     return summary, tuple(kept)
 
 

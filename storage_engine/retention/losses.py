@@ -30,13 +30,13 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 
 
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
-    """Return those of a lineage of the store, oldest decision first.
+    """Return those of the lineages of the store's logs, oldest decision first.
 
-    :param record: with that lineage.
+    :param record: with these lineages.
     """
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
-    return tuple(loss for loss in losses if loss.lineage == record.lineage)
+    return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:

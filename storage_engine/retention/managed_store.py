@@ -21,7 +21,7 @@ from storage_engine.model.policy import LONGEST_UNDO_HOURS, Policy
 class ManagedStore:
     """What an Airflow connection or a command line amounts to; crosses processes as JSON.
 
-    :param name: what people call the store; names its reports.
+    :param name: what people call the store; names its reports, and keys the journal where it was stated.
     :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON and one text report a run.
@@ -33,6 +33,7 @@ class ManagedStore:
     :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
         host on which it was first seen.
     :param live: the broker that runs on the store; None: it is stopped.
+    :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ManagedStore:
     second_lake: LakeConfig | None = None
     host: str | None = None
     live: LiveBroker | None = None
+    named: bool = False
 
     def __post_init__(self) -> None:
         if self.second_lake == self.lake:

@@ -15,12 +15,13 @@ from storage_engine.lake.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import broken_receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
+from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, is_proven_file, judge
 from storage_engine.retention.journal import StoreRecord, Waiver
 from storage_engine.retention.known_heads import KnownHeads
@@ -33,7 +34,7 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LakeProofs:
-    """One lake's receipts for one lineage of a store.
+    """One lake's receipts for the lineages of a store's logs.
 
     :param rows: by segment.
     :param faults: receipts that are not valid, and why.
@@ -86,13 +87,13 @@ class Proofs:
     def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
         """The gate's verdict by the first lake that lets a segment pass.
 
-        Two lakes that prove other bytes under one offset prove nothing.
+        Two lakes that prove other bytes under one offset, or other companions, prove nothing.
         """
         slot = planned.id
-        hashes = {row.sha256 for proofs in self.asked for row in proofs.valid(slot)}
-        if len(hashes) > 1:
+        contents = {row.content for proofs in self.asked for row in proofs.valid(slot)}
+        if len(contents) > 1:
             said = "; ".join(
-                f"{proofs.lake.location} has SHA-256 {row.sha256}"
+                f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
                 for proofs in self.asked
                 for row in proofs.valid(slot)
             )
@@ -111,6 +112,15 @@ class Proofs:
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
+
+
+def _beside(row: Receipt) -> str:
+    if row.end_offset is None and row.files is None:
+        return ""
+    _, end, companions = row.content
+    return (
+        f" up to offset {end} with {', '.join(f'{name} {sha256}' for name, sha256 in companions) or 'none'}"
+    )
 
 
 def read_proofs(
@@ -249,7 +259,7 @@ def _read(
     offsets = [base_offset for _, base_offset in wanted]
     span = (min(offsets, default=0), max(offsets, default=0))
     rows: dict[Slot, list[Receipt]] = {}
-    for row in receipts(lake, record.store_id, lineage=record.lineage, base_offsets=span):
+    for row in current_receipts(lake, record, base_offsets=span):
         if (row.log, row.base_offset) in wanted:
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]

@@ -16,19 +16,21 @@ from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.disturbed import GONE
-from storage_engine.retention.history import SegmentRelease, releases, segment_subject
+from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
+from storage_engine.retention.refusing import REFUSED, RefusedLog, refused_by_plan
+from storage_engine.retention.report_segments import SegmentReport, segment_reports
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import recorded_hold
-from storage_engine.retention.steps.releasing import Kept, ReleaseResult
+from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
 from storage_engine.retention.unread import unread_lines
@@ -44,36 +46,10 @@ class Outcome(StrEnum):
     """A step is still to be done: run the same again."""
     FAILED = "failed"
     """A step failed and was not done since, or validation found a failure."""
+    RELEASED_IN_PART = "released-in-part"
+    """What passed of some logs is deleted; other logs were refused, and stay as they are."""
     UNDONE = "undone"
     """What it deleted was brought back, all of it."""
-
-
-class Fate(StrEnum):
-    DELETED = "deleted"
-    KEPT = "kept"
-    PENDING = "pending"
-    """To be deleted by the plan, and still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentReport:
-    """One segment of the plan: what became of it, why, and on what ground.
-
-    :param proof: on what ground it was deleted; "" when it was not.
-    """
-
-    log: str
-    base_offset: int
-    path: str
-    size_bytes: int
-    planned: bool
-    fate: Fate
-    reason: Reason
-    detail: str
-    proof: str
-    proof_detail: str
-    sha256: str | None
-    data_file: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +72,9 @@ class ArchivedSegment:
     proven_at_ms: int
     by_this_run: bool
     lake: str
+
+
+InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +105,7 @@ class Report:
     :param notices: what a person should read though it changed nothing.
     :param freed_bytes: 0 while what was deleted lies in a quarantine.
     :param quarantine: of what was deleted; None: it was deleted for good.
+    :param refused: logs of which nothing more went, though the others did.
     """
 
     outcome: Outcome
@@ -170,6 +150,7 @@ class Report:
     quarantine: Quarantine | None = None
     unread: Unread = field(default_factory=Unread)
     unread_lines: tuple[str, ...] = ()
+    refused: tuple[RefusedLog, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -185,20 +166,25 @@ def build_report(store: ManagedStore, run_key: str) -> Report:
     return report_of(context, context.run(run_key))
 
 
-def report_of(context: Context, run: Run) -> Report:
-    """:func:`build_report` for a context that is open already."""
+def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
+    """As :func:`build_report`, for an open context, and what was just read from the lakes, if it was."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     gone, _ = releases(event for event in events if event.step == Step.RELEASE)
     others = {release.subject: release for release in (released.deleted_by_others if released else ())}
-    archived, unproven, lake_notice = _archived(context, run, events)
+    archived, unproven, lake_notice = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = _steps(run, events)
     validation = recorded_validation(context, run)
-    # What was waived went without a receipt: nobody waits for one any more.
-    owed = set(unproven) - {SegmentId(release.log, release.base_offset) for release in gone.values()}
-    summary, lagging = recorded_lag(context, run) or (None, ())
+    refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
+    left = {one.log for one in refused} | {release.log for release in gone.values()}
+    refused += tuple(one for one in _not_archived(events) if one.log not in left)
+    stay = {log.log for log in refused}
+    # What was waived went without a receipt: nobody waits for one any more, nor in a log that was refused.
+    done = {release.segment.id for release in gone.values()}
+    owed = {one for one in unproven if one not in done and one.log not in stay}
+    lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
@@ -211,8 +197,8 @@ def report_of(context: Context, run: Run) -> Report:
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
     return Report(
-        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed),
-        store=store.name,
+        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed, refused),
+        store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
         broker=store.broker,
@@ -227,7 +213,7 @@ def report_of(context: Context, run: Run) -> Report:
         hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=_segments(plan, {**others, **gone}, released.kept if released else ()),
+        segments=segment_reports(plan, {**others, **gone}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         archived_ahead=_archived_ahead(events),
@@ -238,11 +224,11 @@ def report_of(context: Context, run: Run) -> Report:
             *_gone(context, hold),
         ),
         waiver=waiver,
-        freed_bytes=sum(release.facts.size_bytes for release in freed),
+        freed_bytes=sum(release.segment.disk_bytes for release in freed),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
-        lag=summary,
-        lagging=lagging,
+        lag=lag.summary if lag else None,
+        lagging=lag.at_risk if lag else (),
         lag_policy=store.policy.lag_policy.value,
         owed=tuple(from_jsonable(Owed, item) for item in decided_from.get("owed", ())),
         pending_policy=store.policy.pending_policy.value,
@@ -264,7 +250,19 @@ def report_of(context: Context, run: Run) -> Report:
         quarantine=quarantine,
         unread=unread,
         unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
+        refused=refused,
     )
+
+
+def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
+    """Return the logs that could not be archived when it was tried last."""
+    found: dict[str, RefusedLog] = {}
+    for event in (event for event in events if event.step == Step.ARCHIVE):
+        if REFUSED in event.payload:
+            found[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
+        elif event.phase is Phase.RESULT:
+            found.pop(event.subject.rpartition("/")[0], None)
+    return tuple(found.values())
 
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
@@ -283,42 +281,11 @@ def _while(
     yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
 
 
-def _segments(
-    plan: Plan | None, gone: dict[str, SegmentRelease], kept: Sequence[Kept]
-) -> tuple[SegmentReport, ...]:
-    stayed = {segment_subject(k.log, k.base_offset): k for k in kept}
-    rows = []
-    for decision in plan.decisions if plan else ():
-        segment = decision.segment
-        subject = segment_subject(segment.log, segment.base_offset)
-        release, stay = gone.get(subject), stayed.get(subject)
-        rows.append(
-            SegmentReport(
-                log=segment.log,
-                base_offset=segment.base_offset,
-                path=segment.facts.path,
-                size_bytes=segment.facts.size_bytes,
-                planned=decision.deletes,
-                fate=Fate.DELETED if release else Fate.KEPT if stay or not decision.deletes else Fate.PENDING,
-                reason=stay.reason if stay else decision.reason,
-                detail=stay.detail if stay else decision.detail,
-                proof=release.passage.value if release else "",
-                proof_detail=release.passage_detail if release else "",
-                sha256=release.sha256 if release else None,
-                data_file=release.data_file if release else None,
-            )
-        )
-    return tuple(rows)
-
-
-def _archived(
-    context: Context, run: Run, events: Sequence[Event]
-) -> tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]:
-    """What the run wanted in the lake: what is there, what is not, and why that is unknown if it is."""
+def read_lakes(context: Context, run: Run) -> InLakes:
+    """Read what the lakes have of what the run wanted in them, what they lack, and why that is unknown."""
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
-        for event in events
-        if (event.step, event.phase) == (Step.ARCHIVE, Phase.INTENT)
+        for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     if not wanted:
         return (), (), ()
@@ -382,6 +349,7 @@ def _outcome(
     steps: Sequence[StepReport],
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
+    refused: Sequence[RefusedLog],
 ) -> Outcome:
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
@@ -397,4 +365,6 @@ def _outcome(
         return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
+    if refused:
+        return Outcome.RELEASED_IN_PART
     return Outcome.DONE if released.deleted or not released.kept else Outcome.BLOCKED

@@ -12,7 +12,9 @@ from storage_engine.model.plan import Reason
 from storage_engine.retention.hold_text import disturbance_text, hold_text
 from storage_engine.retention.pending_policy import owed_text
 from storage_engine.retention.progress_alarms import progress_text
-from storage_engine.retention.report import Fate, Report, SegmentReport
+from storage_engine.retention.refusing import LOGS_SHOWN, log_text
+from storage_engine.retention.report import Report
+from storage_engine.retention.report_segments import Fate, SegmentReport
 from storage_engine.wording import count_text, duration_text, exact_bytes_text, printable, shortened
 
 _LAGGING_SHOWN = 10
@@ -27,6 +29,7 @@ def report_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield f"Store {report.store} ({report.broker}, {report.root})"
     yield f"Run {report.run_key}: {report.outcome.value}"
+    yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
     yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
@@ -36,6 +39,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Archive lag", _archive_lag(report))
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     yield from _section("To be deleted", _segments(report, Fate.PENDING))
+    yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section("Consume queues and index", _dependents(report))
     yield from _section("Quarantine", _quarantine(report))
@@ -50,6 +54,13 @@ def _lines(report: Report) -> Iterator[str]:
     if report.second_lake is not None:
         yield f"Second   {report.second_lake}"
     yield f"Journal  {report.journal}"
+
+
+def _refused(report: Report) -> Iterator[str]:
+    for one in report.refused[:LOGS_SHOWN]:
+        yield f"FAILED {log_text(one)}"
+    if (more := len(report.refused) - LOGS_SHOWN) > 0:
+        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
 
 
 def _cause(report: Report) -> Iterator[str]:
@@ -180,6 +191,8 @@ def _lag(report: Report) -> Iterator[str]:
         yield "positions: as the running broker had them"
     for notice in lag.source.notices:
         yield f"WARNING {notice}"
+    if lag.logs is not None:
+        yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
     if lag.lost_messages:
         yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
     if lag.soonest_loss_ms is not None:

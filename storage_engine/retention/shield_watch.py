@@ -159,7 +159,8 @@ class ShieldWatch:
         following = result.following(len(self._gone))
         # Who has the shield's lock for longer is the tending, which links them itself.
         with suppress(StorageEngineError, OSError):
-            make_links(self._store.real_root, following, result.lineage, wait_seconds=WATCH_WAIT_SECONDS)
+            for lineage, segments in result.lineages.grouped(following).items():
+                make_links(self._store.real_root, segments, lineage, wait_seconds=WATCH_WAIT_SECONDS)
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
 from storage_engine.wording import bytes_text, count_text
@@ -18,11 +19,11 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 """For what can be neither archived nor told to be in a lake."""
 
 
-def shielded_spans(root: str | os.PathLike[str], lineage: int) -> tuple[LocalSpan, ...]:
+def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
 
     :param root: the store's.
-    :param lineage: the store's; what was kept of an older one is no part of its log any more.
+    :param lineages: the store's; what was kept of an older one is no part of its log any more.
     :raises ShieldError: what is kept there is unknown.
     """
     return tuple(
@@ -34,11 +35,11 @@ def shielded_spans(root: str | os.PathLike[str], lineage: int) -> tuple[LocalSpa
             shielded=True,
         )
         for link in (seen.link for seen in look_at_shield(root).gone if _has_its_bytes(root, seen))
-        if link.lineage == lineage
+        if link.lineage == lineages.of(link.log)
     )
 
 
-def changed_spans(root: str | os.PathLike[str], lineage: int) -> tuple[ReleasedSpan, ...]:
+def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
     """Return what is gone from the log and whose link doesn't provably have its bytes any more.
 
     :raises ShieldError: what is kept there is unknown.
@@ -49,10 +50,10 @@ def changed_spans(root: str | os.PathLike[str], lineage: int) -> tuple[ReleasedS
             seen.link.base_offset,
             seen.link.end_offset,
             others=changed_text(seen),
-            lineage=lineage,
+            lineage=seen.link.lineage,
         )
         for seen in look_at_shield(root).gone
-        if seen.link.lineage == lineage and not _has_its_bytes(root, seen)
+        if seen.link.lineage == lineages.of(seen.link.log) and not _has_its_bytes(root, seen)
     )
 
 

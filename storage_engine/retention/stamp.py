@@ -8,14 +8,15 @@ of a lake, that lake has to have still. Nothing in it is secret.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.lake.chain import ChainHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lineages import Lineages
 from storage_engine.own_directory import DIRECTORY, locked, own_directory
 from storage_engine.retention.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
@@ -52,6 +53,7 @@ class Stamp:
     :param machine: on which it was written.
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield; releases that know none refuse the store then.
+    :param log_lineages: by name, of logs that have a lineage of their own; likewise.
     """
 
     store_id: str
@@ -60,6 +62,12 @@ class Stamp:
     root: str
     lakes: tuple[LakeHead, ...] = ()
     shield: bool = False
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lineages(self) -> Lineages:
+        """The lineage of each log."""
+        return Lineages(self.lineage, self.log_lineages)
 
 
 def read_stamp(root: str) -> Stamp | None:
@@ -90,7 +98,7 @@ def read_stamp(root: str) -> Stamp | None:
         ) from error
 
 
-def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHead]) -> Stamp:
+def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[LakeHead]) -> Stamp:
     """Write down what lakes hold of a store, durably. What the stamp says of other lakes stays.
 
     Of one lake the longer chain counts: two processes may archive at once.
@@ -121,9 +129,10 @@ def update_stamp(root: str, store_id: str, lineage: int, heads: Iterable[LakeHea
                     f"with the hash {known.row_hash}, found {head.row_hash}: the lake has gone on from an "
                     "older copy. Nothing was changed. Run storage-engine lake rebuild."
                 )
-        newest = max(lineage, found.lineage if found else lineage)
+        newest = lineages.merged(found.lineages) if found else lineages
         shield = found is not None and found.shield
-        stamp = Stamp(store_id, newest, this_host(), root, tuple(lakes.values()), shield)
+        all_heads = tuple(lakes.values())
+        stamp = Stamp(store_id, newest.whole, this_host(), root, all_heads, shield, newest.of_logs)
         if stamp != found:
             _write(directory, stamp)
         return stamp
@@ -138,7 +147,18 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
         _write(directory, replace(stamp, machine=this_host(), root=root))
 
 
-def mark_shield(root: str, store_id: str, lineage: int, shield: bool) -> None:
+def rewrite_place(root: str) -> None:
+    """Write durably into a store's stamp that it lies here, on this machine; a store without one has none.
+
+    :raises OSError: the directory can't be written; the stamp before is as it was.
+    """
+    with locked(root, _LOCK) as directory:
+        stamp = read_stamp(root)
+        if stamp is not None:
+            _write(directory, replace(stamp, machine=this_host(), root=root))
+
+
+def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
     """Write down durably whether a store may have a shield, before one is made and after one was removed.
 
     :param root: real path of the store's root.
@@ -147,7 +167,7 @@ def mark_shield(root: str, store_id: str, lineage: int, shield: bool) -> None:
     """
     stamp = read_stamp(root)
     if stamp is None and shield:
-        stamp = update_stamp(root, store_id, lineage, ())
+        stamp = update_stamp(root, store_id, lineages, ())
     if stamp is None or stamp.shield == shield:
         return
     with locked(root, _LOCK) as directory:
@@ -163,7 +183,9 @@ def stamp_path(root: str) -> Path:
 
 def _write(directory: int, stamp: Stamp) -> None:
     said = to_jsonable(stamp)
-    if not stamp.shield:
-        del said["shield"]
+    # What an older release doesn't know it refuses, so it is there only where it counts.
+    for name in ("shield", "log_lineages"):
+        if not said[name]:
+            del said[name]
     content = json.dumps(said, indent=1).encode()
     durable.write_file(NAME, content, dir_fd=directory, shared=True)

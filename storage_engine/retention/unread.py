@@ -58,6 +58,37 @@ def find_unread(
     )
 
 
+def joined(first: Unread, second: Unread) -> Unread:
+    """Return what consumers lose of the logs of both, which have no queue in common.
+
+    :param second: found later.
+    """
+    rows: dict[tuple[str, str], UnreadMessages] = {}
+    for row in (*first.rows, *second.rows):
+        known = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if known is None else _added(known, row)
+    most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
+    return replace(
+        second,
+        rows=tuple(most_first[:ROWS_KEPT]),
+        more=first.more + second.more + max(len(most_first) - ROWS_KEPT, 0),
+        error="; ".join(error for error in (first.error, second.error) if error),
+        notices=tuple(dict.fromkeys((*first.notices, *second.notices))),
+        logs=None if first.logs is None or second.logs is None else (*first.logs, *second.logs),
+    )
+
+
+def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
+    counts = [row.messages for row in (one, other) if row.messages is not None]
+    times = [row.from_ms for row in (one, other) if row.from_ms is not None]
+    return replace(
+        one,
+        messages=sum(counts) if counts else None,
+        queues=one.queues + other.queues,
+        from_ms=min(times) if len(times) == 2 else None,
+    )
+
+
 def unread_lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
     """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
 

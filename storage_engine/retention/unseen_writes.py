@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
     :param root: the store's.
     :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
     """
-    files = [segment.facts for segment in segments]
+    files = [file for segment in segments for file in segment.files]
     reasons: dict[str, str] = {}
     for directory in {str(Path(file.path).parent) for file in files}:
         if not times_are_trusted(directory, root):
@@ -48,8 +49,8 @@ def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tu
 
     :param unseen: why, by path.
     """
-    paths = (segment.facts.path for segment in segments)
-    counts = Counter(unseen[path] for path in paths if path in unseen)
+    reasons = ([unseen[file.path] for file in segment.files if file.path in unseen] for segment in segments)
+    counts = Counter(why[0] for why in reasons if why)
     return tuple(
         f"{count_text(count, 'segment')} hashed again right before deletion, as {why}"
         for why, count in counts.items()
@@ -69,23 +70,32 @@ class Reading:
 
 
 def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, reading: Reading) -> None:
-    """Hash a segment's file, as it is from now on, and compare it with its receipt.
+    """Hash a segment's files, as they are from now on, and compare them with its receipt.
+
+    The gate has seen to it that the receipt has the same companions.
 
     :param root: the store's.
     :param otherwise: a sentence for the error: what was deleted.
     :param reading: how fast.
-    :raises LakeConflictError: it has other bytes.
-    :raises ChangedUnderUsError: it is written to while it is hashed.
+    :raises LakeConflictError: one has other bytes.
+    :raises ChangedUnderUsError: one is written to while it is hashed.
     """
-    path = segment.facts.path
+    proven = {one.name: one.sha256 for one in receipt.companions}
+    _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
+    for facts in segment.companions:
+        _check_file(segment.log, facts.path, proven[Path(facts.path).name], root, otherwise, reading)
+
+
+def _check_file(log: str, path: str, expected: str, root: str, otherwise: str, reading: Reading) -> None:
     facts = settle(path)
     sha256 = _digest(path, reading)
-    if sha256 != receipt.sha256:
+    if sha256 != expected:
         raise LakeConflictError(
-            f"{path}: expected SHA-256 {receipt.sha256}, which its receipt proves, found {sha256}. "
+            f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
             f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "
-            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; "
-            "otherwise find out who changed the file."
+            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; of "
+            f"several logs, --log {shlex.quote(log)} opens it for this one alone. Otherwise find out "
+            "who changed the file."
         )
     found = FileFacts.of(path)
     if found != facts and not read_own_acts(root).same_file(found, facts):

@@ -87,7 +87,7 @@ def verify_store(
     store_id = record.store_id
     lakes, unreachable = without_older(lakes, unreachable, known_heads(journal, record), store_id)
     released = all_gone_spans(journal, record, unreachable)
-    kept = shielded_spans(store.real_root, record.lineage)
+    kept = shielded_spans(store.real_root, record.lineages)
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None

@@ -9,7 +9,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.watch import Watch
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.host import check_host
+from storage_engine.retention.host import check_host, may_have_come
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
@@ -42,7 +42,14 @@ def is_watched_here(store: ManagedStore) -> bool:
 def _check_is_here(store: ManagedStore) -> None:
     known = None
     if not missing_sqlite_file(store.journal_url):
-        known = Journal(store.journal_url).find_store(store.real_root, store.host)
+        journal = Journal(store.journal_url)
+        known = journal.find_store(store.real_root, store.host)
+        if known is not None and may_have_come(store.host, known.host):
+            # The lake's libraries, which a watcher needs for nothing else.
+            from storage_engine.retention.store_moves import has_come
+
+            if has_come(store, journal, known):
+                return
     check_host(store.root, store.host, known.host if known else None)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage_engine.model.codec import Columns, Damage
+from storage_engine.model.codec import Columns, Damage, SegmentCodec
 from storage_engine.rocketmq.commitlog import SegmentBytes, as_array, iterate_frames
 from storage_engine.rocketmq.message_schema import COLUMNS, SCHEMA
 
@@ -25,7 +25,7 @@ def default_chunk_bytes(segment_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RocketMQCodec:
+class RocketMQCodec(SegmentCodec):
     """SegmentCodec of RocketMQ's commitlog. Stateless; safe to pickle and to share between threads."""
 
     @property
@@ -64,8 +64,8 @@ class RocketMQCodec:
                 ranking = rank_queues(array, chunk.queues)
             yield decode_chunk(array, base_offset, chunk, ranking, arena), chunk.damages
 
-    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
-        """Write each row's bytes into ``out`` at physical_offset - base_offset.
+    def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
+        """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: in any order; columns beyond the schema are ignored.
         :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
@@ -74,7 +74,7 @@ class RocketMQCodec:
         """
         from storage_engine.rocketmq.encode import encode_rows
 
-        return encode_rows(rows, out, base_offset)
+        return encode_rows(rows, out, first_position)
 
 
 CODEC = RocketMQCodec()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.lag import LagSource
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
@@ -87,28 +87,29 @@ def lag_context(
     layout: StoreLayout,
     snapshot: StoreSnapshot,
     config: BrokerConfig,
-    doomed: Collection[int],
+    doomed: Collection[SegmentId],
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
     """Put together what :func:`queue_lags` needs.
 
-    :param doomed: base offsets of the segments in a plan.
+    :param doomed: the segments in a plan.
     :raises BadInputError: one of them isn't in the store.
     """
     (log,) = snapshot.logs
-    unknown = set(doomed) - {segment.base_offset for segment in log.segments}
+    unknown = set(doomed) - {segment.id for segment in log.segments}
     if unknown:
+        name, base_offset = min(unknown)
         raise BadInputError(
-            f"{snapshot.root}: no segment begins at {min(unknown)}: expected the segments of a plan for this "
-            "store as it is now. Make a new plan."
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
         )
     hours = delete_hours(config)
     losses: list[int | None] = []
     expired_ms = now_ms
     for segment in log.segments:
         expired_ms = max(expired_ms, expires_at_ms(segment, config))
-        window_ms = now_ms if segment.base_offset in doomed else next_window_ms(expired_ms, hours, zone)
+        window_ms = now_ms if segment.id in doomed else next_window_ms(expired_ms, hours, zone)
         losses.append(None if window_ms is None else window_ms - now_ms)
     return LagContext(
         layout=layout,
@@ -116,7 +117,7 @@ def lag_context(
             LogFile(segment.facts.path, segment.base_offset, segment.facts.size_bytes)
             for segment in log.segments
         ),
-        doomed=frozenset(doomed),
+        doomed=frozenset(segment.base_offset for segment in doomed),
         time_to_loss_ms=tuple(losses),
     )
 

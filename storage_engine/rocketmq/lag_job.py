@@ -39,6 +39,11 @@ class RocketMQLagJob:
         return self.context.source
 
     @property
+    def logs(self) -> None:
+        """There is one log, and all that consumers have to read lies in it."""
+        return None
+
+    @property
     def schema(self) -> pa.Schema:
         return LAG_SCHEMA
 
@@ -81,7 +86,7 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
         snapshot = store.snapshot(now_ms)
         zone = time_zone(settings.time_zone)
         return snapshot, lag_context(
-            store.layout, snapshot, store.config, request.plan_base_offsets, now_ms, zone
+            store.layout, snapshot, store.config, request.plan_segments, now_ms, zone
         )
 
     snapshot, measured = reread(look, attempts)

@@ -42,5 +42,6 @@ def store_around(path: Path) -> Path | None:
 
 
 def _is_store(root: Path) -> bool:
-    found = [name for name in _USUAL if (root / name).exists()]
-    return len(found) > 1 and any((root / name).is_dir() for name in _ANCHORS)
+    if not any((root / name).is_dir() for name in _ANCHORS):
+        return False
+    return sum((root / name).exists() for name in _USUAL) > 1

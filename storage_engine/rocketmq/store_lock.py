@@ -264,9 +264,10 @@ def _open_paths(pid: int) -> Iterator[str]:
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
+    directory = f"/proc/{pid}/fd"
+    for fd in os.listdir(directory):  # noqa: PTH208 - of every process, and strings are several times quicker
         with suppress(FileNotFoundError):
-            path = str(fd.readlink())
+            path = os.readlink(f"{directory}/{fd}")  # noqa: PTH115
             if path.startswith("/") and not path.endswith(_DELETED):
                 yield path
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ShieldMode
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
@@ -88,13 +89,13 @@ def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
     return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept
 
 
-def without_use(shield: Shield, segments: Collection[Segment], lineage: int) -> tuple[SeenLink, ...]:
+def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineages) -> tuple[SeenLink, ...]:
     """Return the links that may go at once: their segments are in the log, and need none.
 
     :param segments: that shall have a link.
-    :param lineage: the store's.
+    :param lineages: the store's.
     """
-    slots = {(segment.log, segment.base_offset, segment.facts.inode, lineage) for segment in segments}
+    slots = {(*one.id, one.facts.inode, lineages.of(one.log)) for one in segments}
     return tuple(
         seen
         for seen in shield.links

@@ -48,7 +48,7 @@ class ConsumerLagRequest:
     :param store_root: the store; executors must see it under the same path.
     :param broker: its kind.
     :param broker_conf, overrides, time_zone, live: as in ``ManagedStore``.
-    :param plan_base_offsets: base offsets of the segments that a plan lets go; empty: ask without a plan.
+    :param plan_segments: those that a plan deletes; empty: ask without a plan.
     :param table_path: directory for the table, as Parquet; what is there is replaced. Executors must see it
         under the same path.
     :param now_ms: the moment to compute for, in milliseconds since the epoch; None: when the job runs.
@@ -60,7 +60,7 @@ class ConsumerLagRequest:
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
     live: LiveBroker | None = None
-    plan_base_offsets: tuple[int, ...] = ()
+    plan_segments: tuple[SegmentId, ...] = ()
     now_ms: int | None = None
     broker: str = field(default_factory=default_broker)
 
@@ -83,7 +83,7 @@ class ConsumerLagRequest:
             overrides=store.overrides,
             time_zone=store.time_zone,
             live=store.live,
-            plan_base_offsets=tuple(segment.base_offset for segment in going),
+            plan_segments=tuple(segment.id if isinstance(segment, Segment) else segment for segment in going),
             now_ms=now_ms,
             broker=store.broker,
         )
@@ -91,11 +91,14 @@ class ConsumerLagRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagResult:
-    """:param at_risk: the rows that decide what a plan costs whom; see ``lag_table.at_risk``."""
+    """:param at_risk: the rows that decide what a plan costs whom; see ``lag_table.lag_part``.
+    :param logs: those that were measured; None: all of the store's.
+    """
 
     summary: LagSummary
     at_risk: tuple[QueueLag, ...]
     table_path: str
+    logs: tuple[str, ...] | None = None
 
 
 def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
@@ -111,7 +114,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
     job, source = prepare(request)
     if job is None:
         return _nobody_known(request, source)
-    newest, measure = job.newest, job.measure
+    newest, measure, logs = job.newest, job.measure, job.logs
     with new_lag_table(request.table_path) as directory:
         file = directory / _POSITIONS
         create(file).close()
@@ -138,7 +141,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         else:
             write_share(directory, 0, schema.empty_table())
         file.unlink()
-    return ConsumerLagResult(*merge(parts, source), request.table_path)
+    return ConsumerLagResult(*merge(parts, source, logs), request.table_path, logs)
 
 
 def _compute(measure: Measure, file: Path, number: int, rows: tuple[int, int]) -> LagPart:
@@ -175,6 +178,11 @@ class LagInProcess:
     job: LagJob | None
     source: LagSource
 
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        """Those that are measured; None: all of the store's."""
+        return None if self.job is None else self.job.logs
+
     def __iter__(self) -> Iterator[pa.Table]:
         if self.job is None:
             return
@@ -204,7 +212,7 @@ def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -
     with new_lag_table(request.table_path) as directory:
         table = job.measure(job.positions)
         write_share(directory, 0, table)
-    return ConsumerLagResult(*merge([lag_part(table)], source), request.table_path)
+    return ConsumerLagResult(*merge([lag_part(table)], source, job.logs), request.table_path, job.logs)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
@@ -217,7 +225,7 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
         request.store_root, request.broker_conf, request.overrides, request.time_zone, request.live
     )
     now_ms = time.time_ns() // 1_000_000 if request.now_ms is None else request.now_ms
-    job = broker.lag(LagRequest(settings, request.plan_base_offsets, now_ms))
+    job = broker.lag(LagRequest(settings, request.plan_segments, now_ms))
     if job is None:
         notice = f"{broker.title} doesn't say who consumes, so nobody knows who has not read what goes"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))

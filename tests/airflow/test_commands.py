@@ -37,6 +37,7 @@ def lag() -> StorageEngineArchiveLagOperator:
     return StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store")
 
 
+@pytest.mark.slow
 def test_the_command_that_an_error_names_can_be_run(store_connection: Any, lag: Any) -> None:
     store = store_connection()
     shutil.rmtree(store.directory / "lake")
@@ -61,6 +62,7 @@ def test_the_command_that_an_error_names_can_be_run(store_connection: Any, lag: 
             )
 
 
+@pytest.mark.slow
 def test_a_missing_lake_is_made_by_the_command_that_is_named(store_connection: Any, lag: Any) -> None:
     store = store_connection(make_lake=False)
     with pytest.raises(LakeMissingError) as caught:

@@ -24,7 +24,7 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.preview import preview
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
-from tests.services.toy import make_store
+from tests.services.toy import KINDS, LINES, lose_index, make_store
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -306,9 +306,11 @@ def test_an_archive_lag_above_its_threshold_is_a_failed_task_and_nothing_else_wa
     assert "WARNING archive lag" in next((store.reports / STORE).glob("*/report.txt")).read_text()
 
 
-def test_a_store_of_another_package_s_broker_goes_through_the_dag(
-    toy_broker: None, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def toy_store(
+    toy_broker: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, tuple[Path, ...]]:
+    """Make a store of the toy broker, which the default connection leads to; its old files by log."""
     root = tmp_path / "toy"
     old = make_store(root)
     fields = {
@@ -321,10 +323,37 @@ def test_a_store_of_another_package_s_broker_goes_through_the_dag(
     connection = {"conn_type": "storage_engine", "extra": fields}
     monkeypatch.setenv("AIRFLOW_CONN_STORAGE_ENGINE_DEFAULT", json.dumps(connection))
     make_lake(LakeConfig.local(tmp_path / "managed" / "lake"), "toy")
+    return old
+
+
+def test_a_store_of_another_package_s_broker_goes_through_the_dag(
+    toy_store: dict[str, tuple[Path, ...]], tmp_path: Path, run: Any
+) -> None:
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
-    assert not any(path.exists() for paths in old.values() for path in paths)
+    gone = [path.with_suffix(kind) for paths in toy_store.values() for path in paths for kind in KINDS]
+    assert not any(path.exists() for path in gone)
     written = report(tmp_path / "managed" / "reports")
     assert (written["outcome"], written["ok"]) == ("done", True)
     assert written["validation"]["checks"]
-    assert archived(tmp_path / "managed") == sorted(int(p.stem) for paths in old.values() for p in paths)
+    ends = [row["end_offset"] for row in written["validation"]["ranges"]]
+    assert ends == [2 * LINES, 4 * LINES + 1, LINES, 2 * LINES + 1]
+    assert archived(tmp_path / "managed") == sorted(
+        int(p.stem) for paths in toy_store.values() for p in paths
+    )
+
+
+@pytest.mark.again
+def test_a_run_that_refused_a_log_fails_in_its_last_task(
+    toy_store: dict[str, tuple[Path, ...]], tmp_path: Path, run: Any
+) -> None:
+    (kept,) = toy_store["errors"]
+    lose_index(kept)
+    state, tasks = run("storage_retention.py")
+    assert (state, tasks["report"]) == ("failed", "failed")
+    following = ("archive", "release", "clean_dependents", "flush_checkpoint", "validate")
+    assert {tasks[task] for task in following} == {"success"}
+    assert [kept.exists(), *(path.exists() for path in toy_store["access"])] == [True, False, False]
+    written = report(tmp_path / "managed" / "reports")
+    assert (written["outcome"], written["ok"]) == ("released-in-part", False)
+    assert [one["log"] for one in written["refused"]] == ["errors"]

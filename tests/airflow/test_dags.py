@@ -91,6 +91,7 @@ def test_connections_separated_by_commas_have_what_is_usual(monkeypatch: pytest.
         ('[{"conn_id": "a", "quue": "q"}]', r"[storage_engine] stores[0]: expected only the keys conn_id"),
         ('[{"conn_id": "a"}, {"conn_id": "a"}]', "[storage_engine] stores: expected each conn_id once"),
         ('[{"conn_id": "a"}', "[storage_engine] stores: expected a JSON list of stores"),
+        ('[{"conn_id": " "}]', "[storage_engine] stores[0].conn_id: expected the id of a connection"),
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_import_error(
@@ -191,6 +192,7 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
     assert dag.params["dry_run"] is True
 
 
+@pytest.mark.slow
 def test_parsing_imports_nothing_heavy() -> None:
     files = sorted(map(str, DAGS.glob("*.py")))
     assert len(files) == 5

@@ -16,6 +16,8 @@ from storage_engine.retention import steps
 from storage_engine.retention.journal import Journal
 from tests.services.command_line import run_command
 
+pytestmark = pytest.mark.slow
+
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 
 

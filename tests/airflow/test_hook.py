@@ -116,6 +116,7 @@ def test_bad_catalog_settings_are_not_quoted_as_they_may_hold_secrets() -> None:
     assert "hush" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_test_button_describes_what_it_found_and_changes_nothing(store_connection: Any) -> None:
     store = store_connection()
     before = _content(store.root)
@@ -262,12 +263,37 @@ def test_an_older_connection_amounts_to_what_one_of_today_does() -> None:
         )
 
 
+WRITTEN_BY_INIT = {
+    "mode": "offline",
+    "broker_tls": "off",
+    "may_change_settings": False,
+    "allow_same_disk": False,
+    "overrides": {},
+    "archive": "required",
+    "lag_policy": "warn",
+    "shield": " auto ",
+}
+
+
+def test_what_older_connections_have_by_themselves_is_in_nobody_s_way() -> None:
+    settings = {"may_change_settings": True, "overrides": {"fileReservedTime": "48"}}
+    today = {"mode": "live", "broker_address": "h:1", "policy": {"lag_policy": "block"}}
+    store = _store({**WRITTEN_BY_INIT, **today, "broker_settings": settings})
+    assert store.policy == Policy(lag_policy=LagPolicy.BLOCK)
+    assert store.overrides == {"fileReservedTime": "48"}
+    assert store.live is not None
+    assert store.live.may_change_settings
+    assert moved_fields(WRITTEN_BY_INIT) == ""
+
+
 def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
     properties = {"name": "prod", "type": "rest", "uri": "http://catalog"}
     for given in (properties, json.dumps(properties)):
         lake = _store({"lake": given}).lake
         assert (lake.name, dict(lake.properties)) == ("prod", {"type": "rest", "uri": "http://catalog"})
     assert _store({"lake": "/data/lake"}).lake == LakeConfig.local("/data/lake")
+    with pytest.raises(BadInputError, match="field lake: expected properties of a catalog"):
+        _store({"lake": {"name": "prod"}})
     with pytest.raises(BadInputError, match="field lake_directory: expected empty, as lake is given"):
         _store({"lake": "/data/lake", "lake_directory": "/other"})
 

@@ -105,6 +105,7 @@ def test_a_connection_without_both_keys_is_refused(login: str, password: str, mi
         with_broker_credentials(LiveBroker(), "keys", _lookup(named))
 
 
+@pytest.mark.slow
 def test_the_secret_key_is_masked(store_connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.log import redact
 

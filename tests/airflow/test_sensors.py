@@ -55,6 +55,7 @@ def levels(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_level
 
 
+@pytest.mark.slow
 def test_an_open_window_ends_the_wait_at_once(store_connection: Any) -> None:
     store_connection(deleteWhen=ALL_HOURS)
     sensed = execute(sensor(StorageEngineDeleteWindowSensor))
@@ -99,6 +100,7 @@ def test_a_full_disk_is_no_window(store_connection: Any, levels: Any) -> None:
         execute(sensor(StorageEngineDeleteWindowSensor))
 
 
+@pytest.mark.slow
 def test_a_wrong_alarm_of_the_triggerer_is_waited_out_again(store_connection: Any, levels: Any) -> None:
     store_connection(deleteWhen=NEVER)
     levels(20)
@@ -167,6 +169,7 @@ def broker_is_down(store_connection: Any) -> None:
     store_connection(extra={"mode": "beside", "broker_address": f"127.0.0.1:{port}"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broker_is_down")
 @pytest.mark.parametrize(("kind", "waits_with"), SENSORS)
 def test_a_broker_that_is_down_is_waited_for_as_a_cause_is(kind: Any, waits_with: Any) -> None:

@@ -344,6 +344,7 @@ def test_a_broker_that_is_silent_does_not_block_the_loop(
     assert are_through()
 
 
+@pytest.mark.slow
 def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

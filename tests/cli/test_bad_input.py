@@ -127,6 +127,7 @@ STORE_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", STORE_FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 def test_a_store_that_is_none_is_refused_by_every_command(
     cli, archived, store_copy, files, lake: Path, fault: Callable[[Path], tuple[object, ...]]
@@ -152,6 +153,7 @@ def test_a_store_that_is_none_is_refused_by_every_command(
         assert files(store, lake, new) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [_half_copied_checkpoint, _half_copied_queue, _half_copied_index],
@@ -169,6 +171,7 @@ def test_a_broken_file_beside_the_log_is_found_before_a_segment_goes(
         assert files(store, lake) == before
 
 
+@pytest.mark.slow
 def test_one_base_offset_on_two_paths_is_refused(cli, archived, store_copy, files, tmp_path) -> None:
     store = store_copy("multipath")
     twin = store / "cl2" / f"{0:020d}"
@@ -270,6 +273,7 @@ def _wrong_crc(frame: dict[str, Any], path: Path) -> str:
     return "CRC"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [_torn, _wrong_crc], ids=["torn", "wrong-crc"])
 def test_a_damaged_frame_in_a_sealed_segment_is_named_and_neither_archived_nor_deleted(
     cli, archived, store_copy, expire, files, frames, fault
@@ -287,6 +291,7 @@ def test_a_damaged_frame_in_a_sealed_segment_is_named_and_neither_archived_nor_d
     assert "--accept-damage" in outcome.err
 
 
+@pytest.mark.slow
 def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
     cli, store_copy, expire, frames, lake, tmp_path
 ) -> None:
@@ -299,6 +304,7 @@ def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
     assert _segment(tmp_path / "back", MIB).read_bytes() == _segment(store, MIB).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_torn_frame_in_the_tail_is_where_the_log_ends(cli, store_copy, frames) -> None:
     store = store_copy("cqext-batchcq")
     frame = [f for f in frames if int(f["file"]) == 2 * MIB][-1]
@@ -421,6 +427,7 @@ def _check_refused_everywhere(cli, archived, lake: Path, tmp_path: Path) -> None
         assert f"storage-engine init-lake --lake {lake}" in error
 
 
+@pytest.mark.slow
 def test_a_read_only_lake_can_be_read_and_refuses_what_is_new(
     cli, store_copy, expire, files, lake, tmp_path
 ) -> None:
@@ -436,6 +443,7 @@ def test_a_read_only_lake_can_be_read_and_refuses_what_is_new(
     assert files(lake, store, other) == before
 
 
+@pytest.mark.slow
 def test_a_full_lake_disk_is_an_error_and_a_second_try_with_room_succeeds(
     cli, store_copy, expire, files, tmp_path
 ) -> None:
@@ -479,6 +487,7 @@ def _held(store: Path) -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, files, lake) -> None:
     store = store_copy("edge-frames")
     expire(store)
@@ -491,6 +500,7 @@ def test_a_store_that_a_process_holds_is_not_cleaned(cli, store_copy, expire, fi
         assert "Held by python" in cli("inspect", store).out
 
 
+@pytest.mark.slow
 def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_them(
     cli, store_copy, expire, files, frames, lake, tmp_path
 ) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import later
+from tests.services import toy
+from tests.services.toy_faults import files_of, make_store
+
 MIB = 1 << 20
 
 
@@ -50,6 +54,7 @@ def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lak
     assert "night" in other.err
 
 
+@pytest.mark.slow
 def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store, lake) -> None:
     log = store / "commitlog"
     done = subprocess.run(["chattr", "+i", str(log)], check=False, capture_output=True)
@@ -65,6 +70,7 @@ def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store,
     assert _there(store) == [0, MIB, 2 * MIB]
 
 
+@pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json
     assert first["outcome"] == "done"
@@ -87,6 +93,7 @@ def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     assert set((lake / "reports").rglob("*")) == reports
 
 
+@pytest.mark.slow
 def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
     cli, store_copy, expire, lake, plainly
 ) -> None:
@@ -98,6 +105,7 @@ def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
     assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
 
 
+@pytest.mark.slow
 def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, plainly) -> None:
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(4)
@@ -126,3 +134,26 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, pla
     assert f"{0:020d}  never archived" in done.out
     assert "Receipts waived by" in done.out
     assert "a test store" in done.out
+
+
+@pytest.mark.parametrize("as_json", [False, *later(True)])
+def test_a_run_that_refused_a_log_ends_as_failed_each_time(cli, tmp_path, as_json) -> None:
+    with toy.registered(tmp_path / "broker"):
+        faults = {"a": ("nothing", 0), "b": ("missing", 0)}
+        store = make_store(tmp_path / "store", tmp_path / "lake", faults)
+        words = ("clean", store.root, "--lake", tmp_path / "lake", "--broker-type", "toy", "--run-key", "r")
+        words += ("--lag-policy", "ignore", "--manual", *(["--json"] if as_json else []))
+        before = files_of(tmp_path / "store", "b")
+        done = cli(*words)
+        assert (done.exit_code, len(files_of(tmp_path / "store", "a"))) == (1, 3)
+        if as_json:
+            assert (done.json["outcome"], done.json["ok"]) == ("released-in-part", False)
+            assert [one["log"] for one in done.json["refused"]] == ["b"]
+            assert "log b was refused" in done.json["error"]["message"]
+            assert (cli(*words).exit_code, cli(*words).json["refused"]) == (1, done.json["refused"])
+        else:
+            assert "FAILED log b was refused" in done.out
+            assert "expected every log of its plan to pass" in done.err
+            page = next((tmp_path / "lake").rglob("report.html")).read_text()
+            assert [word in page for word in ("Released in part", "log refused")] == [True, True]
+        assert files_of(tmp_path / "store", "b") == before

@@ -13,6 +13,8 @@ from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.disturbances import record_disturbances
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

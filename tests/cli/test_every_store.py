@@ -19,7 +19,7 @@ def _segments(store: Path) -> dict[str, bytes]:
     [
         pytest.param("clean-stop", 7, marks=pytest.mark.again),
         ("cqext-batchcq", 2),
-        ("multipath", 1),
+        pytest.param("multipath", 1, marks=pytest.mark.again),
         pytest.param("edge-frames", 2, marks=pytest.mark.again),
     ],
 )

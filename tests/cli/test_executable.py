@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COMMAND = Path(sysconfig.get_path("scripts")) / "storage-engine"
 
 
@@ -25,7 +27,6 @@ def test_the_command_says_what_it_is() -> None:
     assert "No such command 'delete-everything'" in unknown.stderr
 
 
-@pytest.mark.slow
 def test_done_is_0_and_stdout_is_json_alone(cli, store_copy, lake) -> None:
     bad = cli("archive", store_copy("multipath"), "--set", "x=y", "--json", "--lake", lake)
     assert bad.exit_code == 2
@@ -36,7 +37,6 @@ def test_done_is_0_and_stdout_is_json_alone(cli, store_copy, lake) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.slow
 def test_refused_is_1(archived, tmp_path) -> None:
     refused = _run("restore", "--lake", archived.lake, "--to", archived.store)
     assert refused.returncode == 1

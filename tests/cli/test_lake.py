@@ -25,6 +25,7 @@ def sealed(archived) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
     cli, store_copy, lake, tmp_path, files, ground_truth
 ) -> None:
@@ -45,6 +46,7 @@ def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
     assert files(store) == before
 
 
+@pytest.mark.slow
 def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy, expire, lake) -> None:
     store = store_copy("cqext-batchcq")
     expire(store)
@@ -57,6 +59,7 @@ def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy,
     assert f"{0:020d}" not in every.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["receipts", "files", "bytes", "store"])
 def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) -> None:
     if level != "store":
@@ -76,12 +79,14 @@ def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) 
     assert f"OK, 7 receipts, {checked} checked" in shown.out
 
 
+@pytest.mark.slow
 def test_verify_against_a_store_wants_the_store(cli, archived) -> None:
     refused = cli("verify", "--lake", archived.lake, "--level", "store")
     assert refused.exit_code == 2
     assert "expected STORE to compare the lake with" in refused.err
 
 
+@pytest.mark.slow
 def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_copy, lake) -> None:
     store = store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
@@ -96,6 +101,7 @@ def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_c
     assert "Verified at level files since 20" in last.out
 
 
+@pytest.mark.slow
 def test_verify_says_what_is_wrong_and_what_to_do(cli, store_copy, lake) -> None:
     store = store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
@@ -123,6 +129,7 @@ def test_a_size_that_is_none_is_refused(cli, archived, text: str) -> None:
     assert "expected a size such as 10GiB" in refused.err
 
 
+@pytest.mark.slow
 def test_archiving_keeps_to_its_limit(cli, store_copy, lake) -> None:
     words = (
         "archive",
@@ -229,6 +236,7 @@ def test_restore_keeps_the_old_mtime_only_when_asked(cli, archived, tmp_path) ->
     assert now.stat().st_mtime_ns > source.stat().st_mtime_ns
 
 
+@pytest.mark.slow
 def test_a_lake_with_several_stores_asks_which_one(cli, archived, store_copy, lake, tmp_path) -> None:
     for _ in range(2):
         assert cli("archive", store_copy("edge-frames"), "--lake", lake).exit_code == 0

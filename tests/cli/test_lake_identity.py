@@ -16,7 +16,7 @@ import pytest
 
 from tests.rounds import again_but
 
-pytestmark = pytest.mark.usefixtures("plainly")
+pytestmark = [pytest.mark.usefixtures("plainly"), pytest.mark.slow]
 
 MIB = 1 << 20
 DAYS_AGO = time.time() - 3 * 86_400

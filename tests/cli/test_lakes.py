@@ -14,6 +14,8 @@ import pytest
 
 from storage_engine.cli import lakes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+import pytest
+
 MONTH_MS = 31 * 24 * 3600 * 1000
 
 
@@ -21,6 +23,7 @@ def _a_month_passes(lake) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_go_and_the_real_one_removes_it(cli, store_copy, lake) -> None:
     store = store_copy("clean-stop")
     for _ in range(2):

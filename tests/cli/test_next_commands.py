@@ -21,6 +21,9 @@ from storage_engine.next_commands import _COMMANDS, with_arguments
         ("run storage-engine lake rebuild, which", "storage-engine lake rebuild --lake 'the lake', which"),
         ("storage-engine stamp.", "storage-engine stamp store --lake 'the lake' --reason TEXT."),
         ("storage-engine stamp --new on", "stamp --new store --lake 'the lake' --reason TEXT on"),
+        ("storage-engine move orders on it", "move orders store --lake 'the lake' on it"),
+        ("storage-engine move 'my orders'; if", "move 'my orders' store --lake 'the lake'; if"),
+        ("storage-engine move 'ann'\"'\"'s', or", "move 'ann'\"'\"'s' store --lake 'the lake', or"),
         ("storage-engine archive again", "storage-engine archive store --lake 'the lake' again"),
         ("by storage-engine init-lake.", "by storage-engine init-lake --lake 'the lake'."),
     ],
@@ -93,6 +96,7 @@ def test_a_call_that_names_no_command_has_no_parameters(words: list[str]) -> Non
     assert not parameters_of(group, words).get("lake_dir")
 
 
+@pytest.mark.slow
 def test_the_command_that_is_named_can_be_run(cli: Any, archived: Any, tmp_path: Path) -> None:
     copy = shutil.copytree(archived.lake, tmp_path / "a copy")
     advice = f"storage-engine lake relocate --lake {shlex.quote(str(copy))}"
@@ -106,14 +110,15 @@ def test_the_command_that_is_named_can_be_run(cli: Any, archived: Any, tmp_path:
     assert done.exit_code == 0, done.err
 
 
-def test_a_store_that_was_moved_is_stamped_by_the_command_that_is_named(
+@pytest.mark.slow
+def test_a_store_that_was_moved_is_known_by_the_command_that_is_named(
     cli: Any, store_copy: Any, lake: Path, tmp_path: Path
 ) -> None:
     store = store_copy("clean-stop")
     assert cli("archive", store, "--lake", lake).exit_code == 0
     moved = store.rename(tmp_path / "moved")
     refused = cli("archive", moved, "--lake", lake)
-    advice = f"storage-engine stamp {moved} --lake {lake} --reason TEXT"
+    advice = f"storage-engine move moved {moved} --lake {lake}"
     assert (refused.exit_code, advice in refused.err) == (1, True), refused.err
     assert cli(*shlex.split(advice)[1:]).exit_code == 0
     assert cli("archive", moved, "--lake", lake).exit_code == 0

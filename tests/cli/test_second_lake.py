@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("plainly")
+pytestmark = [pytest.mark.usefixtures("plainly"), pytest.mark.slow]
 
 MIB = 1 << 20
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"pyspark", "great_expectations", "pyiceberg", "airflow", "sqlalchemy", "pandas"}
 
 
@@ -24,6 +26,7 @@ def test_help_imports_no_library_that_a_command_works_with() -> None:
     assert not _imported_by(["--help"]) & (HEAVY | {"numba", "pyarrow", "numpy"})
 
 
+@pytest.mark.slow
 def test_looking_at_a_store_imports_neither_spark_nor_lake(archived) -> None:
     looked = _imported_by(["inspect", str(archived.store)], ["plan", str(archived.store)])
     # Arrow imports pandas, where there is one, when it makes its first array.

@@ -22,6 +22,7 @@ def store(store_copy, expire) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_inspect_counts_what_the_broker_wrote(cli, store, files, ground_truth) -> None:
     before = files(store)
     found = cli("inspect", store, "--messages", "--queues", "--json").json
@@ -68,6 +69,7 @@ def test_plan_by_hand_deletes_the_expired_prefix_and_says_what_goes_with_it(cli,
     assert files(store) == before
 
 
+@pytest.mark.slow
 def test_plan_and_lag_show_what_the_broker_owes_and_block_keeps_it(cli, store) -> None:
     warned = cli("plan", store, "--manual", "--json").json
     (timer,) = (row for row in warned["owed"] if row["count"])
@@ -130,12 +132,14 @@ def test_a_disk_may_be_named_by_a_relative_path_as_the_store(cli, store, monkeyp
         assert cli("plan", directory, *words).json["disks"][0]["used_percent"] == 80
 
 
+@pytest.mark.slow
 def test_inspect_says_that_a_lower_bound_is_one(cli, store) -> None:
     assert "complete up to 7442667" in cli("inspect", store).out
     shutil.rmtree(store / "consumequeue")
     assert "complete at least up to" in cli("inspect", store).out
 
 
+@pytest.mark.slow
 def test_a_queue_directory_whose_name_is_no_text_is_shown(store) -> None:
     """In a process of its own: only a real stream has an encoding."""
     (store / "consumequeue" / os.fsdecode(b"\xff\xfe") / "0").mkdir(parents=True)

@@ -12,6 +12,8 @@ import pytest
 
 from storage_engine.lake.commit_lock import LOCK_NAME
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("plainly")
+pytestmark = [pytest.mark.usefixtures("plainly"), pytest.mark.slow]
 
 MIB = 1 << 20
 UNDOABLE = ("--manual", "--undo-window-hours", 24)

@@ -13,6 +13,8 @@ from tests.services.command_line import run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
+pytestmark = pytest.mark.slow
+
 StoreCopy = Callable[[str], Path]
 
 MOMENTS = {
@@ -92,6 +94,7 @@ def test_a_finished_run_stays_as_it_ended(released: Released, state: State) -> N
     assert state.there == [MIB, 2 * MIB]
 
 
+@pytest.mark.again
 def test_a_waiver_counts(released: Released, state: State) -> None:
     old.waive(released, state)
     assert report_of(state, max_segments=1)["outcome"] == "done"

@@ -16,6 +16,8 @@ from tests.services.command_line import Outcome, run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
+pytestmark = pytest.mark.slow
+
 StoreCopy = Callable[[str], Path]
 Range = tuple[int, int, str]
 

@@ -23,6 +23,8 @@ from tests.services.command_line import run_command
 from tests.services.released import Released
 from tests.services.released_state import State
 
+pytestmark = pytest.mark.slow
+
 StoreCopy = Callable[[str], Path]
 
 RUNNER = Path(__file__).parents[1] / "lake" / "making_kill_runner.py"

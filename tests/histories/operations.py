@@ -32,7 +32,7 @@ DATABASES = {"catalog": (CATALOG,), "journal": (JOURNAL,), "both": (CATALOG, JOU
 
 _NAMED = re.compile(
     r"storage-engine (lake relocate|lake rebuild|lake promote|verify --level bytes --renew|gc --undo|"
-    r"stamp --new|stamp|adopt|init-lake)"
+    r"stamp --new|stamp|adopt|move [\w-]+|init-lake)"
 )
 _DIGEST = re.compile(r"the plan is ([0-9a-f]{64})")
 
@@ -180,7 +180,9 @@ def follow_advice(world: World, kill: int | None) -> None:
             adopt(world, store, lake, force=False, kill=kill)
         elif named.startswith("stamp") and store is not None:
             stamp(world, store, lake, new=named.endswith("--new"), kill=kill)
-        elif named not in ("adopt", "stamp", "stamp --new"):
+        elif named.startswith("move") and store is not None:
+            world.command(*named.split(), store.path, "--lake", lake.path, kill=kill)
+        elif not named.startswith(("adopt", "stamp", "move")):
             mend(world, lake, named, kill=kill)
 
 

@@ -13,7 +13,12 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, inspect
 
-from storage_engine.exceptions import CommitStateUnknownError, LakeIdentityError, LakeUnavailableError
+from storage_engine.exceptions import (
+    CommitStateUnknownError,
+    LakeIdentityError,
+    LakeUnavailableError,
+    StoreIdentityError,
+)
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -25,6 +30,7 @@ from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import unseen, verify
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
@@ -274,6 +280,9 @@ def test_an_older_journal_on_a_server_lets_two_machines_share_a_path(
         (unique,) = inspect(connection).get_unique_constraints(stores)
         connection.exec_driver_sql(f'ALTER TABLE {stores} DROP CONSTRAINT "{unique["name"]}"')
         connection.exec_driver_sql(f"ALTER TABLE {stores} ADD UNIQUE (real_path)")
+        connection.exec_driver_sql(f"ALTER TABLE {stores} DROP COLUMN name")
+        connection.exec_driver_sql("ALTER TABLE storage_engine_lineages DROP COLUMN log")
+        connection.exec_driver_sql("DROP TABLE storage_engine_log_lineages")
         connection.exec_driver_sql("UPDATE storage_engine_schema SET version = 5")
     journal = Journal(database.uri)
     assert journal.find_store("/s") == known
@@ -282,6 +291,10 @@ def test_an_older_journal_on_a_server_lets_two_machines_share_a_path(
     other = journal.add_store("/s", "rocketmq", host="another")
     assert other.store_id != known.store_id
     assert journal.find_store("/s") == other
+    assert journal.name_store(known.store_id, "orders").name == "orders"
+    with pytest.raises(StoreIdentityError, match="expected a name that no other store has"):
+        journal.name_store(other.store_id, "orders")
+    assert journal.open_lineage(other.store_id, "ann", "a test", "log").lineages == Lineages(1, {"log": 2})
     with create_engine(database.uri, poolclass=NullPool).begin() as connection:
         (unique,) = inspect(connection).get_unique_constraints(stores)
     assert unique["column_names"] == ["host", "real_path"]

@@ -27,10 +27,12 @@ from storage_engine.exceptions import (
 from storage_engine.model.lag import LagSummary, PositionsFrom
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.lag_table import read_lag_table
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Tls
+from storage_engine.rocketmq.store import LOG
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,
@@ -56,7 +58,7 @@ TOPIC, GROUP = "orders", "cg_orders"
 SECRET = "admin-secret"
 AUTH_CREATE_USER = 3001
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
-DOOMED = (0, 1 << 20)
+DOOMED = (SegmentId(LOG, 0), SegmentId(LOG, 1 << 20))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def request(secured: Secured, work: Path, **settings: Any) -> ConsumerLagRequest
         str(work / "table"),
         overrides={key: str(size) for key, size in FIXTURE_SIZES.items()},
         time_zone="UTC",
-        plan_base_offsets=DOOMED,
+        plan_segments=DOOMED,
         live=live,
         **settings,
     )
@@ -331,7 +333,7 @@ def test_what_the_broker_wrote_down_counts_when_it_cannot_be_asked_and_says_how_
     secured: Secured, tmp_path: Path
 ) -> None:
     # The first segment went with the release.
-    asked = replace(request(secured, tmp_path), plan_base_offsets=DOOMED[1:])
+    asked = replace(request(secured, tmp_path), plan_segments=DOOMED[1:])
     secured.broker.client.close()
     secured.broker.java.kill()
     began = time.monotonic()

@@ -112,18 +112,36 @@ def store(live_log: LiveLog, disk: Disk, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def log(disk: Disk, live_log: LiveLog, store: ManagedStore) -> LiveLog:
     """So many expired segments, which we hold."""
-    disk.fill_to(60)
-    live_log.wait_until_idle()
-    steps.hold(store)
-    live_log.sha256 = {base: live_log.sha256[base] for base in live_log.names() if base in live_log.sha256}
-    if len(live_log.sha256) < SEGMENTS:
-        live_log.fill(ENOUGH - len(live_log.sha256))
+    hold_enough(live_log, disk, store)
     return live_log
 
 
+def hold_enough(log: LiveLog, disk: Disk, store: ManagedStore) -> None:
+    disk.fill_to(60)
+    log.wait_until_idle()
+    steps.hold(store)
+    log.sha256 = {base: log.sha256[base] for base in log.names() if base in log.sha256}
+    if len(log.sha256) < SEGMENTS:
+        log.fill(ENOUGH - len(log.sha256))
+
+
 @pytest.fixture(scope="module")
-def one_watch(store: ManagedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+def begun() -> list[Watch]:
+    """The watch of several tests, once one has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def one_watch(
+    live_log: LiveLog,
+    disk: Disk,
+    store: ManagedStore,
+    begun: list[Watch],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Watch]:
+    hold_enough(live_log, disk, store)  # what is filled later may be fenced before it has expired
     with watch_of(store, tmp_path_factory.mktemp("watch") / "said") as watch:
+        begun.append(watch)
         yield watch
 
 
@@ -156,6 +174,13 @@ def watch_of(store: ManagedStore, path: Path, *more: str) -> Iterator[Watch]:
     finally:
         process.kill()
         process.wait()
+
+
+def end_watch(watch: Watch, store: ManagedStore) -> None:
+    """Kill a watch, if it hasn't ended yet, and wait until nobody takes its last sign for life."""
+    watch.process.kill()
+    watch.process.wait()
+    until(lambda: bool(no_watch(Path(store.root))), watch.said)
 
 
 def until(is_so: Callable[[], bool], said: Said) -> None:
@@ -400,14 +425,20 @@ def test_what_a_killed_watch_left_goes_with_the_next_visit(
     one_watch.process.kill()
     one_watch.process.wait()
     log.path(log.names()[0]).unlink()
-    until(lambda: bool(no_watch(Path(store.root))), said)
+    end_watch(one_watch, store)
     tend(store, "after-the-kill")
     assert look_at_shield(store.root).links == ()
     assert in_neither_place(store, log) == []
 
 
 @pytest.mark.again
-def test_without_a_shield_it_is_lost(log: LiveLog, disk: Disk, store: ManagedStore, tmp_path: Path) -> None:
+def test_without_a_shield_it_is_lost(
+    log: LiveLog, disk: Disk, store: ManagedStore, begun: list[Watch], tmp_path: Path
+) -> None:
+    for watch in begun:
+        end_watch(watch, store)
+        tend(store, "without-a-watch")
+    assert look_at_shield(store.root).links == ()
     names = log.names()
     with watch_of(store, tmp_path / "said", "--no-shield") as watch:
         force(log, disk)

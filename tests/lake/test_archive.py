@@ -50,6 +50,7 @@ def _data_directory(lake: Lake, store_id: str = "store-1") -> Path:
     return path / "data" / f"store_id={store_id}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", again_but(STORES, "cqext-batchcq", "edge-frames"))
 def test_every_sealed_segment_of_a_real_store_comes_back_byte_for_byte(
     name: str, store_copy: Callable[[str], Path], lake: Lake, make_jobs: MakeJobs, tmp_path: Path
@@ -66,6 +67,7 @@ def test_every_sealed_segment_of_a_real_store_comes_back_byte_for_byte(
     assert [Path(segment.path).read_bytes() for segment in restored] == [path.read_bytes() for path in paths]
 
 
+@pytest.mark.slow
 def test_a_receipt_counts_what_the_broker_says_is_there(
     store_copy: Callable[[str], Path],
     ground_truth: Callable[[str, str], Any],
@@ -85,6 +87,7 @@ def test_a_receipt_counts_what_the_broker_says_is_there(
         assert row.last_store_timestamp_ms == max(stored, default=None)
 
 
+@pytest.mark.slow
 def test_archiving_again_proves_the_file_that_is_there_and_writes_nothing(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, fingerprint: Callable[[Path], dict[str, str]]
 ) -> None:
@@ -374,6 +377,6 @@ def test_an_empty_segment_is_refused_before_anything_is_archived(
 ) -> None:
     empty = tmp_path / f"{0:020d}"
     empty.touch()
-    with pytest.raises(StoreLayoutError, match="sealed segment to have bytes, found an empty file"):
+    with pytest.raises(StoreLayoutError, match="sealed segment to have bytes and offsets, found 0 bytes"):
         make_jobs(lake, empty)
     assert lake.messages().current_snapshot() is None

@@ -12,6 +12,8 @@ import pytest
 
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).with_name("command_kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_COMMAND_KILLS", 1, 1_000)
 """At most so many a command; more than it has operations means every one of them."""

@@ -74,6 +74,7 @@ def _assert_each_is_there_once(lake: Lake, proven: Sequence[ProvenSegment]) -> N
     )
 
 
+@pytest.mark.slow
 def test_all_segments_land_in_one_snapshot_before_their_receipts(
     lake: Lake, proven: list[ProvenSegment]
 ) -> None:
@@ -102,6 +103,7 @@ def test_where_there_is_a_lock_an_old_proof_is_committed(lake: Lake, proven: lis
     assert len(commit_segments(lake, [replace(proven[0], proven_at_ms=1)])) == 1
 
 
+@pytest.mark.slow
 def test_more_than_a_batch_is_committed_in_several_and_in_the_order_of_the_log(
     lake: Lake, proven: list[ProvenSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def test_staged_files_of_every_attempt_are_gone_after_the_commit(
     assert [path.name for path in final.parent.glob("*.partial")] == [unfinished.name]
 
 
+@pytest.mark.slow
 def test_other_bytes_under_the_same_offset_are_refused(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
@@ -325,6 +328,7 @@ def test_somebody_elses_commit_in_between_is_waited_out(
     _assert_each_is_there_once(lake, proven)
 
 
+@pytest.mark.slow
 def test_threads_that_commit_the_same_segments_commit_them_once(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -26,6 +26,8 @@ from storage_engine.lake.relocating import relocate
 from tests.lake.conftest import Fingerprint
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copy(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Path:

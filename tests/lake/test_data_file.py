@@ -126,7 +126,7 @@ def test_a_segment_comes_back_window_by_window(written: tuple[bytes, pq.ParquetF
     assert len(windows) >= 4
     assert parquet.num_row_groups >= 4 * len(windows) - 4
     chunks = [(offset, bytes(chunk)) for offset, chunk in segment_bytes(parquet, CODEC, base, len(data), "x")]
-    assert [offset for offset, _ in chunks] == [window.start_offset for window in windows]
+    assert [offset for offset, _ in chunks] == [window.start_position for window in windows]
     assert b"".join(chunk for _, chunk in chunks) == data
 
 

@@ -92,6 +92,7 @@ def archived(lake: Lake, segments: list[Path], make_jobs: MakeJobs) -> tuple[Rec
     return archive_all(lake, make_jobs(lake, *segments[:2]))
 
 
+@pytest.mark.slow
 def test_a_row_deleted_by_position_breaks_the_receipt_and_archiving_again_heals(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, archived: tuple[Receipt, ...]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_row_deleted_by_position_breaks_the_receipt_and_archiving_again_heals(
     assert (found.overall, found.findings) == (Status.OK, ())
 
 
+@pytest.mark.slow
 def test_a_delete_file_that_deletes_nothing_of_a_segment_is_proven_with_it_and_read_as_closely(
     lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_delete_file_that_deletes_nothing_of_a_segment_is_proven_with_it_and_r
     assert "POSITION_DELETES.parquet has SHA-256" in fault
 
 
+@pytest.mark.slow
 def test_rows_deleted_by_equality_make_the_lake_unreadable_and_say_what_to_do(
     lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:

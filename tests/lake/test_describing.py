@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.describing import describe
@@ -14,6 +16,7 @@ from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, tree
 
 
+@pytest.mark.slow
 def test_a_lake_is_described_and_not_changed(
     filled: Callable[[int], Lake], segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

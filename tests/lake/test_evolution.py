@@ -33,6 +33,8 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec import CODEC
 
+pytestmark = pytest.mark.slow
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 LATER = "unique_key"
@@ -47,6 +49,9 @@ class _OlderCodec:
     schema = CODEC.schema.remove(CODEC.schema.get_field_index(LATER))
     columns = replace(CODEC.columns, file_bounds=("keys",))
     encoded_columns = CODEC.encoded_columns
+
+    def origin(self, base_offset: int) -> int:
+        return CODEC.origin(base_offset)
 
     def decode(self, data: memoryview, base_offset: int, **options: Any) -> Iterator[Any]:
         for rows, damage in CODEC.decode(data, base_offset, **options):

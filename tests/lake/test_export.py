@@ -82,6 +82,7 @@ SELECTIONS: dict[str, tuple[Selection, Callable[[dict[str, Any]], bool]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTIONS)
 @pytest.mark.parametrize("file_format", ExportFormat)
 def test_what_is_exported_is_what_was_asked_for(
@@ -112,6 +113,7 @@ def test_what_is_exported_is_what_was_asked_for(
     assert [entry.name for entry in tmp_path.iterdir()] == ["messages"]
 
 
+@pytest.mark.slow
 def test_messages_of_a_queue_are_in_their_order(archived: Lake, tmp_path: Path) -> None:
     export_messages(
         archived, tmp_path / "rows", Selection(topic="orders"), file_format=ExportFormat.JSON_LINES
@@ -249,6 +251,7 @@ def test_an_empty_key_is_refused(archived: Lake, tmp_path: Path) -> None:
     assert has_key(rows, "").to_pylist() == [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ExportFormat)
 def test_bodies_that_are_too_much_for_an_array_are_exported_in_parts(
     archived: Lake,
@@ -278,6 +281,7 @@ def test_a_directory_that_is_missing_is_one_clear_error(archived: Lake, tmp_path
         export_messages(archived, tmp_path / "no" / "where", Selection())
 
 
+@pytest.mark.slow
 def test_rows_that_another_engine_deleted_or_rewrote_are_as_it_left_them(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

@@ -35,6 +35,8 @@ from storage_engine.model.receipt import Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
 from tests.lake.garbage_helpers import collected, expire_snapshots, local, make_old, names, root_of
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 
 
@@ -377,7 +379,6 @@ def test_nothing_is_removed_while_somebody_commits(
     assert Path(proven.staged_file.removeprefix("file://")).exists()
 
 
-@pytest.mark.slow
 def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_up(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
@@ -406,7 +407,6 @@ def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_
     assert done.is_set()
 
 
-@pytest.mark.slow
 def test_collecting_without_a_grace_beside_archivers_loses_nothing_that_was_committed(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -24,6 +24,8 @@ from storage_engine.lake.making import make_lake
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import check_whole, collected, names, root_of, unchecked
 
+pytestmark = pytest.mark.slow
+
 Archive = Callable[..., None]
 
 

@@ -32,6 +32,8 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.lake.writing import mark_commits
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 Fingerprint = Callable[[Path], dict[str, str]]
 
@@ -197,7 +199,7 @@ class TestOneWarehouseForTwo:
             assert fingerprint(warehouse) == before
 
     def test_two_catalogs_that_are_made_at_one_moment_are_one_lake_at_most(self, tmp_path: Path) -> None:
-        often = rounds("STORAGE_ENGINE_MAKING_RACES", 4, 20)
+        often = rounds("STORAGE_ENGINE_MAKING_RACES", 2, 20)
         context = multiprocessing.get_context("spawn")
         barrier = context.Barrier(2)
         with context.Pool(2, _share, (barrier,)) as pool:
@@ -339,7 +341,7 @@ class TestMarks:
             seen, gives_up = set[str](), time.monotonic() + 120
             for opened in count(1):
                 seen.add(open_lake(archived.config).segments().metadata_location)
-                if opened >= 50 and (len(seen) > 3 or time.monotonic() > gives_up):
+                if opened >= 20 and (len(seen) > 3 or time.monotonic() > gives_up):
                     break
             said, _ = process.communicate("stop\n", timeout=120)
         assert process.returncode == 0

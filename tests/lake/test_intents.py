@@ -21,6 +21,8 @@ from storage_engine.lake.relocating import relocate
 from storage_engine.lake.restore import restore
 from tests.lake.lake_acts import archive, at, check, tree, unseen
 
+pytestmark = pytest.mark.slow
+
 INTENT = f"warehouse/storage_engine/segments/{INTENT_NAME}"
 
 

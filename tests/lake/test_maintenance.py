@@ -23,6 +23,8 @@ from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.tables import GROWTH_PROPERTIES
 from storage_engine.lake.verify_metadata import read_state
 
+pytestmark = pytest.mark.slow
+
 FEW = LakePolicy(snapshot_age_ms=0, least_snapshots=1, most_snapshots=2)
 
 

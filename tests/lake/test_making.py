@@ -12,6 +12,8 @@ import pytest
 
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).with_name("making_kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_MAKING_KILLS", 4, 1_000)
 """At most so many; more than there are operations means every one of them."""

@@ -21,6 +21,7 @@ def catalog_file(lake: Lake) -> Path:
     return Path(lake.location.removeprefix("file://")).parent / "catalog.db"
 
 
+@pytest.mark.slow
 def test_a_catalog_that_goes_back_under_an_open_lake_takes_no_commit(
     filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -210,6 +210,7 @@ class TestWhereOnlyTheCatalogKnowsThePlace:
         kept = connect(config).catalog.load_table((config.namespace, "segments"))
         assert kept.metadata.table_uuid == made.metadata.table_uuid
 
+    @pytest.mark.slow
     def test_the_mark_of_another_catalog_at_a_table_with_rows_is_left_as_it_is(
         self, config: LakeConfig, segments: list[Path], make_jobs: MakeJobs
     ) -> None:

@@ -24,6 +24,7 @@ def copy(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_promoted_copy_is_written_and_says_who_decided_that(
     copy: Path, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
 
+pytestmark = pytest.mark.slow
+
 
 def rebuilt(directory: Path, **options) -> Rebuilt:
     return rebuild(at(directory), unseen, options.pop("heads", {}), **options)

@@ -91,6 +91,7 @@ def test_a_row_added_from_elsewhere_breaks_the_chain() -> None:
         check_chain([*rows, _receipt(700, 2, rows[1].row_hash)])
 
 
+@pytest.mark.slow
 def test_receipts_are_told_by_store_lineage_and_log(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

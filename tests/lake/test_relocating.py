@@ -24,6 +24,8 @@ from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
 from tests.lake.test_delete_files import _delete_position
 from tests.rounds import again_but
 
+pytestmark = pytest.mark.slow
+
 
 def silent(_bytes: int) -> None:
     pass

@@ -54,6 +54,7 @@ def archived(lake: Lake) -> tuple[Receipt, ...]:
     return receipts(lake, "store-1")
 
 
+@pytest.mark.slow
 def test_a_store_comes_back_as_files_that_a_broker_opens(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_torn_data_file_is_not_restored(lake: Lake, archived: tuple[Receipt, .
         restore(lake, "store-1", tmp_path / "restored")
 
 
+@pytest.mark.slow
 def test_rows_that_another_engine_rewrote_come_back_all_the_same(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], tmp_path: Path
 ) -> None:
@@ -284,6 +286,7 @@ def test_an_unknown_store_is_refused(lake: Lake, tmp_path: Path) -> None:
     assert not (tmp_path / "restored").exists()
 
 
+@pytest.mark.slow
 def test_the_newest_lineage_is_restored_unless_another_is_named(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def archived(
     return Archived(lake, base / "lake", segments, archive_all(lake, make_jobs(lake, *segments)))
 
 
+@pytest.mark.slow
 def test_of_two_restores_at_once_one_is_an_error_and_the_other_is_whole(
     archived: Archived, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_of_two_restores_at_once_one_is_an_error_and_the_other_is_whole(
     assert len(list((target / "commitlog").iterdir())) == len(archived.segments)
 
 
+@pytest.mark.slow
 def test_a_lineage_is_not_mixed_with_another_that_is_there(
     lake: Lake,
     segments: list[Path],

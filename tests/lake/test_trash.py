@@ -164,6 +164,7 @@ def _dying(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> Iterator
         yield done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_operation_every_file_is_somewhere_and_the_next_call_ends_it(
     after: bool, place: Place, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,7 @@ def _one(lake: Lake, level: VerifyLevel, **more: object) -> StoreVerification:
     return found
 
 
+@pytest.mark.slow
 def test_a_sound_lake_is_ok_at_every_level(lake: Lake, archived: tuple[Receipt, ...]) -> None:
     for level in LEVELS:
         _is_sound(lake, level)
@@ -62,6 +63,7 @@ def _is_sound(lake: Lake, level: VerifyLevel) -> None:
     assert (row.start_offset, row.end_offset, row.where) == (0, 2 * MIB, Where.ARCHIVED)
 
 
+@pytest.mark.slow
 def test_expired_snapshots_leave_a_lake_sound(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:
@@ -74,6 +76,7 @@ def test_expired_snapshots_leave_a_lake_sound(
     assert [(result.overall, result.receipt_count) for result in found] == [(Status.OK, 3)] * len(LEVELS)
 
 
+@pytest.mark.slow
 def test_bytes_of_several_stores_and_lineages_are_told_apart(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:
@@ -85,6 +88,7 @@ def test_bytes_of_several_stores_and_lineages_are_told_apart(
         assert [(row.start_offset, row.end_offset) for row in first.ranges] == [(0, 3 * MIB)]
 
 
+@pytest.mark.slow
 def test_a_fault_in_an_older_lineage_is_found_though_a_newer_one_has_the_offsets(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], make_jobs: MakeJobs
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_deleted_segment_without_a_receipt_is_lost(lake: Lake, archived: tuple
     assert found.overall is Status.FAILURE
 
 
+@pytest.mark.slow
 def test_rows_that_another_engine_rewrote_are_proven_by_their_bytes(
     lake: Lake, archived: tuple[Receipt, ...]
 ) -> None:

@@ -284,7 +284,7 @@ FAULTS = {
     flip_a_bit_in_a_page: (FILES, "has SHA-256"),
     flip_a_bit_in_the_footer: (FILES, "has SHA-256"),
     swap_two_data_files_of_one_length: (FILES, "has SHA-256"),
-    rot_a_file_of_the_store: (ON_DISK, "different from offset 1053576 on"),
+    rot_a_file_of_the_store: (ON_DISK, "different from byte 1053576 on"),
 }
 
 

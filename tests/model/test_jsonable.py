@@ -55,6 +55,7 @@ plans = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(plans)
 def test_a_plan_comes_back_from_json_with_its_digest(plan: Plan) -> None:
     back = from_jsonable(Plan, json.loads(json.dumps(to_jsonable(plan))))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.toy import LINES, PACKAGE, REPOSITORY, build_wheel, make_store
+from tests.services.toy import KINDS, LINES, PACKAGE, REPOSITORY, build_wheel, make_store
 
 pytestmark = pytest.mark.slow
 
@@ -79,18 +79,28 @@ def run(python: Path) -> Iterator[Run]:
 def test_its_store_goes_through_the_whole_cycle(run: Run, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = [path for paths in make_store(store).values() for path in paths]
-    before = {path.relative_to(store): path.read_bytes() for path in old}
+    files = [file for path in old for file in (path, path.with_suffix(".count"))]
+    before = {path.relative_to(store): path.read_bytes() for path in files}
     planned = run("plan", store)
     expired = [one["segment"] for one in planned["decisions"] if one["reason"] == "expired"]
     assert {segment["facts"]["path"] for segment in expired} == set(map(str, old))
+    assert {one["end"] - one["base_offset"] for one in expired} == {LINES}
     made = run("init-lake", "--lake", lake, "--broker-type", "toy")
     assert made["lakes"][0]["broker"] == "toy"
     run("clean", store, "--lake", lake, "--run-key", "one")
     report = json.loads(next(lake.glob("reports/*/one/report.json")).read_text())
     assert (report["outcome"], report["ok"]) == ("done", True)
     assert report["validation"]["checks"]
-    assert not any(path.exists() or path.with_suffix(".count").exists() for path in old)
-    assert run("validate", store, "--lake", lake, "--full")["overall"] == "OK"
+    assert not any(path.with_suffix(kind).exists() for path in old for kind in KINDS)
+    assert report["freed_bytes"] == sum(map(len, before.values()))
+    validated = run("validate", store, "--lake", lake, "--full")
+    assert validated["overall"] == "OK"
+    ranges = [(row["log"], row["start_offset"], row["end_offset"]) for row in validated["ranges"]]
+    assert ranges == [
+        ("access", 0, 2 * LINES), ("access", 2 * LINES, 4 * LINES + 1),
+        ("errors", 0, LINES), ("errors", LINES, 2 * LINES + 1),
+    ]  # fmt: skip
+    assert [one["overall"] for one in run("verify", "--lake", lake, store, "--level", "store")] == ["OK"]
 
     run("restore", "--lake", lake, "--to", tmp_path / "back")
     assert {path: (tmp_path / "back" / path).read_bytes() for path in before} == before

@@ -22,6 +22,7 @@ def suite() -> ModuleType:
     return suite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shipped_suite_is_the_one_the_code_builds(suite: ModuleType, name: str) -> None:
     assert json.loads((project_path("expectations") / f"{name}.json").read_bytes()) == suite.build_suite(name)

@@ -24,6 +24,8 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 
 

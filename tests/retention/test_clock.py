@@ -23,6 +23,8 @@ from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 NOW = ClockReading("boot", 10 * REMEMBERED_MS, 1_700_000_000_000)
 HOUR_S = 3600

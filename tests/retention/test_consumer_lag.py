@@ -11,11 +11,13 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., ManagedStore]
 
@@ -93,3 +95,19 @@ def test_positions_that_the_broker_wrote_down_long_ago_block_however_late_they_w
     just_now = replace(old, source=replace(old.source, written_at_ms=written_at_ms + 60 * 60_000))
     steps.record_lag(store, "r", just_now, [])
     assert len(steps.release(store, "r").deleted) == 1
+
+
+def test_a_log_whose_lag_was_not_measured_stays_where_the_policy_blocks(archived: Make) -> None:
+    store = archived(max_segments=2, policy=Policy(lag_policy=LagPolicy.BLOCK))
+    steps.record_lag(store, "r", replace(LAG, logs=1), [], ("another",))
+    result = steps.release(store, "r")
+    assert (result.deleted, result.refused) == ((), ())
+    assert {(one.reason, "its lag is unknown" in one.detail) for one in result.kept} == {
+        (Reason.LAG_BLOCKED, True)
+    }
+
+
+def test_a_log_whose_lag_was_measured_goes(archived: Make) -> None:
+    store = archived(max_segments=2, policy=Policy(lag_policy=LagPolicy.BLOCK))
+    steps.record_lag(store, "r", replace(LAG, logs=1), [], ("commitlog",))
+    assert len(steps.release(store, "r").deleted) == 2

@@ -38,7 +38,8 @@ from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, Outcome, build_report
+from storage_engine.retention.report import Outcome, build_report
+from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.wording import bytes_text
 from tests.rounds import later
@@ -87,6 +88,7 @@ class TestSense:
 
 
 class TestPlan:
+    @pytest.mark.slow
     def test_the_recorded_plan_stands_whatever_happens_to_the_store(self, managed: Make) -> None:
         store = managed()
         first = steps.make_plan(store, "r", MANUAL)
@@ -109,12 +111,14 @@ class TestPlan:
         assert (report.outcome, report.plan_digest) == (Outcome.FAILED, None)
         assert [(step.step, broken in step.error) for step in report.steps] == [("plan", True)]
 
+    @pytest.mark.slow
     def test_a_run_key_serves_one_request(self, managed: Make) -> None:
         store = managed()
         steps.make_plan(store, "r", MANUAL)
         with pytest.raises(RunStateError, match="expected the request it was begun with"):
             steps.make_plan(store, "r", PlanRequest())
 
+    @pytest.mark.slow
     def test_two_stores_may_use_one_run_key(self, managed: Make) -> None:
         first, second = managed(), managed()
         assert first.journal_url == second.journal_url
@@ -126,6 +130,7 @@ class TestPlan:
 
 
 class TestIdentity:
+    @pytest.mark.slow
     def test_a_lost_journal_is_made_up_for_by_the_lake(self, archived: Make) -> None:
         store = archived(max_segments=1)
         adopt(store, "ann", "test", force=True)
@@ -151,16 +156,19 @@ class TestIdentity:
 
 
 class TestArchive:
+    @pytest.mark.slow
     def test_what_is_archived_is_not_archived_again(self, archived: Make) -> None:
         store = archived(max_segments=2)
         assert steps.archive_jobs(store, "r") == ()
         steps.make_plan(store, "r2", PlanRequest(manual=True, max_segments=3))
         assert [job.base_offset for job in steps.archive_jobs(store, "r2")] == [2 * MIB]
 
+    @pytest.mark.slow
     def test_everything_sealed_needs_no_plan(self, managed: Make) -> None:
         jobs = steps.archive_jobs(managed(), "by-hand", all_sealed=True)
         assert [job.base_offset for job in jobs] == [n * MIB for n in range(7)]
 
+    @pytest.mark.slow
     def test_a_crashed_store_is_archived_but_not_cleaned(
         self, managed: Make, fingerprint: FingerprintOf
     ) -> None:
@@ -176,12 +184,14 @@ class TestArchive:
         assert {s.reason for s in segments if s.reason is not Reason.ACTIVE} == {Reason.STORE_CRASHED}
         assert fingerprint(store.root) == before
 
+    @pytest.mark.slow
     def test_a_planned_segment_that_is_gone_is_not_passed_over(self, planned: Make) -> None:
         store = planned(max_segments=2)
         (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
         with pytest.raises(GateRefusedError, match="expected the planned segment at offset 0, found no file"):
             steps.archive_jobs(store, "r")
 
+    @pytest.mark.slow
     def test_a_failure_is_on_record(self, planned: Make) -> None:
         store = planned(max_segments=1)
         jobs = steps.archive_jobs(store, "r")
@@ -195,10 +205,12 @@ class TestArchive:
 
 
 class TestCleanUp:
+    @pytest.mark.slow
     def test_nothing_is_cleaned_before_the_release(self, archived: Make) -> None:
         with pytest.raises(RunStateError, match="expected its release to be done"):
             steps.clean_dependents(archived(max_segments=1), "r")
 
+    @pytest.mark.slow
     def test_what_points_only_below_the_log_goes(self, archived: Make, fingerprint: FingerprintOf) -> None:
         store = archived()
         released = steps.release(store, "r")
@@ -212,6 +224,7 @@ class TestCleanUp:
         assert listed == gone
         assert steps.clean_dependents(store, "r") == cleaned
 
+    @pytest.mark.slow
     def test_a_run_that_released_nothing_touches_nothing(
         self, managed: Make, fingerprint: FingerprintOf
     ) -> None:
@@ -220,6 +233,7 @@ class TestCleanUp:
         do_everything(store, request=PlanRequest(manual=True, max_segments=0))
         assert fingerprint(store.root) == before
 
+    @pytest.mark.slow
     def test_the_checkpoint_is_read_and_never_written(
         self, archived: Make, fingerprint: FingerprintOf, ground_truth: Callable[[str, str], dict[str, int]]
     ) -> None:
@@ -233,6 +247,7 @@ class TestCleanUp:
         assert flushed.checkpoint["index_msg_timestamp_ms"] == truth["indexMsgTimestamp"]
         assert (flushed.notices, fingerprint(store.root)["checkpoint"]) == ((), before)
 
+    @pytest.mark.slow
     def test_a_checkpoint_from_the_future_is_told(self, archived: Make) -> None:
         store = archived(max_segments=1)
         checkpoint = Path(store.root) / "checkpoint"
@@ -245,7 +260,8 @@ class TestCleanUp:
 
 
 class TestReport:
-    @pytest.mark.parametrize("name", ["multipath", "cqext-batchcq", *later("clean-stop", "edge-frames")])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["multipath", *later("cqext-batchcq", "clean-stop", "edge-frames")])
     def test_a_whole_run_is_told_whole(self, managed: Make, name: str, fingerprint: FingerprintOf) -> None:
         store = managed(name)
         before = fingerprint(store.root)
@@ -278,6 +294,7 @@ class TestReport:
         assert f"{bytes_text(report.freed_bytes)} ({report.freed_bytes} bytes) freed" in text
         assert (written["outcome"], written["ok"]) == ("done", True)
 
+    @pytest.mark.slow
     def test_a_run_that_finds_nothing_to_do_ends_with_a_report(self, managed: Make) -> None:
         store = managed(overrides={"fileReservedTime": "200"})
         do_everything(store)
@@ -285,6 +302,7 @@ class TestReport:
         assert (finished.outcome, finished.ok, finished.finished) == (Outcome.NOTHING_TO_DO, True, True)
         assert "not-expired" in Path(finished.report_text).read_text()
 
+    @pytest.mark.slow
     def test_a_run_that_stopped_half_way_is_reported_and_goes_on(self, archived: Make) -> None:
         store = archived(max_segments=1)
         finished = finish(store, "r")
@@ -298,6 +316,7 @@ class TestReport:
         steps.clean_dependents(store, "r")
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_refusal_is_told_with_its_reason(self, planned: Make) -> None:
         store = planned(max_segments=1)
         assert steps.archive_jobs(store, "r")
@@ -311,6 +330,7 @@ class TestReport:
         steps.clean_dependents(store, "r")
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_broken_validation_fails_the_run(self, archived: Make) -> None:
         store = archived(max_segments=1)
         steps.release(store, "r")
@@ -322,6 +342,7 @@ class TestReport:
         steps.record_validation(store, "r", validation(Status.OK))
         assert finish(store, "r").outcome is Outcome.DONE
 
+    @pytest.mark.slow
     def test_a_waiver_is_told_with_who_and_why(self, planned: Make) -> None:
         store = planned(max_segments=1)
         digest = steps.recorded_plan(store, "r").digest
@@ -334,11 +355,13 @@ class TestReport:
         spans = released_spans(Journal(store.journal_url), report.store_id)
         assert [span.excused[:13] for span in spans] == ["waived by ann"]
 
+    @pytest.mark.slow
     def test_policy_archive_off_is_told(self, planned: Make) -> None:
         store = planned(max_segments=1, policy=Policy(archive=ArchiveMode.OFF))
         steps.release(store, "r")
         assert "archive-off: the store's policy is archive: off" in report_text(build_report(store, "r"))
 
+    @pytest.mark.slow
     def test_the_lake_holds_each_segment_once_over_several_runs(self, managed: Make) -> None:
         store = managed()
         for key in ("a", "b", "c"):
@@ -350,6 +373,7 @@ class TestReport:
             f"{n * MIB:020d}" for n in (6, 7)
         ]
 
+    @pytest.mark.slow
     def test_very_long_names_keep_both_their_ends_in_the_text(self, archived: Make) -> None:
         store = archived(max_segments=1, policy=Policy(lag_policy=LagPolicy.BLOCK))
         group, topic = "%RETRY%" + "g" * 240 + "-end", "t" * 127

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.validation import Status, Where
@@ -20,6 +22,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import Context, open_context
 from storage_engine.retention.steps.disturbances import WATCH_RUN, alarms_of, record_disturbances
+
+pytestmark = pytest.mark.slow
 
 SIZE = 1048576
 GONE = Disturbance(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.model.companions import Companion, companions_text
 from storage_engine.model.plan import (
     DELETING,
     Cause,
@@ -20,7 +21,7 @@ from storage_engine.model.plan import (
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.gate import Passage, judge, request_again, still_eligible
+from storage_engine.retention.gate import NO_ACTS, Passage, judge, request_again, same_content, still_eligible
 from storage_engine.retention.journal import Waiver
 from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
 
@@ -200,3 +201,75 @@ def test_a_waiver_says_who_and_why() -> None:
 def test_proof_is_preferred_to_a_waiver() -> None:
     verdict = judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, WAIVER)
     assert verdict.passage is Passage.PROVEN
+
+
+BESIDE = FileFacts("/s/commitlog/0.count", 1, 50, 4, 7, 8)
+
+
+def with_companions(*companions: FileFacts, end: int | None = 300) -> Segment:
+    return replace(segment(0), end=end, companions=companions)
+
+
+def its_receipt(*companions: FileFacts, end: int | None = 300) -> Receipt:
+    files = companions_text(Companion.of(facts, b"300\n") for facts in companions)
+    return replace(receipt(0), end_offset=end, files=files)
+
+
+def passage(now: Segment, proof: Receipt, acts: OwnActs = NO_ACTS) -> str:
+    found = judge(Decision(now, Reason.EXPIRED, ""), now, [proof], {}, REQUIRED, None, acts)
+    return f"{found.passage.value}: {found.detail}"
+
+
+def test_a_segment_with_companions_goes_by_a_receipt_of_all_of_its_files() -> None:
+    assert passage(with_companions(BESIDE), its_receipt(BESIDE)).startswith("proven")
+    other = replace(BESIDE, path="/s/commitlog/0.index", inode=51)
+    assert passage(with_companions(other, BESIDE), its_receipt(BESIDE, other)).startswith("proven")
+    # A segment that states the end that its size comes to says nothing new.
+    assert passage(with_companions(end=SIZE), replace(receipt(0), end_offset=None)).startswith("proven")
+
+
+@pytest.mark.parametrize("change", ["device", "inode", "mtime_ns", "ctime_ns"])
+def test_a_companion_that_was_touched_is_hashed_again(change: str) -> None:
+    touched = replace(BESIDE, **{change: getattr(BESIDE, change) + 1})
+    assert passage(with_companions(touched), its_receipt(BESIDE)).startswith("hash-again")
+    if change == "ctime_ns":
+        known = KnownFile(1, 50, 4, ("/s/commitlog/0.count",), ((7, 8), (7, 9)))
+        assert passage(with_companions(touched), its_receipt(BESIDE), OwnActs((known,))).startswith("proven")
+
+
+@pytest.mark.parametrize(
+    ("now", "proof", "said"),
+    [
+        (with_companions(), its_receipt(BESIDE), "has the companions 0.count, the store has none"),
+        (with_companions(BESIDE), its_receipt(), "has the companions none, the store has 0.count"),
+        (
+            with_companions(replace(BESIDE, path="/s/commitlog/0.index")),
+            its_receipt(BESIDE),
+            "has the companions 0.count, the store has 0.index",
+        ),
+        (with_companions(BESIDE, end=299), its_receipt(BESIDE), "ends at offset 300, the segment at 299"),
+        (with_companions(BESIDE, end=None), its_receipt(BESIDE), "ends at offset 300, the segment at 1000"),
+        (with_companions(BESIDE), its_receipt(BESIDE, end=None), "ends at offset 1000, the segment at 300"),
+        (
+            with_companions(BESIDE),
+            replace(its_receipt(BESIDE), files="[]"),
+            "is not valid: its files are not sound: expected a list",
+        ),
+    ],
+)
+def test_other_companions_or_another_end_are_refused(now: Segment, proof: Receipt, said: str) -> None:
+    assert passage(now, proof).startswith(f"refused: its receipt {said}")
+
+
+def test_without_a_receipt_every_file_has_to_be_as_it_was_planned() -> None:
+    then = with_companions(BESIDE)
+    for now in (
+        then,
+        with_companions(replace(BESIDE, mtime_ns=9)),
+        with_companions(),
+        with_companions(BESIDE, end=299),
+        with_companions(BESIDE, replace(BESIDE, path="/s/commitlog/0.index")),
+    ):
+        found = judge(Decision(now, Reason.EXPIRED, ""), then, [], {}, OFF, None)
+        assert found.passage is (Passage.ARCHIVE_OFF if now == then else REFUSED)
+        assert same_content(now, then) is (now == then)

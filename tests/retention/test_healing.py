@@ -22,9 +22,12 @@ from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_lake
 from tests.lakes import path_of
-from tests.rounds import later
+from tests.rounds import later, rounds
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., ManagedStore]
+TIMES = rounds("STORAGE_ENGINE_RENEWALS", 1, 2)
 RENEW = ("verify", "--level", "bytes", "--renew")
 
 
@@ -79,7 +82,7 @@ def test_what_another_engine_rewrote_goes_only_once_it_is_proven_where_it_is(
     archived: Make, lake_dir: Path
 ) -> None:
     store = archived(max_segments=2)
-    for _ in range(2):
+    for _ in range(TIMES):
         compact(store)
         said = refusal(store)
         assert "another engine has put its rows into other files" in said
@@ -93,7 +96,7 @@ def test_what_another_engine_rewrote_goes_only_once_it_is_proven_where_it_is(
         assert "OK" in run(*RENEW, store.root, "--lake", lake_dir)
     lake = lake_of(store)
     history = receipt_history(lake, rows_of(lake)[0].store_id)
-    assert [row.sequence for row in history] == list(range(6))
+    assert [row.sequence for row in history] == list(range(2 + 2 * TIMES))
     check_chain(history)
     assert len(steps.release(store, "r").deleted) == 2
 

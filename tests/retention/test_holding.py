@@ -45,6 +45,7 @@ def test_unmanage_is_refused_while_a_run_has_the_store(
     assert not steps.unmanage(store).status.held
 
 
+@pytest.mark.slow
 def test_a_report_has_the_last_look_and_all_that_disturbed_the_hold(
     planned: Callable[..., ManagedStore],
 ) -> None:

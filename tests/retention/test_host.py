@@ -22,6 +22,8 @@ from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.watching import check_watcher
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 
 

@@ -27,6 +27,7 @@ class Clone(RocketMQ):
     is_default = False
 
 
+@pytest.mark.slow
 def test_a_store_that_is_known_as_another_brokers_is_left_alone(
     managed: Callable[..., ManagedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +41,7 @@ def test_a_store_that_is_known_as_another_brokers_is_left_alone(
     assert steps.recorded_plan(store, "r").to_delete
 
 
+@pytest.mark.slow
 def test_a_second_lake_of_another_broker_is_named_before_anything_goes(
     managed: Callable[..., ManagedStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

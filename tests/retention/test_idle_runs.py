@@ -19,6 +19,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 KIB = 1024
 SEGMENTS = 1000
 IDLE_RUNS = rounds("STORAGE_ENGINE_IDLE_RUNS", 2, 8)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.lag import QueueLag
+from storage_engine.model.lag import Lag, LagSummary, QueueLag
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -91,3 +93,36 @@ def test_block_never_lets_go_what_somebody_reads_and_only_ever_shortens_the_pref
     assert going(after) == min([GOING, *(number for number in segments if number is not None)])
     if after is not before:
         assert after.digest != before.digest
+
+
+def two_logs() -> Plan:
+    (log,) = make_plan().logs
+    other = [replace(one, segment=replace(one.segment, log="other")) for one in log.decisions]
+    return replace(make_plan(), logs=(log, LogPlan("other", tuple(other))))
+
+
+def test_a_log_that_was_not_measured_keeps_all_of_itself_and_nothing_else() -> None:
+    plan = apply_lag_policy(two_logs(), [], LagPolicy.BLOCK, {"commitlog"})
+    assert [segment.id for segment in plan.to_delete] == [segment.id for segment in make_plan().to_delete]
+    kept = [decision for decision in plan.logs[1].decisions if decision.reason is Reason.LAG_BLOCKED]
+    assert len(kept) == GOING
+    assert all("its lag is unknown" in decision.detail for decision in kept)
+    assert apply_lag_policy(two_logs(), [], LagPolicy.BLOCK, frozenset()).to_delete == ()
+    assert apply_lag_policy(two_logs(), [], LagPolicy.BLOCK) == two_logs()
+    assert apply_lag_policy(two_logs(), [], LagPolicy.WARN, frozenset()) == two_logs()
+
+
+def test_what_is_at_risk_in_a_measured_log_is_kept_beside_one_that_was_not_measured() -> None:
+    plan = apply_lag_policy(two_logs(), [replace(lag(2), log="other")], LagPolicy.BLOCK, {"other"})
+    assert [segment.id for segment in plan.to_delete] == [("other", 0), ("other", SIZE)]
+
+
+SUMMARY = LagSummary(1, 1, 1, 1, 0, (), 0, logs=2)
+
+
+def test_names_that_do_not_fit_the_summary_measure_nothing() -> None:
+    assert Lag(replace(SUMMARY, logs=None), ()).measured is None
+    assert Lag(SUMMARY, (), ("a", "b")).measured == {"a", "b"}
+    for names in (None, (), ("a",), ("a", "a")):
+        assert Lag(SUMMARY, (), names).measured == frozenset()
+    assert Lag(replace(SUMMARY, logs=None), (), ("a",)).measured == frozenset()

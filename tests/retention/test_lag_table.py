@@ -131,3 +131,21 @@ def test_the_row_that_decides_is_there_for_each_log_however_many_are_at_risk(
             first.setdefault(row.log, row)
         offsets = {log: row.next_segment_base_offset for log, row in first.items()}
         assert offsets == {"a": 0, "b": 8000, "c": 1000, "d": None}
+
+
+def test_the_row_that_decides_is_there_for_each_of_more_logs_than_rows_are_kept() -> None:
+    logs = [f"log-{number:04d}" for number in range(1500)]
+    assert len(logs) > AT_RISK_LIMIT
+    rows = [
+        replace(BEHIND, group=f"g{k}", next_segment_base_offset=base_offset + 1000 * k, log=log)
+        for k in (1, 0)
+        for base_offset, log in enumerate(logs)
+    ]
+    for shares in ([rows], [rows[:700], rows[700:1600], rows[1600:]]):
+        summary, found = merge([lag_part(table(share)) for share in shares], logs=logs)
+        first: dict[str | None, int | None] = {}
+        for row in found:
+            first.setdefault(row.log, row.next_segment_base_offset)
+        assert first == {log: base_offset for base_offset, log in enumerate(logs)}
+        assert summary.logs == len(logs)
+        assert len(json.dumps(to_jsonable(summary))) < 5_000

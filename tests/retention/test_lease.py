@@ -76,6 +76,7 @@ def test_the_lease_of_a_killed_process_is_taken_over(url: str, journal: Journal,
         pass
 
 
+@pytest.mark.slow
 def test_the_lease_of_a_living_process_of_another_pid_namespace_stays(
     url: str, journal: Journal, store_id: str
 ) -> None:

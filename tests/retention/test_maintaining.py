@@ -31,6 +31,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report_files import run_directory
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).with_name("maintain_kill_runner.py")
 LATER_MS = 100 * DAY_MS
 STRIDE = rounds("STORAGE_ENGINE_MAINTAIN_KILL_STRIDE", 3, 1)

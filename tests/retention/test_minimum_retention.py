@@ -84,6 +84,7 @@ def test_a_file_that_was_made_old_is_no_older_than_its_messages(hours_ago: int, 
     assert ("by its messages" in plan.decisions[0].detail) is not goes
 
 
+@pytest.mark.slow
 def test_no_touch_makes_segments_old_enough_for_any_run(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF), overrides={"fileReservedTime": "1"})
     log = Path(store.root) / "commitlog"
@@ -120,6 +121,7 @@ def young_third(managed: Stores) -> Callable[..., ManagedStore]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_",
     [PlanRequest(manual=True), PlanRequest(manual=True, forced=True), PlanRequest(forced=True)],
@@ -142,6 +144,7 @@ def test_a_full_disk_respects_the_minimum(young_third: Stores) -> None:
     assert plan.decisions[2].reason is Reason.MINIMUM_RETENTION
 
 
+@pytest.mark.slow
 def test_what_was_written_since_the_plan_stays(young_third: Stores) -> None:
     store = young_third()
     steps.make_plan(store, "r", PlanRequest(manual=True, forced=True))
@@ -151,6 +154,7 @@ def test_what_was_written_since_the_plan_stays(young_third: Stores) -> None:
     assert [(kept.base_offset, kept.reason) for kept in result.kept] == [(MIB, Reason.MINIMUM_RETENTION)]
 
 
+@pytest.mark.slow
 def test_a_minimum_that_was_set_since_the_plan_counts(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF))
     let_be_written(store, 1, 1)
@@ -159,6 +163,7 @@ def test_a_minimum_that_was_set_since_the_plan_counts(managed: Stores) -> None:
     assert [release.base_offset for release in steps.release(kept, "r").deleted] == [0]
 
 
+@pytest.mark.slow
 def test_a_clock_set_forward_makes_nothing_old_enough_for_a_forced_run(
     young_third: Stores, journal_of: Callable[[ManagedStore], Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
 MIB = 1 << 20

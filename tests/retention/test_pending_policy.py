@@ -87,6 +87,7 @@ def test_warn_says_what_goes_what_is_unknown_and_what_is_lost() -> None:
     assert pending_notices(make_plan(), [timers(250), UNREADABLE, lost], IGNORE) == ()
 
 
+@pytest.mark.slow
 def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived: Stores) -> None:
     store = archived(policy=Policy(pending_policy=BLOCK))
     assert steps.release(store, "r").new_min_offset == TIMER_SEGMENT
@@ -99,6 +100,7 @@ def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived:
     assert "policy: block" in text
 
 
+@pytest.mark.slow
 def test_warned_run_plans_it_all_and_says_so(planned: Stores) -> None:
     store = planned()
     assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
@@ -106,6 +108,7 @@ def test_warned_run_plans_it_all_and_says_so(planned: Stores) -> None:
     assert notice.startswith("1 timer message owed")
 
 
+@pytest.mark.slow
 def test_ignoring_run_says_nothing(planned: Stores) -> None:
     store = planned(policy=Policy(pending_policy=IGNORE))
     assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
@@ -114,6 +117,7 @@ def test_ignoring_run_says_nothing(planned: Stores) -> None:
     assert not [text for text in report.notices if "owed" in text]
 
 
+@pytest.mark.slow
 def test_what_became_unreadable_since_the_plan_keeps_everything(archived: Stores) -> None:
     store = archived(policy=Policy(pending_policy=BLOCK))
     (Path(store.root) / "config" / "timercheck").unlink()
@@ -124,6 +128,7 @@ def test_what_became_unreadable_since_the_plan_keeps_everything(archived: Stores
     assert "timercheck" in released.kept[0].detail
 
 
+@pytest.mark.slow
 def test_run_whose_every_segment_is_kept_for_what_is_owed_is_blocked(managed: Stores) -> None:
     store = managed(policy=Policy(pending_policy=BLOCK))
     (Path(store.root) / "config" / "timercheck").unlink()

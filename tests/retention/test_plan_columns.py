@@ -14,23 +14,41 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.plan_columns import pack, unpack
 
 unsigned = st.integers(0, 2**64 - 1)
-nanoseconds = st.integers(-(2**62), 2**62)
+nanoseconds = st.integers(-(2**62), 2**66)
 texts = st.text(st.characters(exclude_characters="\0"), max_size=8)
-segments = st.builds(
-    Segment,
-    texts,
-    st.integers(0, 2**63 - 1),
-    st.builds(FileFacts, texts, unsigned, unsigned, unsigned, nanoseconds, nanoseconds),
-    st.sampled_from(SegmentState),
-    st.none() | nanoseconds,
+names = st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=8).filter(
+    lambda name: name not in (".", "..")
 )
-decisions = st.lists(st.builds(Decision, segments, st.sampled_from(Reason), texts), max_size=5)
+
+
+def _facts(directory: str) -> st.SearchStrategy[FileFacts]:
+    paths = names.map(lambda name: f"{directory}/{name}")
+    return st.builds(FileFacts, paths, unsigned, unsigned, unsigned, nanoseconds, nanoseconds)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    directory = draw(st.sampled_from(["/data/log", "relative", "/\ud800"]))
+    files = draw(st.lists(_facts(directory), min_size=1, max_size=3, unique_by=lambda file: file.path))
+    base_offset = draw(st.integers(0, 2**62))
+    return Segment(
+        draw(texts),
+        base_offset,
+        files[0],
+        draw(st.sampled_from(SegmentState)),
+        draw(st.none() | nanoseconds),
+        draw(st.none() | st.integers(base_offset, 2**63 - 1)),
+        tuple(files[1:]),
+    )
+
+
+decisions = st.lists(st.builds(Decision, segments(), st.sampled_from(Reason), texts), max_size=5)
 
 
 def _segment(number: int, original_mtime_ns: int | None) -> Segment:
     base = number << 30
-    facts = FileFacts(f"/data/commitlog/{base:020d}", 64769, 12 + number, 1 << 30, 10**18 + 5, 10**18 + 7)
-    return Segment("commitlog", base, facts, SegmentState.SEALED, original_mtime_ns)
+    known = FileFacts(f"/data/commitlog/{base:020d}", 64769, 12 + number, 1 << 30, 10**18 + 5, 10**18 + 7)
+    return Segment("commitlog", base, known, SegmentState.SEALED, original_mtime_ns)
 
 
 KEPT = [

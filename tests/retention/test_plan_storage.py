@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import zlib
@@ -17,6 +18,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal, Run
+from storage_engine.retention.plan_columns import pack, unpack
 
 
 @pytest.fixture
@@ -72,6 +74,7 @@ _decisions = st.lists(
 ).map(lambda found: sorted(found, key=lambda one: one.segment.base_offset))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(_decisions, min_size=1, max_size=6))
 def test_every_plan_of_a_store_comes_back_as_it_was(
@@ -88,6 +91,7 @@ def test_every_plan_of_a_store_comes_back_as_it_was(
     }
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_and_is_cut_shares_its_decisions(journal: Journal, path: Path) -> None:
     whole = [decision(number) for number in range(100)]
     for key, decisions in {
@@ -145,3 +149,66 @@ def test_a_plan_of_an_older_journal_is_read_and_gone_on_from(journal: Journal, p
     upgraded = Journal(f"sqlite:///{path}")
     assert upgraded.run(run.store_id, "old").plan == old
     assert recorded(upgraded, "new", old).plan == old
+
+
+_FIRST = LogPlan("commitlog", (decision(0, Reason.EXPIRED, 6), decision(1)))
+ONE = Plan("/s", 7, (), (_FIRST,), store_id="id", lineage=2)
+TWO = replace(ONE, logs=(*ONE.logs, LogPlan("b", (decision(3, Reason.EXPIRED, log="b"),))))
+
+
+ALWAYS = (
+    "d59fd8bc5dd00b774e3a55c15597476f2bda1ee5601fcdeb6673f94c506ec9e0",
+    "59356ec80c58b9b58f3dacf54f4f01d7bb2bf5b3a05f46d53d7dfa82e8524ae2",
+    "f423bfb8ee68c471bae207a81a1e666f8a66598276f2d04866609fc9867f8bf0",
+)
+
+
+def beyond(one: Decision, end: int | None, *companions: str) -> Decision:
+    """The decision on a segment that states its end and has files beside it."""
+    found = tuple(replace(one.segment.facts, path=f"{one.segment.facts.path}{kind}") for kind in companions)
+    return replace(one, segment=replace(one.segment, end=end, companions=found))
+
+
+def of_first(planned: Plan, end: int | None, *companions: str) -> Plan:
+    first, *others = planned.logs[0].decisions
+    log = replace(planned.logs[0], decisions=(beyond(first, end, *companions), *others))
+    return replace(planned, logs=(log, *planned.logs[1:]))
+
+
+def test_segments_of_one_file_are_stored_and_digested_as_they_always_were() -> None:
+    """Waivers and runs in flight name these digests; unequal bytes would store each list once more."""
+    assert (
+        ONE.digest,
+        TWO.digest,
+        hashlib.sha256(zlib.decompress(pack(TWO.decisions))).hexdigest(),
+    ) == ALWAYS
+
+
+@pytest.mark.parametrize("planned", [ONE, TWO], ids=["one", "two"])
+def test_ends_and_companions_are_in_the_digest(planned: Plan) -> None:
+    plans = [
+        planned,
+        of_first(planned, 5),
+        of_first(planned, 6),
+        of_first(planned, None, ".count"),
+        of_first(planned, None, ".index"),
+        of_first(planned, 5, ".count"),
+        of_first(planned, 5, ".count", ".index"),
+    ]
+    assert len({one.digest for one in plans}) == len(plans)
+    # Of which lineage it is counts as well, as in a plan of several logs.
+    assert replace(plans[1], lineage=3).digest != plans[1].digest
+
+
+_beyond = st.builds(
+    lambda number, end, kinds: beyond(decision(number), end, *kinds),
+    st.integers(0, 30),
+    st.none() | st.integers(30, 99),
+    st.lists(st.sampled_from([".count", ".index"]), unique=True),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(_beyond, max_size=5))
+def test_ends_and_companions_come_back(decisions: list[Decision]) -> None:
+    assert unpack(pack(decisions)) == decisions

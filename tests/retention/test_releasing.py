@@ -29,7 +29,8 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, build_report
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import store_lock
 from tests.rounds import later
@@ -79,6 +80,7 @@ def test_a_proven_plan_goes_and_nothing_else(archived: Make, fingerprint: Finger
     assert (result.freed_bytes, result.new_min_offset, result.kept) == (3 << 20, 3 << 20, ())
 
 
+@pytest.mark.slow
 def test_a_release_is_done_once(archived: Make, fingerprint: FingerprintOf) -> None:
     store = archived(max_segments=1)
     first = steps.release(store, "r")
@@ -92,12 +94,14 @@ def test_a_run_without_a_plan_is_refused(managed: Make) -> None:
         steps.release(managed(), "r")
 
 
+@pytest.mark.slow
 def test_another_plan_than_the_approved_one_is_refused(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     assert "expected approval of its plan" in refuses(store, RunStateError, approved_digest="0" * 64)
     assert steps.release(store, "r", approved_digest=plan_digest(store)).deleted
 
 
+@pytest.mark.slow
 def test_without_a_receipt_nothing_goes(planned: Make, refuses: Callable[..., str]) -> None:
     store = planned(max_segments=2)
     steps.archive_jobs(store, "r")
@@ -114,12 +118,14 @@ def test_one_missing_receipt_holds_back_all(planned: Make, refuses: Callable[...
     assert f"{segment(store, 1 << 20)}: no receipt in the lake" in said
 
 
+@pytest.mark.slow
 def test_a_missing_lake_permits_nothing(archived: Make, refuses: Callable[..., str], lake_dir: Path) -> None:
     store = archived(max_segments=1)
     lake_dir.rename(lake_dir.with_name("elsewhere"))
     refuses(store, LakeUnavailableError)
 
 
+@pytest.mark.slow
 def test_a_missing_data_file_proves_nothing(
     archived: Make, refuses: Callable[..., str], lake_dir: Path
 ) -> None:
@@ -139,6 +145,7 @@ def test_a_shortened_data_file_proves_nothing(
     assert "bytes, expected" in refuses(store, GateRefusedError)
 
 
+@pytest.mark.slow
 def test_other_bytes_under_a_proven_offset_are_refused_with_both_hashes(
     archived: Make, refuses: Callable[..., str], fingerprint: FingerprintOf
 ) -> None:
@@ -156,6 +163,7 @@ def test_other_bytes_under_a_proven_offset_are_refused_with_both_hashes(
     assert fingerprint(store.root)[name] in said
 
 
+@pytest.mark.slow
 def test_a_copy_with_the_same_bytes_goes_after_its_hash_was_compared(archived: Make) -> None:
     store = archived(max_segments=1)
     old = segment(store, 0)
@@ -171,6 +179,7 @@ def test_a_copy_with_the_same_bytes_goes_after_its_hash_was_compared(archived: M
     assert not old.exists()
 
 
+@pytest.mark.slow
 def test_a_segment_that_was_touched_is_young_again_and_stays(archived: Make) -> None:
     store = archived(max_segments=2)
     now_ns = clock_ms() * 10**6
@@ -180,6 +189,7 @@ def test_a_segment_that_was_touched_is_young_again_and_stays(archived: Make) -> 
     assert [(kept.base_offset, kept.reason) for kept in result.kept] == [(1 << 20, Reason.NOT_EXPIRED)]
 
 
+@pytest.mark.slow
 def test_a_segment_that_somebody_else_deleted_stops_the_run(
     archived: Make, refuses: Callable[..., str]
 ) -> None:
@@ -189,6 +199,7 @@ def test_a_segment_that_somebody_else_deleted_stops_the_run(
     assert f"{segment(store, 0)}: expected the planned segment at offset 0, found no file" in said
 
 
+@pytest.mark.slow
 def test_what_another_run_deleted_meanwhile_is_no_loss(archived: Make) -> None:
     store = archived(max_segments=2)
     steps.make_plan(store, "second", PlanRequest(manual=True, max_segments=3))
@@ -200,6 +211,7 @@ def test_what_another_run_deleted_meanwhile_is_no_loss(archived: Make) -> None:
     assert [release.base_offset for release in second.deleted] == [2 << 20]
 
 
+@pytest.mark.slow
 def test_a_file_that_only_has_the_name_of_a_deleted_one_is_a_loss(archived: Make) -> None:
     store = archived(max_segments=1)
     original = segment(store, 0)
@@ -215,12 +227,14 @@ def test_a_file_that_only_has_the_name_of_a_deleted_one_is_a_loss(archived: Make
         steps.release(store, "second")
 
 
+@pytest.mark.slow
 def test_a_hole_stops_the_run(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=2)
     segment(store, 1 << 20).unlink()
     assert "a hole before this file" in refuses(store, StorageEngineError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["consumequeue", *later("index")])
 def test_what_points_into_the_segments_is_looked_at_while_they_are_there(
     archived: Make, refuses: Callable[..., str], kind: str
@@ -235,6 +249,7 @@ def test_what_points_into_the_segments_is_looked_at_while_they_are_there(
     assert oldest in refuses(store, CorruptFileError)
 
 
+@pytest.mark.slow
 def test_each_deletion_is_meant_before_it_is_done(
     archived: Make, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -249,6 +264,7 @@ def test_each_deletion_is_meant_before_it_is_done(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [Path.touch, *later(Path.unlink)])
 def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_deleted(
     archived: Make, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
@@ -272,6 +288,7 @@ def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_d
             steps.release(store, "r")
 
 
+@pytest.mark.slow
 def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
     archived: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +306,7 @@ def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
     assert len(steps.release(store, "r").deleted) == 3
 
 
+@pytest.mark.slow
 def test_a_store_that_its_broker_holds_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     holder = subprocess.Popen(
@@ -305,6 +323,7 @@ def test_a_store_that_its_broker_holds_is_left_alone(archived: Make, refuses: Ca
     assert steps.release(store, "r").deleted
 
 
+@pytest.mark.slow
 def test_a_store_that_another_run_holds_is_left_alone(
     archived: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -316,18 +335,21 @@ def test_a_store_that_another_run_holds_is_left_alone(
         assert "expected its lease to be free" in refuses(store, StoreBusyError)
 
 
+@pytest.mark.slow
 def test_a_store_that_crashed_since_is_left_alone(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     (Path(store.root) / "abort").write_bytes(b"1")
     assert "did not stop cleanly" in refuses(store, StoreCrashedError)
 
 
+@pytest.mark.slow
 def test_a_clock_that_went_back_permits_nothing(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=1)
     now_ms = steps.recorded_plan(store, "r").decided_at_ms - 1
     assert "the clock went back" in refuses(store, GateRefusedError, now_ms=now_ms)
 
 
+@pytest.mark.slow
 def test_policy_archive_off_lets_segments_go_without_a_lake(planned: Make, lake_dir: Path) -> None:
     store = planned(max_segments=2, policy=Policy(archive=ArchiveMode.OFF))
     assert steps.archive_jobs(store, "r") == ()
@@ -336,6 +358,7 @@ def test_policy_archive_off_lets_segments_go_without_a_lake(planned: Make, lake_
     assert not lake_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_waiver_lets_the_plan_go_and_is_on_record(
     planned: Make, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -346,6 +369,7 @@ def test_a_waiver_lets_the_plan_go_and_is_on_record(
     assert release.passage_detail == "waived by ann: lake burnt down (no receipt in the lake)"
 
 
+@pytest.mark.slow
 def test_a_waiver_of_another_plan_helps_nothing(
     planned: Make, refuses: Callable[..., str], journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -354,6 +378,7 @@ def test_a_waiver_of_another_plan_helps_nothing(
     refuses(store, GateRefusedError)
 
 
+@pytest.mark.slow
 def test_a_waived_plan_goes_though_the_lake_is_gone(
     archived: Make, lake_dir: Path, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -376,11 +401,13 @@ def lag(base_offset: int | None, *, at_risk: bool = True) -> QueueLag:
 SUMMARY = LagSummary(1, 1, 4, 1000, 0, ("g",), 1)
 
 
+@pytest.mark.slow
 def test_unknown_lag_blocks_where_lag_blocks(archived: Make, refuses: Callable[..., str]) -> None:
     store = archived(max_segments=2, policy=BLOCK)
     assert "expected the consumers' lag to be known" in refuses(store, GateRefusedError)
 
 
+@pytest.mark.slow
 def test_what_a_group_has_to_read_stays_where_lag_blocks(archived: Make) -> None:
     store = archived(max_segments=3, policy=BLOCK)
     steps.record_lag(store, "r", SUMMARY, [lag(5 << 20, at_risk=False), lag(1 << 20)])
@@ -392,12 +419,14 @@ def test_what_a_group_has_to_read_stays_where_lag_blocks(archived: Make) -> None
     ]
 
 
+@pytest.mark.slow
 def test_what_a_group_has_to_read_goes_where_lag_only_warns(archived: Make) -> None:
     store = archived(max_segments=1)
     steps.record_lag(store, "r", SUMMARY, [lag(0)])
     assert steps.release(store, "r").deleted
 
 
+@pytest.mark.slow
 def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
     archived: Make, refuses: Callable[..., str]
 ) -> None:
@@ -417,6 +446,7 @@ def test_other_bytes_are_archived_and_go_after_a_person_adopted_them(
     assert "/2-commitlog-" in release.data_file
 
 
+@pytest.mark.slow
 def test_what_could_not_be_checked_while_the_store_was_held_is_told(
     archived: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

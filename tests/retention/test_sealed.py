@@ -29,6 +29,8 @@ from storage_engine.retention.steps import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.unproven import may_go_unproven
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 MIB = 1 << 20
 SEALED = 7

@@ -19,6 +19,8 @@ from storage_engine.retention.deciding import cut_by_policy
 from storage_engine.retention.gate import Eligible, still_eligible
 from storage_engine.retention.lag_policy import apply_lag_policy
 
+pytestmark = pytest.mark.slow
+
 SIZE = 100
 T = TypeVar("T", Owed, QueueLag)
 Known = tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]]

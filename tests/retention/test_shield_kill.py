@@ -12,12 +12,13 @@ import pytest
 
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = rounds("STORAGE_ENGINE_SHIELD_KILLS", 0, 1_000)
 """At most so many; more than there are operations means every one of them, 0 one of each kind."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600 if KILLS < 100 else 7200)
 def test_killed_anywhere_no_byte_is_homeless_and_the_next_call_ends_it(
     store_copy: Callable[[str], Path], tmp_path: Path

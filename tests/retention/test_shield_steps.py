@@ -49,6 +49,8 @@ from tests.fixture_stores import file_sha256
 from tests.full_disks import fill, small_disk
 from tests.rounds import later
 
+pytestmark = pytest.mark.slow
+
 Managed = Callable[..., ManagedStore]
 MANUAL = PlanRequest(manual=True, max_segments=1)
 ON = Policy(shield=ShieldMode.ON)

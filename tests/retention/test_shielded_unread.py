@@ -22,6 +22,8 @@ from storage_engine.shield.seen import look_at_shield
 from tests.retention.consumers import move_group
 from tests.rounds import later
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 GONE = "37 unread messages of cg_orders in orders are gone from the broker and only in the shield"
 NOTHING = PlanRequest()

@@ -22,10 +22,11 @@ from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt, stamp
+from storage_engine.retention.adopting import adopt, move, stamp
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.known_heads import known_heads
@@ -34,6 +35,8 @@ from storage_engine.retention.proofs import reachable_lakes
 from storage_engine.retention.stamp import DIRECTORY, LakeHead, read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
@@ -73,8 +76,10 @@ def test_the_stamp_says_in_plain_json_which_store_it_is_and_what_the_lake_has(ma
     assert stamp_path(store.real_root).parent.stat().st_mode & 0o777 == 0o755
     text = json.loads(stamp_path(store.real_root).read_text())
     assert set(text) == {"store_id", "lineage", "machine", "root", "lakes"}
-    update_stamp(store.real_root, found.store_id, 2, ())
-    assert update_stamp(store.real_root, found.store_id, 1, ()).lineage == 2, "a lineage never goes back"
+    update_stamp(store.real_root, found.store_id, Lineages(2), ())
+    again = update_stamp(store.real_root, found.store_id, Lineages(1, {"commitlog": 3}), ())
+    assert again.lineages == Lineages(2, {"commitlog": 3}), "a lineage never goes back"
+    assert again == read_stamp(store.real_root)
 
 
 def test_a_stamp_behind_a_symbolic_link_is_nobody_s(managed: Make, tmp_path: Path) -> None:
@@ -184,9 +189,9 @@ def test_a_store_whose_record_follows_a_copy_is_named_and_comes_back(managed: Ma
     shutil.copytree(store.root, f"{store.root}-copy")
     copy = replace(store, root=f"{store.root}-copy")
     Journal(store.journal_url).move_store(store_id, copy.real_root)
-    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root}, found"):
+    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root} on"):
         plan_and_archive(store, "two")
-    stamp(store, "ann", "the record is the copy's")
+    move(store, "orders", "ann", "the record is the copy's")
     assert clean(store, "two").deleted[0].base_offset == MIB
     assert stamp(copy, "ann", "a copy for tests", new=True).store_id != store_id
 
@@ -226,7 +231,7 @@ def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Mak
     record = identify(store, journal)
     stamped = LakeHead("stamped-lake", "file:///stamped", 4, "a")
     journalled = LakeHead("journalled-lake", "file:///journalled", 5, "b")
-    update_stamp(store.real_root, record.store_id, 1, [stamped])
+    update_stamp(store.real_root, record.store_id, Lineages(1), [stamped])
     payload = {
         "lake_id": journalled.lake_id,
         "lake": journalled.location,
@@ -250,9 +255,9 @@ def test_a_store_that_was_moved_and_stamped_with_another_journal_is_named_to_the
     Path(store.root).rename(tmp_path / "moved")
     moved = replace(store, root=str(tmp_path / "moved"))
     stamp(replace(moved, journal_url=f"sqlite:///{tmp_path}/other.db"), "ann", "a larger disk")
-    with pytest.raises(StoreIdentityError, match=r"where the journal knows it.*run storage-engine stamp"):
+    with pytest.raises(StoreIdentityError, match=r"where the journal knows it.*run storage-engine move"):
         clean(moved, "two")
-    stamp(moved, "ann", "a larger disk")
+    move(moved, "orders", "ann", "a larger disk")
     assert clean(moved, "two").deleted[0].base_offset == MIB
 
 
@@ -351,7 +356,9 @@ def test_a_store_of_another_machine_at_the_same_path_gets_an_identity_of_its_own
     theirs = identity(store)
     journal_file(store).unlink()
     shutil.rmtree(Path(store.root, DIRECTORY))
-    assert identity(store) != theirs
+    with pytest.raises(StoreIdentityError, match="give it a name of its own"):
+        identity(store)
+    assert identity(replace(store, name="ours")) != theirs
 
 
 def test_one_lake_named_twice_is_no_second_lake(managed: Make, lake_dir: Path) -> None:

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError, LakeConflictError, RunStateError
+from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.restore import restore
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Fate, Outcome, build_report
+from storage_engine.retention.report import Outcome, build_report
+from storage_engine.retention.report_segments import Fate
 from tests.fixture_stores import file_sha256
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes
@@ -59,6 +61,7 @@ def planned(store: ManagedStore, log: str) -> list[Path]:
 Act = Callable[[Path], object]
 
 
+@pytest.mark.slow
 def test_both_logs_go_on_their_own_proofs(store: ManagedStore) -> None:
     going = {log: [(path.name, file_sha256(path)) for path in planned(store, log)] for log in (LEFT, RIGHT)}
     assert all(len(names) > 1 for names in going.values())
@@ -74,6 +77,7 @@ def test_both_logs_go_on_their_own_proofs(store: ManagedStore) -> None:
     assert {row.log for row in report.segments if row.fate is Fate.DELETED} == {LEFT, RIGHT}
 
 
+@pytest.mark.slow
 def test_one_log_is_restored_by_its_name(store: ManagedStore, tmp_path: Path) -> None:
     bytes_of = {
         log: [(path.name, file_sha256(path)) for path in planned(store, log)] for log in (LEFT, RIGHT)
@@ -96,15 +100,36 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [rewrite, *later(Path.unlink)])
-def test_what_refuses_one_log_stops_the_release_of_all(store: ManagedStore, act: Act) -> None:
+def test_what_refuses_one_log_stops_no_other(store: ManagedStore, act: Act) -> None:
     act(planned(store, RIGHT)[0])
+    going, before = planned(store, LEFT), segments(store, RIGHT)
+    result = steps.release(store, "r")
+    assert [Path(one.facts.path) for one in result.deleted] == going
+    (refused,) = result.refused
+    assert (refused.log, str(before[0]) in refused.why) == (RIGHT, act is rewrite)
+    assert segments(store, RIGHT) == before
+    assert result.new_min_offsets[RIGHT] == int(before[0].name)
+    assert steps.release(store, "r") == result
+    steps.clean_dependents(store, "r")
+    finished = finish(store, "r")
+    assert (finished.outcome, finished.ok, finished.finished) == (Outcome.RELEASED_IN_PART, False, True)
+    with pytest.raises(LogsRefusedError, match=f"log {RIGHT} was refused"):
+        finished.raise_refused()
+
+
+def test_a_release_whose_logs_are_all_refused_ends_as_that_of_a_store_of_one_log(store: ManagedStore) -> None:
     before = [path for log in (LEFT, RIGHT) for path in segments(store, log)]
-    with pytest.raises((GateRefusedError, LakeConflictError), match=str(planned(store, RIGHT)[0])):
+    rewrite(planned(store, LEFT)[0])
+    rewrite(planned(store, RIGHT)[0])
+    with pytest.raises(LakeConflictError, match=str(planned(store, LEFT)[0])):
         steps.release(store, "r")
     assert [path for log in (LEFT, RIGHT) for path in segments(store, log)] == before
+    assert build_report(store, "r").outcome is Outcome.FAILED
 
 
+@pytest.mark.slow
 def test_a_log_that_needs_no_more_goes_while_another_is_kept(
     store: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +142,7 @@ def test_a_log_that_needs_no_more_goes_while_another_is_kept(
     assert {one.log for one in result.kept} == {RIGHT}
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_not_the_recorded_one_is_never_released(store: ManagedStore, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "managed" / "journal.db") as connection:
         connection.execute("UPDATE storage_engine_runs SET plan_digest = ?", ("0" * 64,))

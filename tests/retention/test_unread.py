@@ -24,6 +24,8 @@ from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import broker as rocketmq
 from tests.retention.consumers import move_group
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., ManagedStore]
 WILL_BE = "37 unread messages of cg_orders in orders will be only in the lake from now on"
 ARE = "37 unread messages of cg_orders in orders are only in the lake now"

@@ -38,6 +38,8 @@ from tests.lakes import make_lakes
 from tests.rounds import ALL, later
 from tests.services.file_systems import KINDS, mounted
 
+pytestmark = pytest.mark.slow
+
 MEMORY = Path("/dev/shm")
 HOURS_AGO_NS = 100 * 3600 * 10**9
 ONE = PlanRequest(manual=True, max_segments=1)

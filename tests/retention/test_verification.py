@@ -25,6 +25,8 @@ from storage_engine.model.verification import StoreVerification, VerifyLevel
 from storage_engine.retention.verification import verify_lake
 from tests.lakes import path_of
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 SEGMENTS = 4
 

@@ -40,6 +40,7 @@ def put_segment(tmp_path: Path) -> Callable[[int, bytes], Segment]:
     return put
 
 
+@pytest.mark.slow
 def test_any_segment_comes_back_from_the_lake_as_it_was(
     any_segment: Callable[[int], Any],
     reference_rows: Callable[[bytes, int], list[dict[str, Any]]],

@@ -86,6 +86,7 @@ def assert_reads_as(rows: pa.Table, expected: list[dict[str, Any]]) -> None:
             assert {name: row[name] for name in reference} == reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_every_field_of_every_frame_equals_what_java_reads(
     store: str, store_copy: Callable[[str], Path], ground_truth: Callable[[str, str], list[dict[str, Any]]]
@@ -185,6 +186,7 @@ def test_rows_of_a_chunk_are_clustered_by_topic_and_queue(
             assert keys == sorted(keys)
 
 
+@pytest.mark.slow
 @RELAXED
 @given(source=st.data())
 def test_any_segment_reads_as_the_plain_reading_and_comes_back_identical(
@@ -226,6 +228,7 @@ def mutations(data: bytes) -> Iterator[bytes]:
         yield data[:at] + chance.randbytes(chance.randrange(1, 200)) + data[at:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["clean-stop", *later("kill9")])
 def test_a_mutated_real_segment_reads_as_the_plain_reading(
     store: str, store_copy: Callable[[str], Path], reference_rows: Any
@@ -422,6 +425,7 @@ def hostile_segments(size: int, message: Any, build_frame: Any) -> dict[str, byt
     }
 
 
+@pytest.mark.slow
 def test_hostile_segments_take_time_in_proportion_to_their_size(message: Any, build_frame: Any) -> None:
     for name, data in hostile_segments(6 << 20, message, build_frame).items():
         began = time.process_time()
@@ -449,6 +453,7 @@ def test_nested_frames_with_bad_crcs_are_passed_over_once() -> None:
     assert damage.offset == 0
 
 
+@pytest.mark.slow
 def test_every_prefix_of_a_segment_comes_back_identical(message: Any, build_frame: Any) -> None:
     data = b""
     for i in range(3):

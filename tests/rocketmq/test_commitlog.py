@@ -80,6 +80,7 @@ def test_a_torn_frame_ends_the_log_and_old_frames_behind_it_do_not_count(
     assert find_logical_end(b"", 0) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [

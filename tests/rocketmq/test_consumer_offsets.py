@@ -16,6 +16,8 @@ from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
 
+pytestmark = pytest.mark.slow
+
 
 class Offset(NamedTuple):
     topic: str

@@ -155,6 +155,7 @@ def write_queue(
         (directory / file_name(i * dtype.itemsize)).write_bytes(entries[i : i + per_file].tobytes())
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(count=st.integers(1, 20), per_file=st.integers(1, 5), gone=st.integers(0, 25))
 def test_both_kinds_of_queue_follow_the_same_rule(

@@ -84,6 +84,7 @@ def test_a_number_beyond_reason_is_an_error(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ['"' + "a" * (15 << 20) + '"', '"' + r"\q" * (7 << 20) + '"'], ids=["plain", "escapes"]
 )
@@ -99,6 +100,7 @@ def test_a_text_that_would_take_gigabytes_is_refused() -> None:
         loads(":" * (MAX_CHARACTERS + 1))
 
 
+@pytest.mark.slow
 def test_hundreds_of_thousands_of_entries_take_seconds() -> None:
     text = '{"offsetTable":{' + ",".join(f'"t{n}@g":{{0:1}}' for n in range(200_000)) + "}}"
     began = time.process_time()

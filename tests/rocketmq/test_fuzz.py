@@ -35,6 +35,8 @@ from storage_engine.rocketmq.remoting.command import (
 from storage_engine.untrusted import MALFORMED
 from tests.rounds import later, rounds
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_800_000_000_000
 EVERYTHING = FactsScope(full=True, queues=None, files=(), accepted_damage={})
 LIKELY = b'\x00\xff\x7f\x80"\\[]{}:,-.09eEnul'

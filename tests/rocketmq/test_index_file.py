@@ -22,6 +22,7 @@ def opened(root: Path, **overrides: str) -> tuple[StoreLayout, BrokerConfig]:
     return resolve_layout(config), config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [{}, {"maxHashSlotNum": "100", "maxIndexNum": "400"}], ids=["told", "given"]
 )
@@ -48,6 +49,7 @@ def test_every_field_equals_what_the_broker_reads(
         assert [list(entry) for entry in index_file.read_entries(file).tolist()] == line["entries"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*STORES[2:], *later(*STORES[:2])])
 def test_every_lookup_answers_as_the_broker_does(
     name: str, store_copy: Callable[[str], Path], ground_truth: Callable[[str, str], Any]

@@ -59,6 +59,7 @@ def padded(data: bytes) -> np.ndarray:
     return np.frombuffer(data + bytes(64), np.uint8)
 
 
+@pytest.mark.slow
 @QUICK
 @given(data=st.binary(max_size=3000))
 def test_both_crcs_equal_zlibs(data: bytes) -> None:
@@ -67,6 +68,7 @@ def test_both_crcs_equal_zlibs(data: bytes) -> None:
         assert _crc32(function, crc_engine().table, address_of(array), len(data)) == zlib.crc32(data)
 
 
+@pytest.mark.slow
 @QUICK
 @given(
     data=st.one_of(
@@ -93,6 +95,7 @@ def test_utf8_is_what_python_can_decode(data: bytes) -> None:
     assert _is_utf8(address_of(array), len(data)) is expected
 
 
+@pytest.mark.slow
 @QUICK
 @given(address=st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)))
 def test_an_address_survives_its_text(address: bytes) -> None:

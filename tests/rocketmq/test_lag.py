@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, CorruptFileError
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags
 from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import group_positions
 from storage_engine.rocketmq.window import HOUR_MS
@@ -53,7 +53,8 @@ class Opened:
 
     def context(self, doomed: Sequence[int] = (), **overrides: Any) -> LagContext:
         config = replace(self.config, **overrides)
-        return lag_context(self.files.layout, self.snapshot, config, doomed, self.now_ms, UTC)
+        going = [SegmentId(LOG, base_offset) for base_offset in doomed]
+        return lag_context(self.files.layout, self.snapshot, config, going, self.now_ms, UTC)
 
 
 def open_store(root: Path) -> Opened:
@@ -147,6 +148,7 @@ def without_loss_time(table: pa.Table) -> list[dict[str, Any]]:
     return table.drop_columns("time_to_loss_ms").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_lag_of_every_group_is_what_the_broker_would_say(
     name: str, opened: dict[str, Opened], truths: dict[str, Truth]
@@ -264,8 +266,15 @@ def test_time_to_loss_is_unknown_when_the_window_never_comes(opened: dict[str, O
 
 
 def test_plan_for_another_store_is_an_error(opened: dict[str, Opened]) -> None:
-    with pytest.raises(BadInputError, match="no segment begins at 7"):
+    with pytest.raises(BadInputError, match="no segment of log commitlog begins at 7"):
         opened["clean-stop"].context([0, 7])
+
+
+def test_a_segment_of_another_log_puts_no_position_of_this_one_at_risk(opened: dict[str, Opened]) -> None:
+    store = opened["clean-stop"]
+    other = [SegmentId("another", store.snapshot.logs[0].min_offset)]
+    with pytest.raises(BadInputError, match="no segment of log another begins"):
+        lag_context(store.files.layout, store.snapshot, store.config, other, store.now_ms, UTC)
 
 
 def test_damaged_queue_is_an_error_that_names_the_file(store_copy: Callable[[str], Path]) -> None:

@@ -307,6 +307,7 @@ def test_what_cannot_be_read_is_unknown_and_its_kind_alone(name: str, store_copy
     }
 
 
+@pytest.mark.slow
 def test_whatever_lies_in_the_files_the_answer_is_figures_or_unknown(store_copy: StoreCopy) -> None:
     root = store_copy("kill9")
     paths = [

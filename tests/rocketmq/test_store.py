@@ -29,6 +29,7 @@ def snapshot_of(root: Path, **overrides: str) -> StoreSnapshot:
     return open_store(root, **overrides).snapshot(now_ms=1_700_000_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_the_log_ends_where_the_brokers_recovery_ends_it(
     name: str, store_copy: Callable[[str], Path], ground_truth: Callable[[str, str], Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ShieldMode
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -87,8 +88,8 @@ def test_without_a_watch_it_keeps_the_whole_backlog_or_nothing() -> None:
 
 def test_links_that_are_of_no_use_are_those_of_the_log_alone() -> None:
     shield = Shield((link(0, Place.IN_LOG, 1), link(1, Place.IN_LOG, 1), link(2, Place.GONE)))
-    assert without_use(shield, [segment(0)], 1) == (shield.links[1],)
-    assert without_use(shield, [segment(0)], 2) == shield.links[:2]
+    assert without_use(shield, [segment(0)], Lineages(1)) == (shield.links[1],)
+    assert without_use(shield, [segment(0)], Lineages(1, {"commitlog": 2})) == shield.links[:2]
 
 
 @pytest.mark.parametrize("used_percent", [None, 0, 95])

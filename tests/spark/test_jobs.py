@@ -39,9 +39,10 @@ from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import QueueLag
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
+from storage_engine.rocketmq.store import LOG
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
@@ -59,7 +60,7 @@ from tests.services.lag import measured
 ROOT = Path(__file__).parents[2]
 LAG_JOB = ROOT / "spark_jobs" / "consumer_lag.py"
 NOW_MS = 1_900_000_000_000
-GOING = (0, 1 << 20, 2 << 20, 3 << 20, 4 << 20)
+GOING = tuple(SegmentId(LOG, number << 20) for number in range(5))
 
 
 SECRET = "object-secret-0001"
@@ -333,7 +334,7 @@ def make_request(root: Path, tmp_path: Path, **settings: object) -> ConsumerLagR
         store_root=str(root),
         table_path=str(tmp_path / "lag"),
         time_zone="UTC",
-        plan_base_offsets=GOING,
+        plan_segments=GOING,
         now_ms=NOW_MS,
         **settings,  # type: ignore[arg-type]
     )

@@ -1,7 +1,8 @@
-"""A broker of text files: a log is a directory of files, each named by the offset of its first byte.
+"""A broker of text files: a log is a directory of files, each named by the number of its first line.
 
-``toy.store`` marks a store. A line is a message; ``<offset>.count`` says how many a file has. The newest
-file of a log is written to; another goes once nobody has written to it for ``keep_hours``.
+``toy.store`` marks a store. A line is a message; ``<number>.count`` says how many a file has, and only that
+file does. ``<number>.index`` helps readers to find lines. The newest file of a log is written to; another
+goes once nobody has written to it for ``keep_hours``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from storage_engine import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.codec import Columns, Damage
+from storage_engine.model.codec import Columns, Damage, SegmentCodec
 from storage_engine.model.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
@@ -29,7 +30,7 @@ from storage_engine.same_bytes.removal import remove_unchanged
 MARKER, SUFFIX = "toy.store", ".txt"
 
 
-class ToyCodec:
+class ToyCodec(SegmentCodec):
     """One row a line, with its bytes."""
 
     columns = Columns()
@@ -38,17 +39,20 @@ class ToyCodec:
         {"physical_offset": pa.int64(), "size": pa.int32(), "kind": pa.string(), "line": pa.binary()}
     )
 
+    def origin(self, base_offset: int) -> int:
+        return 0
+
     def decode(
         self, data: memoryview, base_offset: int, *, chunk_bytes: int = 0
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         lines = bytes(data).splitlines(keepends=True)
         sizes = [len(line) for line in lines]
-        starts = list(accumulate(sizes, initial=base_offset))[:-1]
+        starts = list(accumulate(sizes, initial=self.origin(base_offset)))[:-1]
         yield pa.table([starts, sizes, ["message"] * len(lines), lines], schema=self.schema), ()
 
-    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
+    def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         for row in rows.select(self.encoded_columns).to_pylist():
-            start = row["physical_offset"] - base_offset
+            start = row["physical_offset"] - first_position
             out[start : start + row["size"]] = row["line"]
         return sum(rows["size"].to_pylist())
 
@@ -69,10 +73,14 @@ class ToyStore(BrokerStore):
         return StoreSnapshot(BROKER.name, str(self.root), now_ms, logs, (disk,), disk, crashed=False)
 
     def _log(self, directory: Path) -> LogSnapshot:
-        *sealed, active = sorted(directory.glob(f"*{SUFFIX}"))
-        found = [(file, SegmentState.SEALED) for file in sealed] + [(active, SegmentState.ACTIVE)]
-        segments = tuple(Segment(directory.name, int(f.stem), FileFacts.of(f), state) for f, state in found)
-        return LogSnapshot(directory.name, segments, segments[-1].end_offset, segments[-1].end_offset)
+        *sealed, active = map(self._segment, sorted(directory.glob(f"*{SUFFIX}")))
+        segments = (*sealed, replace(active, state=SegmentState.ACTIVE))
+        return LogSnapshot(directory.name, segments, active.end_offset, active.end_offset)
+
+    def _segment(self, file: Path, state: SegmentState = SegmentState.SEALED) -> Segment:
+        base, count = int(file.stem), file.with_suffix(".count")
+        end, companions = base + int(count.read_text()), (FileFacts.of(count),)
+        return Segment(file.parent.name, base, FileFacts.of(file), state, end=end, companions=companions)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         triggers, notices = self.triggers(snapshot, now_ms, request)
@@ -91,9 +99,7 @@ class ToyStore(BrokerStore):
             try:
                 fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise StoreBusyError(
-                    f"{self.root}: expected a store that nobody uses, found its marker locked"
-                ) from error
+                raise StoreBusyError(f"{self.root}: expected an unlocked marker, found a lock") from error
             yield self
 
     def let_go(
@@ -104,9 +110,9 @@ class ToyStore(BrokerStore):
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return tuple(
-            DependentFile("line-count", FileFacts.of(path), "counts the lines of a file that is gone")
+            DependentFile("line-index", FileFacts.of(path.resolve(strict=True)), "is of a file that is gone")
             for log, min_offset in min_offsets.items()
-            for path in sorted((self.root / log).glob("*.count"))
+            for path in sorted((self.root / log).glob("*.index"))
             if int(path.stem) < min_offset
         )
 
@@ -128,16 +134,15 @@ class Toy(Broker):
         return ToyStore(root, float(settings.overrides.get("keep_hours", "24")))
 
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        snapshot = self.open_store(settings, None).snapshot(0)
-        segments = [segment for log in snapshot.logs for segment in log.segments]
-        local = tuple(LocalSegment(s.log, s.base_offset, s.end_offset, s.facts) for s in segments)
-        return StoreFacts(local, tuple(map(_fact, segments)))
+        logs = self.open_store(settings, None).snapshot(0).logs
+        found = [(s, (s.log, s.base_offset, s.end_offset)) for log in logs for s in log.segments]
+        local = tuple(LocalSegment(*span, s.facts, s.companions) for s, span in found)
+        return StoreFacts(local, tuple(_fact(s) for s, _ in found))
 
 
-def _fact(segment: Segment) -> SegmentFact:
-    subject, base, size = f"{segment.log}/{segment.name}", segment.base_offset, segment.facts.size_bytes
-    name = segment.name.removesuffix(SUFFIX)
-    return SegmentFact(subject, segment.log, name, base, segment.end_offset, base, size, size)
+def _fact(s: Segment) -> SegmentFact:
+    name, size = s.name.removesuffix(SUFFIX), s.facts.size_bytes
+    return SegmentFact(f"{s.log}/{name}", s.log, name, s.base_offset, s.end_offset, -1, size, size)
 
 
 BROKER = Toy()

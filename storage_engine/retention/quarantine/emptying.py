@@ -16,7 +16,7 @@ from storage_engine.exceptions import StorageEngineError, StoreBusyError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.retention.clock import clock_ms, jumped_forward_ms, read_clock
-from storage_engine.retention.history import releases
+from storage_engine.retention.history import releases, still_proves
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.lease import Lease
@@ -157,7 +157,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
         return ""
     done, meant = releases(keeper.journal.events(run, Step.RELEASE))
     wanted = {
-        (release.log, release.base_offset): release.sha256
+        (release.log, release.base_offset): release
         for release in (*meant.values(), *done.values())
         if release.receipt_hash is not None
     }
@@ -166,7 +166,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
     try:
         proofs = read_proofs(
             keeper.lakes,
-            replace(keeper.record, lineage=one.lineage),
+            replace(keeper.record, lineage=one.lineage, log_lineages=one.log_lineages),
             wanted,
             known=known_heads(keeper.journal, keeper.record),
             to_delete=True,
@@ -177,8 +177,8 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
         raise
     except (StorageEngineError, OSError) as error:
         return str(error)
-    for slot, sha256 in wanted.items():
-        if not any(row.sha256 == sha256 for lake in proofs.asked for row in lake.valid(slot)):
+    for slot, release in wanted.items():
+        if not any(still_proves(row, release) for lake in proofs.asked for row in lake.valid(slot)):
             log, base_offset = slot
             reasons = "; ".join(proofs.notices) or "no valid receipt in a lake"
             return f"{log}/{base_offset:020d} isn't proven in the lake any more ({reasons})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lineages import Lineages
 from storage_engine.retention.journal import Event, Journal, Phase, Run, Step
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.quarantine.tree import Place
@@ -29,6 +30,7 @@ class Quarantine:
 
     :param places: one a file system.
     :param lineage: of the store then.
+    :param log_lineages: then, of logs that had one of their own.
     :param until_ms: when its window is over.
     :param state_at_ms: since when it is in this state.
     :param detail: why it was emptied, or who undid the run.
@@ -42,6 +44,7 @@ class Quarantine:
     state: QuarantineState = QuarantineState.KEPT
     state_at_ms: int = 0
     detail: str = ""
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def there(self) -> bool:
@@ -72,12 +75,13 @@ def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
 
 
 def record_place(
-    journal: Journal, run: Run, place: Place, *, lineage: int, now_ms: int, until_ms: int, lease: Lease
+    journal: Journal, run: Run, place: Place, *, lineages: Lineages, now_ms: int, until_ms: int, lease: Lease
 ) -> None:
     """Record a place before anything is moved there."""
     said = {
         "place": to_jsonable(place),
-        "lineage": lineage,
+        "lineage": lineages.whole,
+        "log_lineages": dict(lineages.of_logs),
         "set_aside_at_ms": now_ms,
         "until_ms": until_ms,
     }
@@ -96,6 +100,7 @@ def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
                     run_key=run_key,
                     places=(),
                     lineage=said["lineage"],
+                    log_lineages=said.get("log_lineages", {}),
                     set_aside_at_ms=said["set_aside_at_ms"],
                     until_ms=said["until_ms"],
                     state_at_ms=said["set_aside_at_ms"],

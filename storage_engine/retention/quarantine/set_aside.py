@@ -38,7 +38,8 @@ def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided:
     """
     if store.policy.undo_window_hours is None:
         return
-    going = (*(segment.facts for segment in decided.plan.to_delete), *(f.facts for f in decided.dependents))
+    segments = (file for segment in decided.plan.to_delete for file in segment.files)
+    going = (*segments, *(file.facts for file in decided.dependents))
     choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))
 
 
@@ -81,7 +82,7 @@ def remover(
                 context.journal,
                 run,
                 place,
-                lineage=context.record.lineage,
+                lineages=context.record.lineages,
                 now_ms=now_ms,
                 until_ms=until_ms,
                 lease=lease,

@@ -1,7 +1,8 @@
 """Bring back what a run deleted, exactly: the same files under the same names.
 
 Everything is looked at before the first file is moved. Dependents come first and segments after, the newest
-first, so that whatever a kill leaves is a store that a cleanup might have left. Run again, it goes on.
+first and each behind its companions, so that whatever a kill leaves is a store that a cleanup might have
+left. Run again, it goes on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +79,9 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
         quarantine = _kept(context, run)
         gone, dependents = _gone(context, run)
-        facts = [*(one.facts for one in gone), *(one.facts for one in dependents)]
-        aside = _still_aside(run, quarantine, facts)
+        facts = [*(file for one in gone for file in one.segment.files), *(one.facts for one in dependents)]
+        companions = {file.path for one in gone for file in one.companions}
+        aside = _still_aside(run, quarantine, facts, companions)
         segments = [one for one in gone if one.facts.path in aside]
         _check_log(context, run, segments, held.snapshot.logs)
         files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
@@ -87,7 +89,8 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         if quarantine.state is not QuarantineState.UNDOING:
             said = [(WHOLE, {"detail": person})]
             context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
-        for path in (*sorted(files, reverse=True), *(Path(one.facts.path) for one in reversed(segments))):
+        back = (Path(file.path) for one in reversed(gone) for file in reversed(one.segment.files))
+        for path in (*sorted(files, reverse=True), *(path for path in back if str(path) in aside)):
             move_back(aside[str(path)], path)
             context.journal.renew(held.lease)
         for place in quarantine.places:
@@ -145,9 +148,12 @@ def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[Depend
     return gone, dependents
 
 
-def _still_aside(run: Run, quarantine: Quarantine, files: Iterable[FileFacts]) -> dict[str, Place]:
+def _still_aside(
+    run: Run, quarantine: Quarantine, files: Iterable[FileFacts], companions: Collection[str]
+) -> dict[str, Place]:
     """Find each file in the quarantine, or where it was: a call that was killed has brought it back.
 
+    :param companions: paths of those that a kill, or a doubt after it, may have left at their place.
     :return: where each lies that isn't back, by the path that it had.
     :raises QuarantineError: one is in neither place, in both, or isn't the file that went.
     """
@@ -158,7 +164,8 @@ def _still_aside(run: Run, quarantine: Quarantine, files: Iterable[FileFacts]) -
         there = None if place is None else stat_in(place, path)
         here = _lstat(path)
         if there is None or place is None:
-            if here is not None and quarantine.state is QuarantineState.UNDOING and _same(facts, here):
+            may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
+            if here is not None and may_be_here and _same(facts, here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from storage_engine.exceptions import (
+    ChangedUnderUsError,
     CommitStateUnknownError,
     CorruptFrameError,
-    GateRefusedError,
+    LakeConflictError,
     LakeUnavailableError,
     ProofError,
+    StorageEngineError,
+    StoreLayoutError,
 )
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
@@ -26,18 +28,18 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.history import release_by_any_run, segment_subject
+from storage_engine.retention.history import segment_subject
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
-from storage_engine.retention.shielding import kept_text
-from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
+from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.same_bytes.settling import settle
 
@@ -45,6 +47,10 @@ ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
+_OF_ONE_LOG = (ChangedUnderUsError, CorruptFrameError, LakeConflictError, ProofError, StoreLayoutError)
+"""What is wrong with a segment, and not with its store or a lake."""
+FAILED_LOGS = 20
+"""Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class ArchiveResult:
     :param error: why it is not, where a waiver does instead.
     :param lake: where it was archived; "" when there was nothing to archive.
     :param notices: lakes that could not be used, and a witness that is missing.
+    :param refused: logs that could not be archived, or of which a file is missing, while others were.
     """
 
     receipts: tuple[Receipt, ...]
@@ -61,6 +68,7 @@ class ArchiveResult:
     error: str = ""
     lake: str = ""
     notices: tuple[str, ...] = ()
+    refused: tuple[RefusedLog, ...] = ()
 
 
 def archive_jobs(
@@ -71,13 +79,13 @@ def archive_jobs(
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
     :return: jobs for the first lake that can be reached.
-    :raises GateRefusedError: a planned segment is gone, and we did not delete it.
+    :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
     :raises LakeUnavailableError: what is archived already can't be read from any lake.
     """
     context = open_context(store)
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
     with context.errors(run, Step.ARCHIVE):
-        segments = sealed_segments(context) if all_sealed else _planned(context, run)
+        segments = sealed_segments(context) if all_sealed else planned_segments(context, run)[0]
         if not segments:
             return ()
         proofs = _read(context, segments, read_files=True)
@@ -93,33 +101,97 @@ def archive_planned(
     """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
 
     Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
-    it where every planned segment has a valid receipt already.
+    it where every planned segment has a valid receipt already. What can't be archived of one log, or is
+    missing there, keeps no other log out of the lake: it is a notice, and the release judges that log.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
-    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
+        what concerns one log, where no other is archived.
     """
     context = open_context(store)
     run = context.run(run_key)
+
+    def archive(segments: Sequence[Segment]) -> ArchiveResult:
+        return archive_somewhere(
+            context,
+            run,
+            Step.ARCHIVE,
+            lambda proofs: proofs.unproven(segments),
+            segments,
+            archive_with,
+            accept_damage=accept_damage,
+            read_files=True,
+        )
+
     try:
         with context.errors(run, Step.ARCHIVE):
-            segments = _planned(context, run)
+            segments, missing = planned_segments(context, run)
             record_intents(context, run, Step.ARCHIVE, segments)
-            return archive_somewhere(
-                context,
-                run,
-                Step.ARCHIVE,
-                lambda proofs: proofs.unproven(segments),
-                segments,
-                archive_with,
-                accept_damage=accept_damage,
-                read_files=True,
-            )
+            done, failed = archive_each_log(segments, archive)
+            refused = tuple(refusal(log, why).said for log, why in {**missing, **failed}.items())
+            _record_refused(context, run, refused)
+            contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
+            if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
+                # A waiver does without a proof, not against what the lake has.
+                raise contradicted[0]
     except _WAIVABLE as error:
         waiver = context.journal.find_waiver(run.plan_digest or "")
         if waiver is None:
             raise
         return ArchiveResult((), waiver, str(error))
+    notices = (
+        *done.notices,
+        *map(str, missing.values()),
+        *(f"log {log} was not archived: {why}" for log, why in failed.items()),
+    )
+    waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
+    waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
+    why = "; ".join(waivable) if waiver else ""
+    return replace(done, waiver=waiver, error=why, notices=notices, refused=refused)
+
+
+def _record_refused(context: Context, run: Run, refused: Sequence[RefusedLog]) -> None:
+    """Record why logs were not archived, for the report."""
+    said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_jsonable(one)}) for one in refused]
+    context.journal.record(run, Step.ARCHIVE, Phase.ERROR, said)
+
+
+def archive_each_log(
+    segments: Sequence[Segment], archive: Callable[[Sequence[Segment]], ArchiveResult]
+) -> tuple[ArchiveResult, dict[str, StorageEngineError]]:
+    """Archive segments together; where those of a log can't be, those of the others without them.
+
+    The logs are halved until those that fail are found.
+
+    :param archive: archives all of what it is given, or nothing.
+    :return: what was archived, and by log why it wasn't.
+    :raises StorageEngineError: nothing was archived, or more than ``FAILED_LOGS`` logs fail.
+    """
+    failed: dict[str, StorageEngineError] = {}
+
+    def attempt(logs: Sequence[str]) -> list[ArchiveResult]:
+        names = frozenset(logs)
+        try:
+            return [archive([segment for segment in segments if segment.log in names])]
+        except _OF_ONE_LOG as error:
+            if len(logs) < 2:
+                failed.update(dict.fromkeys(logs, error))
+                if len(failed) > FAILED_LOGS:
+                    raise
+                return []
+        half = len(logs) // 2
+        return [*attempt(logs[:half]), *attempt(logs[half:])]
+
+    done = attempt(list(dict.fromkeys(segment.log for segment in segments)))
+    if failed and not done:
+        raise next(iter(failed.values()))
+    together = ArchiveResult(
+        tuple(receipt for one in done for receipt in one.receipts),
+        lake=next((one.lake for one in done if one.lake), ""),
+        notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
+    )
+    return together, failed
 
 
 def archive_somewhere(
@@ -231,30 +303,40 @@ def _jobs(
 ) -> tuple[SegmentJob, ...]:
     if not segments:
         return ()
-    return segment_jobs(
-        open_lake(config),
-        [_settled(segment) for segment in segments],
-        store_id=context.record.store_id,
-        lineage=context.record.lineage,
-        broker=context.store.broker,
-        store_root=context.store.real_root,
-        accept_damage=accept_damage,
-        bytes_per_second=context.bytes_per_second(),
-        store_name=context.store.name,
-        store_host=this_host(),
+    lake, bytes_per_second = open_lake(config), context.bytes_per_second()
+    return tuple(
+        job
+        for lineage, of_lineage in context.record.lineages.grouped(segments).items()
+        for job in segment_jobs(
+            lake,
+            [_settled(segment) for segment in of_lineage],
+            store_id=context.record.store_id,
+            lineage=lineage,
+            broker=context.store.broker,
+            store_root=context.store.real_root,
+            accept_damage=accept_damage,
+            bytes_per_second=bytes_per_second,
+            store_name=context.name,
+            store_host=this_host(),
+        )
     )
 
 
 def _settled(segment: Segment) -> Segment:
-    """Return the segment with facts that each later write to its file changes.
+    """Return the segment with facts that each later write to its files changes.
 
     Where another file lies there, or it can't be flushed here, whoever archives it says so.
     """
+    own, *companions = map(_settled_file, segment.files)
+    return replace(segment, facts=own, companions=tuple(companions))
+
+
+def _settled_file(known: FileFacts) -> FileFacts:
     with suppress(OSError):
-        facts = settle(segment.facts.path)
-        if (facts.inode, facts.size_bytes) == (segment.facts.inode, segment.facts.size_bytes):
-            return replace(segment, facts=facts)
-    return segment
+        facts = settle(known.path)
+        if (facts.inode, facts.size_bytes) == (known.inode, known.size_bytes):
+            return facts
+    return known
 
 
 def _record_proven(
@@ -279,6 +361,7 @@ def _record_proven(
                 "receipt_sequence": receipt.sequence,
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
+                **_beyond(job),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -288,19 +371,7 @@ def _record_proven(
     return stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
 
 
-def _planned(context: Context, run: Run) -> tuple[Segment, ...]:
-    """The planned segments that are still there, as they are now."""
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return ()
-    there = []
-    for segment in approved_plan(run).to_delete:
-        if Path(segment.facts.path).exists():
-            there.append(replace(segment, facts=FileFacts.of(segment.facts.path)))
-        elif release_by_any_run(context.journal, run.store_id, segment) is None:
-            raise GateRefusedError(
-                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was archived."
-                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
-                "the lake, and plan again."
-            )
-    return tuple(there)
+def _beyond(job: SegmentJob) -> dict[str, object]:
+    """Return what is said of a segment beyond its own file, where there is anything."""
+    said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
+    return {key: value for key, value in said.items() if value}

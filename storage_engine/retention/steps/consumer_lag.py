@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import LagSummary, PositionsFrom, QueueLag, Unread
+from storage_engine.model.lag import Lag, LagSummary, PositionsFrom, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId, StoreSnapshot
@@ -18,11 +18,13 @@ from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.refusing import Refusal, refusal, refused_logs
 from storage_engine.retention.steps.context import WHOLE, Context, approved_plan, open_context
-from storage_engine.retention.unread import find_unread, has_loss, unread_lines
+from storage_engine.retention.unread import find_unread, has_loss, joined, unread_lines
 from storage_engine.wording import duration_text
 
 _NONE = "none recorded"
+_NOTHING = "Nothing was deleted."
 
 UNREAD = "unread"
 """Subject and key of what consumers lose by a run's deletion."""
@@ -55,13 +57,20 @@ def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
     plan = approved_plan(run)
     there = tuple(s.id for s in plan.to_delete if Path(s.facts.path).exists())
     known = recorded_lag(context, run) if len(there) < len(plan.to_delete) else None
-    return LagQuestion(there, plan.decided_at_ms, known[0] if known else None)
+    return LagQuestion(there, plan.decided_at_ms, known.summary if known else None)
 
 
-def record_lag(store: ManagedStore, run_key: str, summary: LagSummary, rows: Iterable[QueueLag]) -> None:
+def record_lag(
+    store: ManagedStore,
+    run_key: str,
+    summary: LagSummary,
+    rows: Iterable[QueueLag],
+    logs: Sequence[str] | None = None,
+) -> None:
     """Record the lag that was computed for the run's plan; the latest one counts.
 
     :param rows: of every group and queue; those at risk are kept, for the gate and the report.
+    :param logs: those that were measured; None: all of the store's.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -69,19 +78,22 @@ def record_lag(store: ManagedStore, run_key: str, summary: LagSummary, rows: Ite
         "result": {
             "summary": to_jsonable(summary),
             "at_risk": [to_jsonable(row) for row in rows if row.at_risk],
+            "logs": to_jsonable(logs),
         }
     }
     context.journal.record(context.run(run_key), Step.LAG, Phase.RESULT, [(WHOLE, payload)])
 
 
-def recorded_lag(context: Context, run: Run) -> tuple[LagSummary, tuple[QueueLag, ...]] | None:
-    """The run's latest lag: the summary, and every queue that still has to read what would go."""
+def recorded_lag(context: Context, run: Run) -> Lag | None:
+    """Return the run's latest lag."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return None
     found = results[-1].payload["result"]
     at_risk = tuple(from_jsonable(QueueLag, row) for row in found["at_risk"])
-    return from_jsonable(LagSummary, found["summary"]), at_risk
+    logs = found.get("logs")
+    summary = from_jsonable(LagSummary, found["summary"])
+    return Lag(summary, at_risk, None if logs is None else tuple(logs))
 
 
 def planned_unread(context: Context, run: Run) -> Unread:
@@ -98,33 +110,69 @@ def released_unread(context: Context, run: Run) -> Unread | None:
     return from_jsonable(Unread, events[-1].payload) if events else None
 
 
-def record_unread(
-    context: Context,
-    run: Run,
-    snapshot: StoreSnapshot,
-    new_min_offsets: Mapping[str, int],
-    lease: Lease,
-) -> Unread:
-    """Find and record what consumers lose right before segments are deleted.
+def find_losses(
+    context: Context, run: Run, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+) -> tuple[Unread, list[Refusal]]:
+    """Find what consumers lose right before segments are deleted.
 
-    Once a segment is gone, what was found before it went stands: nobody could find it again.
+    Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
 
-    :raises GateRefusedError: the policy blocks, and consumers lose something all the same.
+    :param new_min_offsets: of the logs that go.
+    :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
+        though the policy blocks.
     """
     known = released_unread(context, run)
-    if known is not None and context.journal.events(run, Step.RELEASE, Phase.INTENT):
-        return known
+    if not context.journal.events(run, Step.RELEASE, Phase.INTENT):
+        known = None
+    ends = dict(new_min_offsets) if known is None else known.logs_beyond(new_min_offsets)
+    if not ends:
+        return known or Unread(), []
     policy = context.store.policy.lag_policy
-    unread = find_unread(context.broker, snapshot, new_min_offsets, policy)
-    if policy is LagPolicy.BLOCK and has_loss(unread):
-        lines = "; ".join(unread_lines(context.store, unread, done=False))
-        raise GateRefusedError(
-            f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
-            f"lag_policy is block, found otherwise: {lines}. Nothing was deleted. Positions have changed "
-            "since they were taken: run this run's lag job again."
-        )
-    context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_jsonable(unread))], lease=lease)
-    return unread
+    found = find_unread(context.broker, snapshot, ends, policy)
+    refusals = []
+    if policy is LagPolicy.BLOCK and has_loss(found):
+        refusals = _losing(context, run, snapshot, ends, found)
+        ends = {log: end for log, end in ends.items() if log not in refused_logs(refusals)}
+        found = find_unread(context.broker, snapshot, ends, policy) if ends else Unread()
+        if has_loss(found):
+            raise _loss_error(context, run, snapshot, found)
+    if len(snapshot.logs) > 1:
+        found = replace(found, logs=tuple(ends))
+    return found if known is None else joined(known, found), refusals
+
+
+def _losing(
+    context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
+) -> list[Refusal]:
+    """Refuse the logs of which consumers lose something.
+
+    :param found: what they lose of all of them.
+    """
+    policy = context.store.policy.lag_policy
+    refusals = []
+    for log, end in ends.items():
+        alone = found if len(ends) == 1 else find_unread(context.broker, snapshot, {log: end}, policy)
+        if has_loss(alone):
+            error = _loss_error(context, run, snapshot, alone)
+            refusals.append(refusal(log, error, _NOTHING, "Let its consumers read on."))
+    return refusals
+
+
+def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unread) -> GateRefusedError:
+    lines = "; ".join(unread_lines(context.store, unread, done=False))
+    return GateRefusedError(
+        f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
+        f"lag_policy is block, found otherwise: {lines}. {_NOTHING} Positions have changed "
+        "since they were taken: run this run's lag job again."
+    )
+
+
+def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
+    """Record what consumers lose, before the first segment goes; once for the same logs."""
+    began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
+    if not (began and unread == released_unread(context, run)):
+        said = [(UNREAD, to_jsonable(unread))]
+        context.journal.record(run, Step.LAG, Phase.INTENT, said, lease=lease)
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
@@ -142,7 +190,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
             f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
             f"lag_policy is block, found {doubt}. Nothing was deleted. Run this run's lag job first."
         )
-    return apply_lag_policy(fresh, lag[1], policy)
+    return apply_lag_policy(fresh, lag.at_risk, policy, lag.measured)
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class Context:
     record: StoreRecord
     broker: BrokerStore
 
+    @property
+    def name(self) -> str:
+        """What the store is called: the name that it is known by, or as its settings call it."""
+        return self.record.name or self.store.name
+
     def run(self, run_key: str) -> Run:
         """
         :raises RunStateError: there is no such run.
@@ -77,10 +82,14 @@ class Context:
         try:
             yield
         except (StorageEngineError, OSError) as error:
-            said = {"type": type(error).__name__, "message": str(error)}
             with suppress(StorageEngineError):
-                self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+                self.record_error(run, step, error)
             raise
+
+    def record_error(self, run: Run, step: Step, error: StorageEngineError | OSError) -> None:
+        """Record why a step failed, or a part of it."""
+        said = {"type": type(error).__name__, "message": str(error)}
+        self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager
     def changing(self, now_ms: int) -> Iterator[Holding]:

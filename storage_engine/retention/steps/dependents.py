@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,8 @@ def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
         raise RunStateError(f"run {run_key!r}: expected its release to be done, found none. Release first.")
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.DEPENDENTS):
-        result = _clean(context, run) if released.deleted else DependentsResult(run_key, None, {}, 0)
+        logs = {release.log for release in released.deleted}
+        result = _clean(context, run, logs) if logs else DependentsResult(run_key, None, {}, 0)
         context.save(run, Step.DEPENDENTS, result, started_ns)
     return result
 
@@ -70,12 +71,13 @@ def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
     return tuple(from_jsonable(DependentFile, event.payload) for event in results if event.subject)
 
 
-def _clean(context: Context, run: Run) -> DependentsResult:
+def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResult:
+    """:param logs: those that lost segments: files of a log that was refused may be unreadable."""
     # What disturbed the hold since the release is taken down before it is renewed.
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
         min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}
-        files = context.broker.dependents(min_offsets)
+        files = context.broker.dependents({log: at for log, at in min_offsets.items() if log in logs})
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)

@@ -131,4 +131,4 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:
     beside = context.store.live is not None
-    return HoldResult(context.store.name, context.record.store_id, beside, renewed and beside, status)
+    return HoldResult(context.name, context.record.store_id, beside, renewed and beside, status)

@@ -1,18 +1,21 @@
-"""Judge a plan's segments before the first one is deleted: all of them pass, or none goes."""
+"""Judge a plan's segments before the first one is deleted: of each log all of them pass, or none goes.
+
+What concerns the store as a whole refuses every log; what concerns a log leaves the others alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.clock import jumped_forward_ms, read_clock
 from storage_engine.retention.gate import Passage, Verdict
 from storage_engine.retention.history import SegmentRelease, release_by_any_run, releases, segment_subject
@@ -20,41 +23,85 @@ from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
 from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.unseen_writes import Reading, check_bytes
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
 
+MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
+"""What errors say while segments are deleted."""
 
-def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> tuple[SegmentRelease, ...]:
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of planned segments that are gone.
+
+    :param others: those that other runs of ours deleted.
+    :param went: logs of which this run has deleted some.
+    :param refusals: of logs with a segment that is gone though no run deleted it.
+    """
+
+    others: tuple[SegmentRelease, ...]
+    went: frozenset[str]
+    refusals: tuple[Refusal, ...]
+
+    def require_one(self, judged: Judged) -> None:
+        """Make sure that a log is left, one that goes or one that has gone.
+
+        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
+        """
+        require_one(judged.refusals, {*self.went, *judged.ends})
+
+
+def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
     """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
 
-    :return: those that other runs of ours deleted.
-    :raises GateRefusedError: one is gone that none of our runs meant to delete.
+    :raises GateRefusedError: no log is left, since of each one is gone that none of our runs meant to delete.
     """
-    others = []
+    others, refusals = [], []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     done, meant = releases(context.journal.events(run, Step.RELEASE))
-    for segment in plan.to_delete:
-        subject = segment_subject(segment.log, segment.base_offset)
-        if segment.id in there or subject in done:
-            continue
-        if subject in meant:
-            durable.fsync_path(Path(meant[subject].facts.path).parent)
-            said = [(subject, to_jsonable(meant[subject]))]
-            context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
-            continue
-        other = release_by_any_run(context.journal, run.store_id, segment)
-        if other is None:
-            raise GateRefusedError(
-                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was deleted by this call."
-                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
-                "the lake or lost, and plan again."
-            )
-        others.append(other)
-    return tuple(others)
+    went = {release.log for release in done.values()}
+    for log in plan.logs:
+        missing = []
+        for segment in log.to_delete:
+            subject = segment_subject(segment.log, segment.base_offset)
+            if segment.id in there or subject in done:
+                continue
+            if subject in meant:
+                record_gone(context, run, [meant[subject]])
+                went.add(log.log)
+                continue
+            other = release_by_any_run(context.journal, run.store_id, segment)
+            if other is None:
+                missing.append(segment)
+            else:
+                others.append(other)
+        if missing:
+            refusals.append(_missing(context, missing[0]))
+    require_one(refusals, went | {segment.log for segment in plan.to_delete if segment.id in there})
+    return Settled(tuple(others), frozenset(went), tuple(refusals))
+
+
+def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> None:
+    """Make durable, and record, that segments are gone that the run meant to delete."""
+    for directory in sorted({Path(one.facts.path).parent for one in gone}):
+        durable.fsync_path(directory)
+    said = [(one.subject, to_jsonable(one)) for one in gone]
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+
+
+def _missing(context: Context, segment: Segment) -> Refusal:
+    nothing = "Nothing was deleted by this call."
+    error = GateRefusedError(
+        f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
+        f"no file, and no run of ours deleted it. {nothing}"
+        f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
+        "the lake or lost, and plan again."
+    )
+    return refusal(segment.log, error, nothing)
 
 
 def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
@@ -80,14 +127,43 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     return proofs
 
 
-def judge_all(
-    context: Context, plan: Plan, decisions: Sequence[Decision], proofs: Proofs, lease: Lease
-) -> list[Verdict]:
-    """Judge every segment of every log before the first one goes.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """:param verdicts: of the logs that pass, oldest first in each.
+    :param refusals: of the other logs.
+    """
 
+    verdicts: tuple[Verdict, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """By name, where each log that passes begins once its segments are gone."""
+        return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
+
+    def without(self, refusals: Sequence[Refusal]) -> Judged:
+        """Refuse more logs."""
+        logs = refused_logs(refusals)
+        left = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
+        return Judged(left, (*self.refusals, *refusals))
+
+
+def judge_logs(
+    context: Context,
+    plan: Plan,
+    decisions: Sequence[Decision],
+    refusals: tuple[Refusal, ...],
+    proofs: Proofs,
+    lease: Lease,
+) -> Judged:
+    """Judge every segment of every log before the first one goes; a log goes as a whole or not at all.
+
+    A log is refused where one of its segments doesn't pass, has other bytes than its receipt, or can't be
+    read.
+
+    :param decisions: of logs that are not refused yet.
+    :param refusals: of the others.
     :param lease: renewed while files are hashed, which may take longer than a lease lasts.
-    :raises GateRefusedError: one doesn't pass; names all that don't.
-    :raises LakeConflictError: one has other bytes than its receipt.
     """
     waiver = context.journal.find_waiver(plan.digest)
     planned = {segment.id: segment for segment in plan.to_delete}
@@ -95,19 +171,51 @@ def judge_all(
         proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver)
         for decision in decisions
     ]
-    refused = [f"{v.segment.facts.path}: {v.detail}" for v in verdicts if v.passage is Passage.REFUSED]
-    if refused:
-        raise GateRefusedError(
-            "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
-            + "; ".join(refused)
-            + f". {_what_now(proofs)}, or let a person waive plan {plan.digest}."
+    judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))
+    again = {verdict.segment.id for verdict in judged.verdicts if verdict.passage is Passage.HASH_AGAIN}
+    return _hash_again(context, judged, again, lease, _kept_in(plan), _still_proven)
+
+
+def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
+    """Refuse the logs of segments that don't pass. All have one error, which names each such segment."""
+    refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
+    said = {verdict.segment.id: f"{verdict.segment.facts.path}: {verdict.detail}" for verdict in refused}
+    what_now = _what_now(proofs)
+    error = GateRefusedError(
+        "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
+        + "; ".join(said.values())
+        + f". {what_now}, or let a person waive plan {plan.digest}."
+    )
+    by_log: dict[str, list[Verdict]] = {}
+    for verdict in refused:
+        by_log.setdefault(verdict.segment.log, []).append(verdict)
+    return [
+        Refusal(
+            RefusedLog(
+                log,
+                type(error).__name__,
+                "Expected every segment to be proven in the lake before one is deleted. "
+                f"{'; '.join(said[one.segment.id] for one in mine)}.",
+                f"{what_now}, or let a person waive the plan of the next run.",
+            ),
+            error,
+            {one.segment.base_offset: one.detail for one in mine},
         )
-    reading = None
-    for i, verdict in enumerate(verdicts):
-        if verdict.passage is Passage.HASH_AGAIN:
-            reading = reading or _reading(context, lease)
-            verdicts[i] = _hash_again(context, verdict, reading)
-    return verdicts
+        for log, mine in by_log.items()
+    ]
+
+
+def _still_proven(verdict: Verdict) -> Verdict:
+    assert verdict.receipt is not None
+    detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
+    return replace(verdict, passage=Passage.PROVEN, detail=detail)
+
+
+def _kept_in(plan: Plan) -> Callable[[str], str]:
+    """Return what says of a log's name that nothing of it was deleted."""
+    if len(plan.new_min_offsets) > 1:
+        return lambda log: f"Nothing of log {log} was deleted."
+    return lambda _: "Nothing was deleted."
 
 
 def _what_now(proofs: Proofs) -> str:
@@ -125,35 +233,61 @@ def _reading(context: Context, lease: Lease) -> Reading:
     return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
 
 
-def _hash_again(context: Context, verdict: Verdict, reading: Reading) -> Verdict:
-    """Compare a touched file with its receipt.
-
-    :raises LakeConflictError: it has other bytes.
-    """
-    assert verdict.receipt is not None
-    check_bytes(verdict.segment, verdict.receipt, context.record.real_path, "Nothing was deleted.", reading)
-    detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
-    return replace(verdict, passage=Passage.PROVEN, detail=detail)
-
-
 def compared_last(
     context: Context, verdicts: Sequence[Verdict], unseen: Collection[str], lease: Lease
-) -> list[Verdict]:
+) -> Judged:
     """Compare with their receipts the files that may have been written to without a trace.
 
     :param unseen: their paths.
     :param lease: renewed while files are hashed.
-    :raises LakeConflictError: one has other bytes.
     """
-    compared, reading = [], None
-    for verdict in verdicts:
-        if verdict.segment.facts.path in unseen and verdict.receipt is not None:
-            reading = reading or _reading(context, lease)
-            said = "It was not deleted, older ones of the plan may be."
-            check_bytes(verdict.segment, verdict.receipt, context.record.real_path, said, reading)
-            verdict = replace(verdict, detail=f"{verdict.detail}; hashed again right before")
+    judged = Judged(tuple(verdicts), ())
+    again = {
+        verdict.segment.id
+        for verdict in verdicts
+        if any(file.path in unseen for file in verdict.segment.files) and verdict.receipt is not None
+    }
+    return _hash_again(
+        context,
+        judged,
+        again,
+        lease,
+        lambda _: MAY_BE_GONE,
+        lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
+    )
+
+
+def _hash_again(
+    context: Context,
+    judged: Judged,
+    again: Collection[SegmentId],
+    lease: Lease,
+    nothing: Callable[[str], str],
+    passed: Callable[[Verdict], Verdict],
+) -> Judged:
+    """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
+
+    :param again: which segments.
+    :param nothing: of a log's name, what errors say was deleted of it.
+    :param passed: makes of a verdict what it is once the bytes have been compared.
+    """
+    compared: list[Verdict] = []
+    refusals: dict[str, Refusal] = {}
+    reading = _reading(context, lease) if again else None
+    for verdict in judged.verdicts:
+        segment, receipt = verdict.segment, verdict.receipt
+        if segment.log in refusals:
+            continue
+        if reading is not None and receipt is not None and segment.id in again:
+            said = nothing(segment.log)
+            try:
+                check_bytes(segment, receipt, context.record.real_path, said, reading)
+            except (LakeConflictError, ChangedUnderUsError, OSError) as error:
+                refusals[segment.log] = refusal(segment.log, error, said)
+                continue
+            verdict = passed(verdict)
         compared.append(verdict)
-    return compared
+    return Judged(tuple(compared), judged.refusals).without(tuple(refusals.values()))
 
 
 def check_clock(context: Context, plan: Plan) -> None:

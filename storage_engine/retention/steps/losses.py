@@ -41,11 +41,10 @@ def accept_loss(
     known = known_heads(context.journal, context.record)
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
         known.check(open_lake(config), context.record.store_id)
-    lineage = context.record.lineage
-    gone = [
-        one for one, in_lineage in recorded_gone(context.journal, context.record) if in_lineage == lineage
-    ]
-    rows = lost(gone_ranges(context.journal, context.record, store, gone))
+    record = context.record
+    recorded = recorded_gone(context.journal, record)
+    gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
+    rows = lost(gone_ranges(context.journal, record, store, gone))
     logs = dict.fromkeys(row.log for row in rows)
     log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
     if log is None or start_offset >= end_offset:
@@ -54,7 +53,7 @@ def accept_loss(
             f"{store.root}: expected a range of the log that is LOST, found [{start_offset}, {end_offset}); "
             f"LOST is {lost_now}. Nothing was taken down."
         )
-    loss = AcceptedLoss(log, lineage, start_offset, end_offset, person.strip(), reason.strip())
+    loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person.strip(), reason.strip())
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
     return loss
 

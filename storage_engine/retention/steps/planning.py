@@ -18,6 +18,7 @@ from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.store_moves import move_notice
 from storage_engine.retention.unread import loss_count, unread_lines
 
 
@@ -69,6 +70,7 @@ def make_plan(
     if run.plan is None:
         now_ms = clock_ms() if now_ms is None else now_ms
         with context.errors(run, Step.PLAN):
+            moved = move_notice(context.journal, context.record)
             held = keep_held(context, run, now_ms)
             emptied = tend_quarantines(context, request, now_ms)
             decided = decide(
@@ -88,9 +90,14 @@ def make_plan(
             shielded = shield_notices(store.real_root, decided.plan.to_delete)
             plan = replace(
                 decided.plan,
-                notices=(*held, *emptied, *decided.plan.notices, *shielded),
+                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded),
                 store_id=run.store_id,
                 lineage=context.record.lineage,
+                log_lineages={
+                    log: lineage
+                    for log, lineage in context.record.log_lineages.items()
+                    if log in decided.plan.log_names
+                },
             )
             run = context.journal.record_plan(run, plan, decided_from)
             context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
@@ -117,7 +124,7 @@ def _result(context: Context, run: Run) -> PlanResult:
         causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
         deletes=len(to_delete),
         delete_offsets=tuple(segment.base_offset for segment in to_delete if len(plan.logs) == 1),
-        delete_bytes=sum(segment.facts.size_bytes for segment in to_delete),
+        delete_bytes=sum(segment.disk_bytes for segment in to_delete),
         kept=sum(not decision.deletes for decision in plan.decisions),
         new_min_offset=of_only_log({log.log: log.new_min_offset for log in plan.logs}),
         notices=plan.notices,

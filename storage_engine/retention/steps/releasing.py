@@ -8,8 +8,10 @@ instant and run again, it goes on where it stopped.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage_engine import durable
@@ -18,14 +20,12 @@ from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import cut_by_policy, owed_by, sealed_by
+from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
-from storage_engine.retention.history import (
-    SegmentRelease,
-    releases,
-)
+from storage_engine.retention.history import SegmentRelease, releases
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.lease import Lease
@@ -33,19 +33,32 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
+from storage_engine.retention.refusing import (
+    Refusal,
+    RefusedLog,
+    account_for,
+    refusal,
+    refused_logs,
+    require_one,
+)
 from storage_engine.retention.steps.consumer_lag import (
+    find_losses,
     lag_notices,
     record_unread,
     released_unread,
     without_held_back,
 )
 from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.judging import (
+    MAY_BE_GONE,
+    Judged,
     check_clock,
     compared_last,
-    judge_all,
+    judge_logs,
     read_plan_proofs,
+    record_gone,
     settle,
 )
 from storage_engine.retention.steps.shield import drop_released
@@ -72,6 +85,7 @@ class ReleaseResult:
     :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
+    :param refused: logs that were refused, while others went: the run ends with an error that names them.
     """
 
     run_key: str
@@ -84,12 +98,18 @@ class ReleaseResult:
     notices: tuple[str, ...]
     unread: Unread = field(default_factory=Unread)
     new_min_offsets: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[RefusedLog, ...] = ()
 
 
 def release(
     store: ManagedStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
 ) -> ReleaseResult:
-    """Delete the planned segments that pass the gate.
+    """Delete the planned segments that pass the gate, log by log.
+
+    A log goes as a whole or not at all. One that is refused blocks no other: where some go, what was refused
+    is in the result, which stands for this run, and whoever ends the run has to raise it
+    (:attr:`~storage_engine.retention.finishing.FinishResult.refused`). The errors below that name a segment
+    are raised where no log is left.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
@@ -139,50 +159,67 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         )
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
-        others = settle(context, run, plan, held.snapshot)
+        left_over = finish_removals(context, plan, held, now_ms)
+        settled = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
         owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
         fresh = cut_by_policy(fresh, owed, policy, now_ms, sealed_by(context.broker, held.snapshot, policy))
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
-        if eligible.go:
+        going = [one for one in eligible.go if one.segment.log not in refused_logs(settled.refusals)]
+        require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})
+        if going:
             check_clock(context, fresh)
         known = known_heads(context.journal, context.record)
         proofs = read_plan_proofs(context, plan, known, held.lease)
-        verdicts = judge_all(context, plan, eligible.go, proofs, held.lease)
-        ends = {verdict.segment.log: verdict.segment.end_offset for verdict in verdicts}
-        going = [verdict.segment for verdict in verdicts]
-        unseen = unseen_writes(context.record.real_path, going, context.broker.running_pid()) if going else {}
-        dependents: tuple[DependentFile, ...] = ()
-        if verdicts:
-            # A queue or index file that broke since the plan is found while every segment is still there.
-            dependents = context.broker.dependents(ends)
+        judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
+        settled.require_one(judged)
+        # A queue or index file that broke since the plan is found while every segment is still there.
+        judged, dependents = _dependents(context, judged)
+        settled.require_one(judged)
+        unread, blocked = find_losses(context, run, held.snapshot, judged.ends)
+        if blocked:
+            judged, dependents = _dependents(context, judged.without(blocked))
+            settled.require_one(judged)
+        segments = [verdict.segment for verdict in judged.verdicts]
+        unseen = _unseen(context, segments) if segments else {}
+        if judged.verdicts:
             if context.store.live is not None:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
-            record_unread(context, run, held.snapshot, ends, held.lease)
-        unwitnessed = witness_release(context, run, proofs, known) if verdicts else ()
-        facts = [*(segment.facts for segment in going), *(file.facts for file in dependents)]
-        remove = remover(context, run, facts, held.lease, now_ms, begin=bool(verdicts))
+            record_unread(context, run, unread, held.lease)
+        unwitnessed = witness_release(context, run, proofs, known) if judged.verdicts else ()
+        facts = [
+            *(file for segment in segments for file in segment.files),
+            *(file.facts for file in dependents),
+        ]
+        remove = remover(context, run, facts, held.lease, now_ms, begin=bool(judged.verdicts))
         _flush_directories(context, held.snapshot)
-        for batch in _batches(verdicts, context.broker.lets_go_at_once):
-            compared = compared_last(context, batch, unseen, held.lease)
-            _delete(context, run, compared, proofs, held.lease, remove)
+        stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
+        deleted, _ = releases(context.journal.events(run, Step.RELEASE))
+        refusals = (*stopped, *judged.refusals)
+        require_one(refusals, {release.log for release in deleted.values()})
         # Only then is their space free.
         shielded = drop_released(context, run, proofs)
-        deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         left = context.broker.snapshot(now_ms)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
+    accounted = account_for(
+        refusals,
+        plan.to_delete,
+        eligible.stay,
+        there={segment.id for log in left.logs for segment in log.segments},
+        gone={release.segment.id for release in (*deleted.values(), *settled.others)},
+    )
     unread = released_unread(context, run) or Unread()
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
-        deleted_by_others=others,
-        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in eligible.stay),
-        freed_bytes=0 if aside else sum(release.facts.size_bytes for release in deleted.values()),
+        deleted_by_others=settled.others,
+        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in accounted.stay),
+        freed_bytes=0 if aside else sum(release.segment.disk_bytes for release in deleted.values()),
         new_min_offset=of_only_log(offsets),
         notices=tuple(
             dict.fromkeys(
@@ -190,8 +227,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *kept_held,
                     *held.notices,
                     *proofs.notices,
+                    *left_over,
                     *unwitnessed,
-                    *unseen_notices(unseen, (one.segment for one in verdicts if one.receipt is not None)),
+                    *unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None)),
                     *shielded,
                     *lag_notices(context, run),
                     *unread.notices,
@@ -200,7 +238,12 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         ),
         unread=unread,
         new_min_offsets=offsets,
+        refused=accounted.refused,
     )
+
+
+def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
+    return unseen_writes(context.record.real_path, segments, context.broker.running_pid())
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
@@ -211,9 +254,53 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
             durable.fsync_path(path)
 
 
-def _batches(verdicts: Sequence[Verdict], size: int | None) -> Iterator[Sequence[Verdict]]:
-    size = size or max(len(verdicts), 1)
-    return (verdicts[start : start + size] for start in range(0, len(verdicts), size))
+def _dependents(context: Context, judged: Judged) -> tuple[Judged, tuple[DependentFile, ...]]:
+    """Find what goes after the segments; refuse the logs of which it can't be read."""
+    found, unreadable = find_dependents(context.broker, judged.ends)
+    return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
+
+
+def _delete_all(
+    context: Context,
+    run: Run,
+    verdicts: Sequence[Verdict],
+    unseen: Collection[str],
+    proofs: Proofs,
+    lease: Lease,
+    remove: Remove,
+) -> list[Refusal]:
+    """Delete segments, as many at a time as the broker takes.
+
+    :param unseen: paths of files that are compared with their receipts once more.
+    :return: the logs of which a file has changed: nothing more of them was deleted. The others have gone.
+    :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
+    """
+    stopped: list[Refusal] = []
+    left, size = deque(verdicts), context.broker.lets_go_at_once or len(verdicts)
+    while left:
+        batch = [left.popleft() for _ in range(min(size, len(left)))]
+        compared = compared_last(context, batch, unseen, lease)
+        refusals = list(compared.refusals)
+        if not refusals:
+            try:
+                _delete(context, run, compared.verdicts, proofs, lease, remove)
+                continue
+            except ChangedUnderUsError as error:
+                changed = [
+                    one.segment.log
+                    for one in batch
+                    if any(file.path == error.path for file in one.segment.files)
+                ]
+                if not changed:
+                    raise
+                refusals = [refusal(changed[0], error, MAY_BE_GONE)]
+        stopped += refusals
+        done, _ = releases(context.journal.events(run, Step.RELEASE))
+        gone = {release.segment.id for release in done.values()}
+        logs = refused_logs(refusals)
+        again = [one for one in (*batch, *left) if one.segment.log not in logs and one.segment.id not in gone]
+        left = deque(again)
+    return stopped
 
 
 def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile], lease: Lease) -> None:
@@ -239,8 +326,15 @@ def _delete(
         segments = [verdict.segment for verdict in verdicts]
         context.broker.let_go(segments, lambda: context.journal.renew(lease), remove)
     except ChangedUnderUsError as error:
-        # Withdraws the intents: whatever becomes of the files now is not our doing.
-        withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries]
+        gone = {
+            one.subject: one
+            for one in entries
+            if error.path not in ("", one.facts.path) and not os.path.lexists(one.facts.path)
+        }
+        if gone:
+            record_gone(context, run, list(gone.values()))
+        # Withdraws the other intents: whatever becomes of the files now is not our doing.
+        withdrawn = [(one.subject, {"error": str(error)}) for one in entries if one.subject not in gone]
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
@@ -255,6 +349,8 @@ def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
         reason=verdict.decision.reason,
         reason_detail=verdict.decision.detail,
         original_mtime_ns=segment.original_mtime_ns,
+        end=segment.end,
+        companions=segment.companions,
         passage=verdict.passage,
         passage_detail=verdict.detail,
         sha256=receipt.sha256 if receipt else None,

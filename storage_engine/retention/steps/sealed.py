@@ -16,6 +16,7 @@ from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.doubts import read_doubted
+from storage_engine.retention.gate import same_files
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
@@ -166,19 +167,21 @@ def still_unproven(
     if not missing:
         return []
     unreachable = {config.location for config, _ in proofs.unreachable}
-    compared: dict[str, list[tuple[FileFacts, str]]] = {}
+    compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
     for step in (Step.ARCHIVE, Step.SEALED):
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
-            if event.subject != WHOLE and event.payload["lineage"] == record.lineage:
-                facts = from_jsonable(FileFacts, event.payload["facts"])
-                compared.setdefault(event.subject, []).append((facts, event.payload["lake"]))
+            log, _, _ = event.subject.rpartition("/")
+            if event.subject != WHOLE and event.payload["lineage"] == record.lineage_of(log):
+                said = (event.payload["facts"], *event.payload.get("companions", ()))
+                files = tuple(from_jsonable(FileFacts, facts) for facts in said)
+                compared.setdefault(event.subject, []).append((files, event.payload["lake"]))
 
     def is_proven(segment: Segment) -> bool:
         slot = segment.id
         has_receipt = any(lake.valid(slot) for lake in proofs.asked)
         return any(
-            proofs.acts.same_file(segment.facts, facts) and (has_receipt or lake in unreachable)
-            for facts, lake in compared.get(segment_subject(*slot), ())
+            same_files(segment.files, files, proofs.acts) and (has_receipt or lake in unreachable)
+            for files, lake in compared.get(segment_subject(*slot), ())
         )
 
     return [segment for segment in missing if not is_proven(segment)]

@@ -58,7 +58,7 @@ def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest |
     progress = context.broker.progress(now_ms)
     context.journal.add_sample(context.record.store_id, levels, now_ms, progress=progress)
     return SenseResult(
-        store.name,
+        context.name,
         now_ms,
         triggers,
         (*notices, *(hold.notices if hold else ())),

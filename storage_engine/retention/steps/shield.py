@@ -7,7 +7,7 @@ called again, it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from storage_engine.exceptions import (
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
@@ -71,6 +72,7 @@ class ShieldResult:
     :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
     :param room_bytes: for these; None: no limit.
     :param lineage: the store's.
+    :param log_lineages: by name, of logs that have one of their own.
     :param notices: what a person should know.
     """
 
@@ -83,6 +85,12 @@ class ShieldResult:
     room_bytes: int | None = None
     lineage: int = 0
     notices: tuple[str, ...] = ()
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lineages(self) -> Lineages:
+        """The lineage of each log."""
+        return Lineages(self.lineage, self.log_lineages)
 
     def following(self, count: int) -> tuple[Segment, ...]:
         """Return the next segments to get a link, where so many are gone, as far as there is room."""
@@ -153,7 +161,7 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     if not left.links and remove_shield(root):
         # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
         with suppress(OSError):
-            mark_shield(root, context.record.store_id, context.record.lineage, False)
+            mark_shield(root, context.record.store_id, context.record.lineages, False)
     linked = {seen.link.segment.inode for seen in left.links}
     following = tuple(one for one in unproven if one.facts.inode not in linked)
     return ShieldResult(
@@ -166,6 +174,7 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
         room_bytes=room_bytes(left.links, tending.need),
         lineage=context.record.lineage,
         notices=tuple(dict.fromkeys((*tending.notices, *shield_notices(root)))),
+        log_lineages=context.record.log_lineages,
     )
 
 
@@ -187,15 +196,16 @@ def _link(
     chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
     try:
         if chosen.segments:
-            mark_shield(root, context.record.store_id, context.record.lineage, True)
-        make_links(root, chosen.segments, context.record.lineage)
+            mark_shield(root, context.record.store_id, context.record.lineages, True)
+        for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
+            make_links(root, segments, lineage)
     except (ShieldError, OSError) as error:
         tending.notices.append(f"not all that is unproven could be linked: {error}")
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Of those that were there before: a watch may have made more meanwhile.
-        unused = without_use(shield, chosen.segments, context.record.lineage)
+        unused = without_use(shield, chosen.segments, context.record.lineages)
         in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
         written = [seen for seen in unused if seen in written]
         tending.notices += [written_text(seen) for seen in written if seen.link.name not in in_lake]
@@ -206,23 +216,26 @@ def _link(
 
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
     """Return what lakes say of each link, and of the log's segments."""
-    judged = []
-    proofs = Proofs(())
-    groups = {tending.context.record.lineage: [], **by_lineage(shield.links)}
-    for lineage, links in groups.items():
-        here = sealed if lineage == tending.context.record.lineage else ()
-        found = _proofs(
-            _of_lineage(tending.context, lineage), {*slots(here), *(one.link.slot for one in links)}
-        )
+    context = tending.context
+    current = [one for one in shield.links if _is_current(context, one)]
+    proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})
+    judged = [judge_link(tending.root, seen, proofs) for seen in current]
+    for links in by_lineage([one for one in shield.links if one not in current]).values():
+        found = _proofs(_of_lineage(context, links), {one.link.slot for one in links})
         judged += [judge_link(tending.root, seen, found) for seen in links]
-        if lineage == tending.context.record.lineage:
-            proofs = found
     tending.notices += proofs.notices
     return judged, proofs
 
 
-def _of_lineage(context: Context, lineage: int) -> Context:
-    return replace(context, record=replace(context.record, lineage=lineage))
+def _is_current(context: Context, seen: SeenLink) -> bool:
+    """Return whether a link is of the lineage that its log has now."""
+    return seen.link.lineage == context.record.lineage_of(seen.link.log)
+
+
+def _of_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
+    """Return the context in which the logs of links of one lineage are at that lineage."""
+    logs = {seen.link.log for seen in links}
+    return replace(context, record=context.record.at_lineage(links[0].link.lineage, logs))
 
 
 def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: bool = False) -> Proofs:
@@ -291,7 +304,7 @@ def _was_let_go(context: Context, seen: SeenLink) -> bool:
 def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
     """Archive links of one lineage or several, at full speed and with the same proof, and drop them."""
     for links in by_lineage([one.seen for one in batch]).values():
-        context = _of_lineage(tending.context, links[0].link.lineage)
+        context = _of_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)
         context = replace(context, store=replace(context.store, policy=full_speed))
         segments = tuple(one.segment for one in batch if one.seen in links)
@@ -313,8 +326,8 @@ def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
 
 def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
     """Drop the last names of segments that are in a lake, by the rule by which segments are deleted."""
-    for lineage, of_lineage in by_lineage(links).items():
-        context = _of_lineage(tending.context, lineage)
+    for of_lineage in by_lineage(links).values():
+        context = _of_lineage(tending.context, of_lineage)
         proofs = _proofs(context, {seen.link.slot for seen in of_lineage}, to_delete=True)
         known = known_heads(context.journal, context.record)
         try:
@@ -347,7 +360,7 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
     judged = [
         judge_link(root, seen, proofs)
         for seen in look_at_shield(root).gone
-        if seen.link.lineage == context.record.lineage and counting(proofs, seen.link.slot) is not None
+        if _is_current(context, seen) and counting(proofs, seen.link.slot) is not None
     ]
     proven = [(one.seen, one.receipt) for one in judged if one.receipt is not None]
     for seen, receipt in proven:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.pace import pace_at
@@ -84,7 +83,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     there = look_at_shield(root).links
     drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
-        mark_shield(root, record.store_id, record.lineage, False)
+        mark_shield(root, record.store_id, record.lineages, False)
     return shield_notices(root)
 
 
@@ -104,7 +103,7 @@ def _alone(store: ManagedStore) -> list[SeenLink]:
 def _is_accepted(context: Context, seen: SeenLink) -> bool:
     """Return whether a person goes on without a link's segment."""
     link = seen.link
-    of_lineage = replace(context.record, lineage=link.lineage)
+    of_lineage = context.record.at_lineage(link.lineage, [link.log])
     return any(
         loss.log == link.log and loss.start_offset <= link.base_offset and link.end_offset <= loss.end_offset
         for loss in accepted_losses(context.journal, of_lineage)

@@ -23,7 +23,7 @@ def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
     root, record = context.store.real_root, context.record
     before = read_stamp(root)
     try:
-        stamp = update_stamp(root, record.store_id, record.lineage, heads)
+        stamp = update_stamp(root, record.store_id, record.lineages, heads)
     except OSError as error:
         return f"{root}: the store could not be stamped ({error.strerror or error})"
     if stamp != before:

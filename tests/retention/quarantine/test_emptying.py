@@ -31,6 +31,8 @@ from storage_engine.rocketmq import watch as rocketmq_watch
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 DAY_MS = 24 * 3_600_000
 NO_RUN = PlanRequest()

@@ -19,6 +19,8 @@ from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.quarantine.undo import undo
 from tests.retention.quarantine.conftest import clean, files_of, quarantine_of_root
 
+pytestmark = pytest.mark.slow
+
 Stores = Callable[..., ManagedStore]
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -14,11 +14,12 @@ import pytest
 from storage_engine.retention.journal import clock_ms
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.slow
+
 KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 0, 2_000)
 """Of each; at most so many, more than there are operations means every one of them, 0 one of each kind."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900 if KILLS < 100 else 7200)
 @pytest.mark.parametrize("end", ["undo", "maintain"])
 def test_a_killed_quarantine_ends_as_an_undisturbed_one(

@@ -44,6 +44,7 @@ def there(store: ManagedStore) -> list[int]:
     return sorted(int(path.name) // MIB for path in (Path(store.root) / "commitlog").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "where"),
     [
@@ -74,6 +75,7 @@ def test_a_run_is_undone_to_the_last_file(managed: Stores, name: str, where: set
     assert undo(store, "r", "bob") == done
 
 
+@pytest.mark.slow
 def test_the_quarantine_is_its_owner_s_alone(undoable: Stores) -> None:
     store = undoable()
     old_mask = os.umask(0)
@@ -85,6 +87,7 @@ def test_the_quarantine_is_its_owner_s_alone(undoable: Stores) -> None:
     assert {path.stat().st_mode & 0o777 for path in directories} == {0o700}
 
 
+@pytest.mark.slow
 def test_undone_segments_may_be_cleaned_again_and_archived_bytes_prove_them(managed: Stores) -> None:
     store = managed(policy=Policy(undo_window_hours=24))
     clean(store, "first", 2)
@@ -95,6 +98,7 @@ def test_undone_segments_may_be_cleaned_again_and_archived_bytes_prove_them(mana
     assert there(store)[0] == 0
 
 
+@pytest.mark.slow
 def test_several_runs_are_undone_newest_first(undoable: Stores) -> None:
     store = undoable()
     before = files_of(store.root)
@@ -113,6 +117,7 @@ def test_several_runs_are_undone_newest_first(undoable: Stores) -> None:
     assert files_of(store.root) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_half_way_can_be_undone(undoable: Stores) -> None:
     store = undoable()
     before = files_of(store.root)
@@ -125,6 +130,7 @@ def test_a_run_that_was_killed_half_way_can_be_undone(undoable: Stores) -> None:
     assert files_of(store.root) == before
 
 
+@pytest.mark.slow
 def test_report_says_what_frees_nothing_and_what_was_undone(
     undoable: Stores, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -153,6 +159,7 @@ def test_report_says_what_frees_nothing_and_what_was_undone(
     assert journal.run(record.store_id, "r").state is RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_what_was_deleted_for_good_has_nothing_to_undo(managed: Stores) -> None:
     store = managed(policy=Policy(ArchiveMode.OFF))
     clean(store, "r", 1)
@@ -196,6 +203,7 @@ def refused(store: ManagedStore, error: type[Exception], match: str) -> None:
     assert not journal.events(journal.run(record.store_id, "r"), Step.UNDO, Phase.INTENT)
 
 
+@pytest.mark.slow
 def test_undo_is_refused_while_a_broker_has_the_store(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -209,6 +217,7 @@ def test_undo_is_refused_while_a_broker_has_the_store(undoable: Stores) -> None:
     undo(store, "r", "ann")
 
 
+@pytest.mark.slow
 def test_undo_is_refused_after_a_crash(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -216,6 +225,7 @@ def test_undo_is_refused_after_a_crash(undoable: Stores) -> None:
     refused(store, StoreCrashedError, "did not stop cleanly")
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -226,6 +236,7 @@ def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> N
     )
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_the_log_has_gone_on_without_us(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -233,6 +244,7 @@ def test_undo_is_refused_where_the_log_has_gone_on_without_us(undoable: Stores) 
     refused(store, QuarantineError, "begin at 2097152, .* found 3145728: the store has gone on since")
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_a_queue_was_begun_again(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r")
@@ -248,6 +260,7 @@ def test_undo_is_refused_where_a_queue_was_begun_again(undoable: Stores) -> None
     undo(store, "r", "ann")
 
 
+@pytest.mark.slow
 def test_undo_is_refused_where_the_quarantine_was_emptied_by_hand(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 2)
@@ -257,6 +270,7 @@ def test_undo_is_refused_where_the_quarantine_was_emptied_by_hand(undoable: Stor
     refused(store, QuarantineError, "in its quarantine, found nothing there")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["touched", *later("copied")])
 def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Stores, how: str) -> None:
     store = undoable()
@@ -275,6 +289,7 @@ def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Sto
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["", "r/commitlog", *later("r")])
 def test_a_symbolic_link_in_the_quarantine_is_not_followed(
     undoable: Stores, tmp_path: Path, where: str
@@ -289,6 +304,7 @@ def test_a_symbolic_link_in_the_quarantine_is_not_followed(
     )
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_a_link_in_the_quarantine_does_not_come_back(
     undoable: Stores, tmp_path: Path
 ) -> None:
@@ -300,6 +316,7 @@ def test_a_segment_that_is_a_link_in_the_quarantine_does_not_come_back(
     refused(store, QuarantineError, "expected the file that went")
 
 
+@pytest.mark.slow
 def test_a_deletion_by_hand_after_an_undo_is_nobody_s_of_ours(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 1)

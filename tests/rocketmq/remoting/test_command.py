@@ -37,6 +37,7 @@ COMMANDS = st.builds(
 TYPES = st.sampled_from(SerialiseType)
 
 
+@pytest.mark.slow
 @given(COMMANDS, TYPES)
 def test_command_comes_back_as_it_was(command: RemotingCommand, serialise_type: SerialiseType) -> None:
     frame = encode(command, serialise_type)

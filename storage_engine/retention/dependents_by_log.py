@@ -1,0 +1,47 @@
+"""What goes after segments, found so that one log's broken queues or index hide nothing of another log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.plan import DependentFile
+
+Unreadable = dict[str, BadInputError | OSError]
+"""By name of the log, why its dependents can't be told."""
+
+
+def find_dependents(
+    broker: BrokerStore, min_offsets: Mapping[str, int]
+) -> tuple[tuple[DependentFile, ...], Unreadable]:
+    """Find the files that point only below these offsets, and the logs of which that can't be told.
+
+    :param min_offsets: by name, where logs are to begin.
+    """
+    if not min_offsets:
+        return (), {}
+    try:
+        return broker.dependents(min_offsets), {}
+    except (BadInputError, OSError) as error:
+        unreadable = _unreadable(broker, min_offsets, error)
+        if not unreadable:
+            raise
+    readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
+    found, more = find_dependents(broker, readable)
+    return found, {**unreadable, **more}
+
+
+def _unreadable(
+    broker: BrokerStore, min_offsets: Mapping[str, int], error: BadInputError | OSError
+) -> Unreadable:
+    """:param error: what is wrong with all of them together."""
+    if len(min_offsets) == 1:
+        return dict.fromkeys(min_offsets, error)
+    found: Unreadable = {}
+    for log, offset in min_offsets.items():
+        try:
+            broker.dependents({log: offset})
+        except (BadInputError, OSError) as of_log:
+            found[log] = of_log
+    return found

@@ -1,0 +1,155 @@
+"""Logs that a release refuses as a whole, while it deletes what it may of the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.store import Segment, SegmentId
+from storage_engine.wording import count_text, shortened
+
+LOGS_SHOWN = 10
+MEND = "Mend what it names."
+REFUSED = "refused"
+"""Field of the event that says why a log was not archived."""
+_TEXT_WIDTH = 900
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLog:
+    """A log of which a release deleted nothing, or nothing more.
+
+    :param error: the kind of error with which a release of this log alone ends.
+    :param why: what was expected, and what was found.
+    :param remedy: what to do about it.
+    :param missing: base offsets of planned segments that are gone though no run deleted them.
+    """
+
+    log: str
+    error: str
+    why: str
+    remedy: str
+    missing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a release goes on without a log.
+
+    :param error: what the release ends with where it has no other log.
+    :param details: by base offset, what is wrong with the segments that are to blame.
+    """
+
+    said: RefusedLog
+    error: Exception
+    details: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> str:
+        return self.said.log
+
+
+def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> Refusal:
+    """Refuse a log for an error.
+
+    :param nothing: the sentence of its message that says what was deleted; the remedy stands behind it.
+    :param remedy: another one, for a run that is over.
+    """
+    why, _, known = str(error).partition(f" {nothing} " if nothing else "\0")
+    said = RefusedLog(log, type(error).__name__, why, remedy or known or MEND)
+    return Refusal(said, error)
+
+
+def refused_logs(refusals: Iterable[Refusal]) -> frozenset[str]:
+    """Return the names of refused logs."""
+    return frozenset(one.log for one in refusals)
+
+
+def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
+    """Make sure that a release has a log left.
+
+    :param logs: those that lose segments by it, or would.
+    :raises StorageEngineError: all of them are refused; what a release of the first one alone ends with.
+    """
+    if refusals and not set(logs) - refused_logs(refusals):
+        raise refusals[0].error
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """:param stay: what was planned and stays, each with why."""
+
+    refused: tuple[RefusedLog, ...]
+    stay: tuple[Decision, ...]
+
+
+def account_for(
+    refusals: Sequence[Refusal],
+    planned: Sequence[Segment],
+    stay: Sequence[Decision],
+    *,
+    there: Collection[SegmentId],
+    gone: Collection[SegmentId],
+) -> Accounted:
+    """Say of each planned segment of refused logs whether it stays or is missing.
+
+    :param stay: what stays whether its log is refused or not.
+    :param there: segments of the store as it is after the release.
+    :param gone: segments that runs deleted.
+    """
+    by_log = {one.log: one for one in refusals}
+    missing: dict[str, list[int]] = {log: [] for log in by_log}
+    known = {decision.segment.id for decision in stay}
+    kept = [one for one in stay if one.segment.log not in by_log or one.segment.id in there]
+    for segment in planned:
+        if (one := by_log.get(segment.log)) is None or segment.id in gone:
+            continue
+        if segment.id not in there:
+            missing[segment.log].append(segment.base_offset)
+        elif segment.id not in known:
+            whole = f"log {segment.log} is refused as a whole ({one.said.error})"
+            detail = one.details.get(segment.base_offset, whole)
+            kept.append(Decision(segment, Reason.REFUSED, detail))
+    logs = [replace(one.said, missing=tuple(missing[one.log])) for one in refusals]
+    return Accounted(tuple(logs), tuple(kept))
+
+
+def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
+    """Keep all of the logs that can't be released as they are.
+
+    :param errors: by name of the log, why.
+    """
+
+    def decide(log: LogPlan) -> Sequence[Decision]:
+        if (error := errors.get(log.log)) is None:
+            return log.decisions
+        why = f"{type(error).__name__}: {error}"
+        return [Decision(one.segment, Reason.REFUSED, why) if one.deletes else one for one in log.decisions]
+
+    return plan.each_log(decide) if errors else plan
+
+
+def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
+    """Return the logs that a plan refused."""
+    first = {one.segment.log: one.detail for one in reversed(plan.decisions) if one.reason is Reason.REFUSED}
+    parts = ((log, *detail.partition(": ")) for log, detail in sorted(first.items()))
+    return tuple(RefusedLog(log, error, why, MEND) for log, error, _, why in parts)
+
+
+def log_text(refused: RefusedLog) -> str:
+    """Say why a log was refused, and what to do."""
+    return f"log {refused.log} was refused: {refused.why} {refused.remedy}"
+
+
+def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog]) -> str:
+    """Say with what error a run ends that went on without some logs."""
+    said = [
+        f"run {run_key!r} of {root}: expected every log of its plan to pass, found "
+        f"{count_text(len(refused), 'log')} refused.",
+        *(shortened(log_text(one), _TEXT_WIDTH) for one in refused[:LOGS_SHOWN]),
+    ]
+    if (more := len(refused) - LOGS_SHOWN) > 0:
+        said.append(f"So were {count_text(more, 'more log')}, which report.json names.")
+    said.append("What the other logs lost is done and recorded. The next run plans the refused logs again.")
+    return " ".join(said)

@@ -1,0 +1,57 @@
+"""The segments that a plan deletes, as they are when they are archived."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.history import release_by_any_run
+from storage_engine.retention.journal import Run
+from storage_engine.retention.shielding import kept_text
+from storage_engine.retention.steps.context import Context, approved_plan
+
+
+def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], dict[str, GateRefusedError]]:
+    """Return the planned segments that are still there, as they are now, and by log what is missing.
+
+    :raises GateRefusedError: of each log a file is gone that no run deleted.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return (), {}
+    plan = approved_plan(run)
+    there = []
+    missing: dict[str, GateRefusedError] = {}
+    for segment in plan.to_delete:
+        if Path(segment.facts.path).exists():
+            try:
+                there.append(_as_now(segment))
+            except GateRefusedError as error:
+                missing.setdefault(segment.log, error)
+        elif release_by_any_run(context.journal, run.store_id, segment) is None:
+            gone = GateRefusedError(
+                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
+                "no file, and no run of ours deleted it. Nothing was archived."
+                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
+                "the lake, and plan again."
+            )
+            missing.setdefault(segment.log, gone)
+    if missing and missing.keys() == plan.new_min_offsets.keys():
+        raise next(iter(missing.values()))
+    return tuple(there), missing
+
+
+def _as_now(segment: Segment) -> Segment:
+    """
+    :raises GateRefusedError: a companion is gone.
+    """
+    try:
+        own, *companions = (FileFacts.of(file.path) for file in segment.files)
+    except FileNotFoundError as error:
+        raise GateRefusedError(
+            f"{error.filename}: expected it beside the planned segment {segment.facts.path}, found no file, "
+            "and no run of ours deleted it. Nothing was archived. Find out who did, and plan again."
+        ) from error
+    return replace(segment, facts=own, companions=tuple(companions))

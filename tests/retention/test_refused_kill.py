@@ -1,0 +1,39 @@
+"""A partly refused release that is killed and run again ends as one that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.retention.refused_kill_runner import FAULTS, SOUND
+from tests.rounds import ALL
+
+RUNNER = Path(__file__).with_name("refused_kill_runner.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 if not ALL else 3600)
+def test_a_killed_release_ends_with_the_same_logs_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), str(tmp_path), "all" if ALL else "few"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["kills"] >= (50 if ALL else 2)
+    end = seen["end"]
+    assert [log for log, *_ in end["refused"]] == [log for log in FAULTS if log not in SOUND]
+    assert [subject.partition("/")[0] for subject in end["results"] if subject] == [
+        *SOUND[:1] * 2,
+        *SOUND[1:] * 2,
+    ]
+    assert set(end["results"].values()) == {1}
+    assert end["end"][:3] == ["finished", "released-in-part", False]
+    assert len(end["dependents"]) == 4
