@@ -35,20 +35,8 @@ class StoreOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
-            self._check_queue()
+            check_queue(self.store_hook, self.queue)
             return self.do_step(context)
-
-    def _check_queue(self) -> None:
-        """
-        :raises BadInputError: an older connection names another queue than the one that the task is on.
-        """
-        named = StorageEngineHook(self.storage_engine_conn_id).queue
-        if named is not None and named != self.queue:
-            raise BadInputError(
-                f"connection {self.storage_engine_conn_id}: expected its tasks on queue {named}, which it "
-                f"names, found one on {self.queue}. Nothing was read or changed. Name the queue in the "
-                "option stores of [storage_engine], with the store's conn_id."
-            )
 
     @abstractmethod
     def do_step(self, context: Context) -> Any:
@@ -59,8 +47,26 @@ class StoreOperator(BaseOperator):
         self.log.warning("%s", with_connection(notice, self.storage_engine_conn_id))
 
     @cached_property
+    def store_hook(self) -> StorageEngineHook:
+        return StorageEngineHook(self.storage_engine_conn_id)
+
+    @cached_property
     def store(self) -> ManagedStore:
-        return StorageEngineHook(self.storage_engine_conn_id).managed_store
+        return self.store_hook.managed_store
+
+
+def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
+    """Make sure that a task is where its store's connection wants it, if that is an older one and says so.
+
+    :param queue: that the task is on.
+    :raises BadInputError: the connection names another one.
+    """
+    if hook.queue is not None and hook.queue != queue:
+        raise BadInputError(
+            f"connection {hook.storage_engine_conn_id}: expected its tasks on queue {hook.queue}, which it "
+            f"names, found one on {queue}. Nothing was read or changed. Name the queue in the option stores "
+            "of [storage_engine], with the store's conn_id."
+        )
 
 
 def run_key(context: Context) -> str:

@@ -19,7 +19,7 @@ from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook, airflow_home
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.operators.base import run_key
+from storage_engine.operators.base import check_queue, run_key
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class StoreSparkOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
+            check_queue(self.store_hook, self.queue)
             return self.do_step(context)
 
     @abstractmethod
