@@ -24,7 +24,7 @@ CLEAN = (
 """What a whole cleanup at the shell is told."""
 
 _FLAGS = {"archive": "--archive-policy"}
-_UNITS = {"hours": "HOURS", "percent": "PERCENT", "second": "SIZE"}
+_UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
 def policy_option(name: str) -> click.Option:

@@ -81,8 +81,7 @@ def segment_jobs(
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
     :raises BadInputError: the lake has another broker's segments.
-    :raises BadInputError: a segment's companions are too long.
-    :raises StoreLayoutError: a segment is empty.
+    :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
     """
     check_broker(lake, broker)

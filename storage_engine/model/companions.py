@@ -27,8 +27,8 @@ _LONGEST_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
-    """A further file of a segment, as it was when it was proven.
+class _Known:
+    """What is known of a further file, but for what is in it.
 
     :param name: within the segment's directory.
     """
@@ -40,6 +40,12 @@ class Companion:
     inode: int
     mtime_ns: int
     ctime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Companion(_Known):
+    """A further file of a segment, as it was when it was proven."""
+
     content: bytes = field(repr=False)
 
     @classmethod
@@ -132,16 +138,9 @@ def _read(row: Any) -> Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(_Known):
     """A companion as its object says it."""
 
-    name: str
-    size_bytes: int
-    sha256: str
-    device: int
-    inode: int
-    mtime_ns: int
-    ctime_ns: int
     content: str
 
 

@@ -61,95 +61,79 @@ class Policy:
     """What we do with a store, beyond its broker's rules. Each field says what it means."""
 
     archive: ArchiveMode = setting(
-        ArchiveMode.REQUIRED, "Archive", "required: nothing goes without proof that it is in the lake."
+        ArchiveMode.REQUIRED, "required: nothing goes without proof that it is in the lake."
     )
     lag_policy: LagPolicy = setting(
         LagPolicy.WARN,
-        "Lag policy",
         "What becomes of segments that some consumer group still has to read: warn deletes and reports them, "
         "block keeps them.",
     )
     pending_policy: PendingPolicy = setting(
         PendingPolicy.WARN,
-        "Pending policy",
         "What becomes of segments with timers, delayed or half messages that the broker still has to deliver "
         "or to decide: warn deletes and reports them, block keeps them and all behind them.",
     )
     archive_when: ArchiveWhen = setting(
         ArchiveWhen.EXPIRY,
-        "Archive when",
         "seal: archive in the background once a segment is sealed, so that no deletion waits for the lake; "
         "expiry: by the run that deletes it.",
     )
     archive_budget_bytes: int = setting(
         16 << 30,
-        "Archive budget (bytes)",
         "With seal: how much one run archives ahead of deletion; at least one segment.",
     )
     archive_lag_alarm_bytes: int | None = setting(
         None,
-        "Archive lag alarm (bytes)",
         "Alarm when more than this is sealed and not proven in a lake; default: never.",
     )
     archive_lag_alarm_seconds: int | None = setting(
         None,
-        "Archive lag alarm (seconds)",
         "Alarm when a sealed segment is older than this without a proof; default: never.",
     )
     archive_bytes_per_second: int | None = setting(
         None,
-        "Archive limit (bytes a second)",
         "Read and write at most so much while archiving, all processes of one task together; 0: no limit. "
         f"Default: {GENTLE_BYTES_PER_SECOND} beside a running broker, but in an emergency; else no limit.",
         minimum=0,
     )
     flush_alarm_bytes: int = setting(
         1 << 30,
-        "Flush alarm (bytes)",
         "Beside a running broker: alarm when more than this of its log is not on disk.",
     )
     dispatch_alarm_bytes: int = setting(
         256 << 20,
-        "Dispatch alarm (bytes)",
         "Beside a running broker: alarm when more than this of its log is in no consume queue and index yet.",
     )
     checkpoint_alarm_seconds: int = setting(
         600,
-        "Checkpoint alarm (seconds)",
         "Beside a running broker, which writes its checkpoint once a minute: alarm when it is so much older "
         "than the newest message.",
     )
     index_alarm_seconds: int | None = setting(
         None,
-        "Index checkpoint alarm (seconds)",
         "Likewise for the index, whose checkpoint moves only when an index file is full; default: never.",
     )
     lag_max_age_minutes: int = setting(
         60,
-        "Consumer lag's maximum age (minutes)",
         "Lag that was taken longer ago is unknown when segments are deleted.",
     )
     minimum_retention_hours: int | None = setting(
         None,
-        "Minimum retention (hours)",
         "Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
     )
     undo_window_hours: int | None = setting(
         None,
-        "Undo window (hours)",
         "Offline: how long what a run deletes lies in a quarantine on its own disk; undo brings it back. "
         "Default: no undo.",
         maximum=LONGEST_UNDO_HOURS,
     )
     shield: ShieldMode = setting(
         ShieldMode.AUTO,
-        "Shield",
         "A second name for segments that no lake proves yet. auto: beside a running broker while a watch is "
         "alive; on: without a watch and of a stopped broker's store, too, for all of them.",
     )
     shield_give_up_percent: int = setting(
         SHIELD_GIVE_UP_PERCENT,
-        "Shield gives up (percent)",
         "Above this level of its disk what only the shield has is given up for space; 100: never.",
         maximum=100,
     )

@@ -28,7 +28,6 @@ class Setting:
     name: str
     kind: type
     default: Any
-    label: str
     help: str
     minimum: int
     maximum: int | None
@@ -75,9 +74,9 @@ class Setting:
         return number
 
 
-def setting(default: Any, label: str, help: str, *, minimum: int = 1, maximum: int | None = None) -> Any:
+def setting(default: Any, help: str, *, minimum: int = 1, maximum: int | None = None) -> Any:
     """Declare a field of a dataclass as a setting."""
-    description = {"label": label, "help": help, "minimum": minimum, "maximum": maximum}
+    description = {"help": help, "minimum": minimum, "maximum": maximum}
     return dataclasses.field(default=default, metadata={_DESCRIPTION: description})
 
 

@@ -21,6 +21,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.contradictions import contradictions
 from storage_engine.retention.host import check_host, is_this_host
 from storage_engine.retention.identity import (
+    add_to_journal,
     archived_lineages,
     check_broker,
     check_no_original,
@@ -60,20 +61,21 @@ def adopt(
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    logs = frozenset(one.name for one in open_store(store).snapshot(clock_ms()).logs)
-    if log is not None and log not in logs:
+    logs = open_store(store).snapshot(clock_ms()).logs
+    only = [one for one in logs if log in (None, one.name)]
+    if log is not None and not only:
+        there = min((one.name for one in logs), default="none")
         raise BadInputError(
-            f"adopt: expected a log of {store.root}, such as {min(logs, default='none')}, found {log!r}. "
+            f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. "
             "Nothing was changed. Name one that it has, or none for the whole store."
         )
-    only = frozenset((log,)) if log is not None else logs
     if not force and next(contradictions(store, record, only), None) is None:
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
             "would be archived once more, and each row be there twice; --force does it all the same."
         )
-    opened = journal.open_lineage(record.store_id, person, reason, None if only == logs else log)
+    opened = journal.open_lineage(record.store_id, person, reason, None if len(only) == len(logs) else log)
     with suppress(OSError):
         # Where the store can't be stamped, the journal alone has to remember.
         update_stamp(store.real_root, opened.store_id, opened.lineages, ())
@@ -143,16 +145,7 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 def _add_stamped(store: ManagedStore, journal: Journal, found: Stamp, name: str) -> StoreRecord:
     """Make a journal know a store that another one has known."""
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
-    lineages = _lineages(store, found.store_id, lakes)
-    return journal.add_store(
-        store.real_root,
-        store.broker,
-        store_id=found.store_id,
-        lineage=lineages.whole,
-        host=store.host,
-        name=name,
-        log_lineages=lineages.of_logs,
-    )
+    return add_to_journal(store, journal, found.store_id, _lineages(store, found.store_id, lakes), name)
 
 
 def stamp(
@@ -302,15 +295,7 @@ def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Line
         return here
     if journal.store_with_id(store_id) is not None:
         return journal.move_store(store_id, store.real_root)
-    return journal.add_store(
-        store.real_root,
-        store.broker,
-        store_id=store_id,
-        lineage=lineages.whole,
-        host=store.host,
-        name=store.name if store.named else None,
-        log_lineages=lineages.of_logs,
-    )
+    return add_to_journal(store, journal, store_id, lineages)
 
 
 def _check_decision(command: str, person: str, reason: str, what: str) -> None:

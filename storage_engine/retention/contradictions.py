@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage_engine.lake.catalog import Lake, open_lake
@@ -12,9 +12,7 @@ from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import files_fault
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import Segment
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.clock import clock_ms
+from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.journal import StoreRecord
@@ -22,7 +20,9 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
-def contradictions(store: ManagedStore, record: StoreRecord, logs: Collection[str]) -> Iterator[Segment]:
+def contradictions(
+    store: ManagedStore, record: StoreRecord, logs: Iterable[LogSnapshot]
+) -> Iterator[Segment]:
     """Yield segments of logs that differ from their receipt, or from a data file committed without one.
 
     A run that was killed between the commits of data and of receipts leaves such a file; archive refuses
@@ -30,12 +30,10 @@ def contradictions(store: ManagedStore, record: StoreRecord, logs: Collection[st
 
     :raises LakeUnavailableError: a lake can't be read.
     """
-    snapshot = open_store(store).snapshot(clock_ms())
     acts = read_own_acts(store.real_root)
     segments = {
         slot_prefix(SegmentIdentity(record.store_id, record.lineage_of(s.log), s.log, s.base_offset, "")): s
-        for log in snapshot.logs
-        if log.name in logs
+        for log in logs
         for s in log.segments
     }
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():

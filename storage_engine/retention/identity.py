@@ -49,13 +49,25 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
     _check_name(store, journal, store_id, remembered)
     lineages = archived_lineages(remembered, store_id, stamp.lineages if stamp else None)
+    return add_to_journal(store, journal, store_id, lineages)
+
+
+def add_to_journal(
+    store: ManagedStore, journal: Journal, store_id: str | None, lineages: Lineages, name: str | None = None
+) -> StoreRecord:
+    """Let a journal know a store that lies here.
+
+    :param store_id: None: it gets a new identity.
+    :param name: None: the one that was stated, if any was.
+    :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
+    """
     return journal.add_store(
         store.real_root,
         store.broker,
         store_id=store_id,
         lineage=lineages.whole,
         host=store.host,
-        name=store.name if store.named else None,
+        name=name or (store.name if store.named else None),
         log_lineages=lineages.of_logs,
     )
 

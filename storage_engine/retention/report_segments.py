@@ -57,7 +57,7 @@ def segment_reports(
                 log=segment.log,
                 base_offset=segment.base_offset,
                 path=segment.facts.path,
-                size_bytes=segment.facts.size_bytes,
+                size_bytes=segment.disk_bytes,
                 planned=decision.deletes,
                 fate=_fate(decision, release, stay, segment.id in missing),
                 reason=stay.reason if stay else decision.reason,

@@ -38,8 +38,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(autouse=True)
-def module() -> Iterator[Any]:
-    with toy.known() as found:
+def module(tmp_path: Path) -> Iterator[Any]:
+    with toy.registered(tmp_path / "broker") as found:
         yield found
 
 

@@ -144,6 +144,6 @@ def main(end: str, work: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with toy.known():
+    with toy.registered(Path(sys.argv[1], "broker")):
         said = {end: main(end, Path(sys.argv[1], end)) for end in ("next", "undo")}
     sys.stdout.write(json.dumps(said))

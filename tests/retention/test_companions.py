@@ -48,8 +48,8 @@ FIRST = f"{0:020d}"
 
 
 @pytest.fixture(autouse=True)
-def module() -> Iterator[Any]:
-    with toy.known() as found:
+def module(tmp_path: Path) -> Iterator[Any]:
+    with toy.registered(tmp_path / "broker") as found:
         yield found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from storage_engine import brokers
@@ -54,8 +54,12 @@ def installed(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def registered(directory: Path) -> Iterator[None]:
-    """Have the broker found by its entry point as where it is installed, without building its wheel."""
+def registered(directory: Path) -> Iterator[ModuleType]:
+    """Have the broker found by its entry point as where it is installed, without building its wheel.
+
+    :param directory: takes the entry point; it is made.
+    :return: the broker's module.
+    """
     metadata = directory / "toy_broker-0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-broker\nVersion: 0\n")
@@ -64,7 +68,7 @@ def registered(directory: Path) -> Iterator[None]:
     sys.path.append(str(directory))
     brokers.forget()
     try:
-        yield
+        yield toy_broker
     finally:
         sys.path.remove(str(directory))
         brokers.forget()
@@ -109,25 +113,6 @@ def write_log(directory: Path, files: int, *, old: int) -> tuple[Path, ...]:
             os.utime(path, (then, then))
         paths.append(path)
     return tuple(paths[:old])
-
-
-@contextmanager
-def known() -> Iterator[Any]:
-    """Let the broker be found as one of a package of ours is, without its wheel; gives its module."""
-    sys.path.insert(0, str(PACKAGE))
-    try:
-        module = importlib.import_module("toy_broker")
-    finally:
-        sys.path.remove(str(PACKAGE))
-    name = "storage_engine.toy"
-    sys.modules[name] = module
-    brokers.forget()
-    try:
-        yield module
-    finally:
-        for each in (name, "toy_broker"):
-            sys.modules.pop(each, None)
-        brokers.forget()
 
 
 def managed(directory: Path, **settings: Any) -> ManagedStore:
