@@ -6,6 +6,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+MANY_OBJECTS = 100_000
+"""Fewer than this the collector looks at in a few milliseconds."""
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -21,7 +24,9 @@ def no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        if gc.get_freeze_count() == 0:
+        made = gc.get_count()[0]
+        # What a process has frozen is counted one by one, and isn't to be unfrozen here.
+        if made > MANY_OBJECTS and gc.get_freeze_count() == 0:
             # Counts them as old, or the next object that is made would have all of them looked at.
             gc.freeze()
             gc.unfreeze()
