@@ -189,12 +189,14 @@ class TestRuns:
         assert restored(state.lake, tmp_path / "restored") == state.sealed
 
     @pytest.mark.again
+    @pytest.mark.again
     def test_a_plan_that_was_only_made_is_carried_out(self, released: Released, state: State) -> None:
         digest = released.make_plan(state.store, state.lake, RUN, max_segments=1)
         report = done(*old.clean_words(state, max_segments=1), "--json").json
         assert (report["outcome"], report["plan_digest"]) == ("done", digest)
         assert state.there == [MIB, 2 * MIB]
 
+    @pytest.mark.again
     @pytest.mark.again
     def test_a_finished_run_stays_as_it_ended(self, released: Released, state: State) -> None:
         old.clean(released, state, RUN, 1)
@@ -236,6 +238,7 @@ class TestRuns:
         done(*old.clean_words(state))
         assert state.lost(tmp_path / "finished") == []
 
+    @pytest.mark.again
     def test_archiving_that_was_killed_is_done_again(
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
@@ -263,6 +266,7 @@ class TestDecisions:
         assert (first["start_offset"], first["end_offset"], first["status"]) == (0, MIB, "WARNING")
         assert old.REASON in first["detail"]
 
+    @pytest.mark.again
     def test_a_waived_run_that_was_killed_is_finished(self, released: Released, state: State) -> None:
         old.waive(released, state)
         words = old.clean_words(state, max_segments=1)
@@ -277,6 +281,7 @@ class TestDecisions:
         done(*old.clean_words(state))
         assert state.there == [2 * MIB]
 
+    @pytest.mark.again
     def test_each_lineage_comes_back_as_it_was(
         self, released: Released, state: State, store_copy: StoreCopy, tmp_path: Path
     ) -> None:
@@ -288,6 +293,7 @@ class TestDecisions:
         assert restored(state.lake, tmp_path / "second") == anew.sealed
         assert restored(state.lake, tmp_path / "first-again", "--lineage", 1) == state.sealed
 
+    @pytest.mark.again
     def test_a_receipt_in_either_of_two_lakes_counts(
         self, released: Released, state: State, tmp_path: Path
     ) -> None:

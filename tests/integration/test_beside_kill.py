@@ -14,7 +14,7 @@ from tests.rounds import rounds
 
 pytestmark = pytest.mark.integration
 
-KILLS = rounds("STORAGE_ENGINE_BESIDE_KILLS", 2, 20)
+KILLS = rounds("STORAGE_ENGINE_BESIDE_KILLS", 1, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 ROOT = Path(__file__).resolve().parents[2]
 

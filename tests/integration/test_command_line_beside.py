@@ -130,6 +130,7 @@ def shell(broker: Broker, tmp_path: Path) -> Shell:
     return Shell(broker, tmp_path / "lake")
 
 
+@pytest.mark.again
 def test_a_hold_that_was_half_made_is_ended(live: Live, released: Released) -> None:
     released.killed_cli(HALF_HELD, *live.words("hold"))
     leases_run_out(live.state)
@@ -139,6 +140,7 @@ def test_a_hold_that_was_half_made_is_ended(live: Live, released: Released) -> N
     assert len(live.state.there) == 8
 
 
+@pytest.mark.again
 def test_a_held_stores_run_is_finished_and_its_hold_renewed_and_ended(
     live: Live, released: Released, tmp_path: Path
 ) -> None:

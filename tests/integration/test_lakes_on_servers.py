@@ -188,6 +188,7 @@ def test_a_local_lake_is_copied_to_servers(
     check(config, root, 3, tmp_path)
 
 
+@pytest.mark.again
 def test_a_lost_database_is_rebuilt_from_the_bucket(
     config: LakeConfig, other_database: Postgres, store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_lost_database_is_rebuilt_from_the_bucket(
         open_lake(config)
 
 
+@pytest.mark.again
 def test_a_dump_is_no_catalog_elsewhere_and_an_older_one_here_is_rebuilt(
     config: LakeConfig,
     database: Postgres,
