@@ -3,7 +3,7 @@
 ``archive``: Spark with two local cores, from segment files to a committed, proven lake on disk, against
 two processes of PyArrow that write the same columns, already decoded, as Parquet with zstd: nothing read,
 proven, hashed or fsynced. The figures also have PyArrow with the lake's own, quicker Parquet options.
-Starting Spark is not measured, and nor is starting the peer's processes. Of ours each worker has archived
+Starting Spark is not measured, and nor is starting the peer's processes. Each of our workers has archived
 small segments before; of both the best round counts, with everything in the page cache.
 ``restore``: from the lake to fsynced files with their SHA-256 checked, against ``cp`` of the segments, which
 copies from page to page in the kernel and leaves the disk for later; the figures also have ``cp`` with

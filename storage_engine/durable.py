@@ -247,7 +247,7 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
-    """Give what a library made below a directory of ours the modes that this module would have given it."""
+    """Give what a library made below our directory the modes that this module would have given it."""
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
         shared = parent.st_mode & stat.S_ISGID

@@ -187,7 +187,7 @@ class ShieldError(StorageEngineError):
 
 
 class ReleasedTooMuchError(StorageEngineError):
-    """A broker, or somebody beside it, deleted more than was let go; what exceeds it may be lost."""
+    """A broker, or somebody beside it, deleted more than was approved; what exceeds it may be lost."""
 
 
 class RunStateError(StorageEngineError):

@@ -36,7 +36,7 @@ LONGEST_FIRST = (
     "retention/test_power_loss",
     "project/test_rocketmq",
     "quality/test_validate",
-    "integration/test_owed_messages",
+    "integration/test_pending_messages",
     "integration/test_secured",
     "integration/test_query",
     "integration/test_remoting",

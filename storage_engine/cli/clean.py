@@ -49,7 +49,7 @@ def clean(
     run_key: str | None,
     as_json: bool,
 ) -> int:
-    """Archive, prove and delete what the rules let go of STORE now, then clean up behind it.
+    """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
 
     The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
     A run that was killed is finished by giving its --run-key again.

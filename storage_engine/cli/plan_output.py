@@ -10,7 +10,7 @@ from typing import Any
 
 from storage_engine.cli.output import print_table, say
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
@@ -31,7 +31,7 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         "new_min_offset": of_only_log(offsets),
         "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
         "dependents": to_jsonable(seen.dependents),
-        "owed": to_jsonable(seen.owed),
+        "owed": to_jsonable(seen.pending),
         "unread": to_jsonable(seen.unread),
         "disks": to_jsonable(seen.disks),
     }
@@ -67,7 +67,7 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
             ("kind", "files#", "size#", "in"),
             _by_directory(seen.dependents, plan.store_root),
         )
-    print_owed(seen.owed)
+    print_pending(seen.pending)
     say()
     to_delete, digest = plan.to_delete, _digest(plan)
     if not to_delete:
@@ -96,14 +96,14 @@ def _digest(plan: Plan) -> str | None:
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 
-def print_owed(owed: Iterable[Owed]) -> None:
+def print_pending(pending: Iterable[Pending]) -> None:
     """What a broker owes, if anything, or if anything of it is unknown."""
-    rows = [item for item in owed if item.count != 0 or item.lost]
+    rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return
     lost = any(item.lost for item in rows)
     print_table(
-        "Messages still owed",
+        "Messages still pending",
         ("kind", "count#", "first offset#", "due from", "due until", *(["lost#"] if lost else [])),
         (
             (

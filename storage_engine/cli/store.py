@@ -11,7 +11,7 @@ from storage_engine.cli.beside_output import beside_json, look_beside, print_bes
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
-from storage_engine.cli.plan_output import plan_json, print_owed, print_plan
+from storage_engine.cli.plan_output import plan_json, print_pending, print_plan
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
 from storage_engine.exceptions import BadInputError
@@ -160,7 +160,7 @@ def lag(
     else:
         print_lag(rows, tables.source)
         if group is None:
-            print_owed(seen.owed)
+            print_pending(seen.pending)
     return 0
 
 

@@ -40,7 +40,7 @@ def _check_broker(store: ManagedStore) -> Iterator[str]:
 
 
 def _check_files(store: ManagedStore) -> Iterator[str]:
-    """:raises BadInputError: something of ours would lie on a disk of the running broker."""
+    """:raises BadInputError: something that we write would lie on a disk of the running broker."""
     opened, now_ms = open_to_look(store), clock_ms()
     check_places(store, opened.data_paths)
     check_disks(store, opened.data_paths)

@@ -114,7 +114,7 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
     }
     moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
     moves += [f"mode = {LIVE} (it is {BESIDE})"] if extra.get("mode") == BESIDE else []
-    return f"Read from old places, and best said anew: {'; '.join(moves)}." if moves else ""
+    return f"Read from old places, and best said at their new ones: {'; '.join(moves)}." if moves else ""
 
 
 def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:

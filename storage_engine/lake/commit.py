@@ -89,7 +89,7 @@ def _commit_batch(
         unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments)
         if not unsettled:
             break
-        # Who archives the same at the same time has put its file in the place of ours since we asked.
+        # Who archives the same at the same time has put its file in the place of our file since we asked.
         time.sleep(pause_seconds(attempt))
     else:
         raise overtaken(lake)
@@ -146,7 +146,7 @@ def _look(
                 others.append(row)
             elif not live_fault(messages, row, live):
                 settled[row.identity] = row
-    # Whoever archived a segment anew may have found its file damaged: its length proves nothing.
+    # Whoever archived a segment again may have found its file damaged: its length proves nothing.
     broken = broken_receipts(lake, others, read_files=True)
     settled |= {row.identity: row for row in others if row.identity not in broken}
     return [segment for segment in proven if segment.identity not in settled], settled

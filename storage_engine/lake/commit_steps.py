@@ -1,9 +1,9 @@
 """Commits one step after the other to a lake's tables, whatever is retried, killed or answers late.
 
-Before every attempt the tables are loaded anew and asked what is missing; an attempt is bound to the snapshot
-it looked at, so of two at the same time one is refused by the catalog and looks again. That holds for a
-request that timed out and lands later, too: once anything else was committed it is refused, and until then
-the table does not have it. An outcome that is not known is found out by reading the table.
+Before every attempt the tables are loaded again and asked what is missing; an attempt is bound to the
+snapshot it looked at, so of two at the same time one is refused by the catalog and looks again. That holds
+for a request that timed out and lands later, too: once anything else was committed it is refused, and until
+then the table does not have it. An outcome that is not known is found out by reading the table.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
             except StorageEngineError:
                 raise
             except (CommitFailedException, ValidationException) as error:
-                # Somebody else committed in between; it may have been an earlier attempt of ours.
+                # Somebody else committed in between; it may have been our own earlier attempt.
                 if _is_settled(lake, error):
                     _remove(created, step.table)
             except Exception as error:

@@ -108,7 +108,7 @@ class LakeConfig:
         return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:
-        """The text of somebody else's error, with ``***`` in the place of every secret of ours."""
+        """The text of somebody else's error, with ``***`` in the place of each of our secrets."""
         return without_secrets(text, self.secrets)
 
     def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:

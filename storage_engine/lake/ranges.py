@@ -48,12 +48,12 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """What went from a log, by the journal: what a run deleted, or was found to have gone without us.
+    """What went from a log, by the journal: what a run deleted, or others deleted.
 
     :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
-    :param others: where it went without us, what is known of it; "" where a run deleted it.
-    :param lineage: where it went without us, the store's lineage then: what is archived of an older one had
+    :param others: where others deleted it, what is known of that; "" where a run deleted it.
+    :param lineage: where others deleted it, the store's lineage then: what is archived of an older one had
         other bytes.
     """
 
@@ -196,7 +196,7 @@ def _how_lost(released: Sequence[ReleasedSpan]) -> str:
     return (
         "deleted by a run, and no valid receipt covers it"
         if released
-        else "neither on disk nor provably in the lake, and no run of ours deleted it"
+        else "neither on disk nor provably in the lake, and none of our runs deleted it"
     )
 
 

@@ -205,7 +205,7 @@ def segment_path(receipt: Receipt) -> Path:
     """Where a segment goes, relative to the target.
 
     :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
-        wrote it is no archiver of ours.
+        wrote it isn't our archiver.
     """
     log = Path(receipt.log)
     taken = {"..", *(Path(name).parts[0] for name in config_names(receipt.broker))}

@@ -137,7 +137,7 @@ def restore_target(path: Path) -> Iterator[RestoreTarget]:
 
 @contextmanager
 def target_errors(path: Path) -> Iterator[None]:
-    """Turn what the target's own file system says into an error of ours."""
+    """Turn what the target's own file system says into one of our errors."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Small files of ours below a table's location, and lists of what lies there, on disks and object stores.
+"""Our small files below a table's location, and lists of what lies there, on disks and object stores.
 
 Their names begin with a dot: Spark's ``remove_orphan_files`` leaves such files alone.
 """

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from storage_engine import durable
-from storage_engine.model.hold import BrokerProgress, Disturbance, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Drift, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
@@ -124,7 +124,7 @@ class BrokerStore(ABC):
         """
         return {}
 
-    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         return ()
 
@@ -153,7 +153,7 @@ class BrokerStore(ABC):
         ...
 
     def guard(self, now_ms: int) -> HoldStatus:
-        """Begin or renew a hold that outlives this process, and say what disturbed it.
+        """Begin or renew a hold that outlives this process, and report the drift found on it.
 
         Only a running broker needs one: of a stopped one's store, it says so and does nothing.
 
@@ -194,7 +194,7 @@ class BrokerStore(ABC):
         disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
-    def end_force(self) -> Disturbance | None:
+    def end_force(self) -> Drift | None:
         """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
 
         :return: what was found and what was done about it; None: nothing lets it, or none runs.
@@ -267,7 +267,7 @@ class FenceWatch(Protocol):
         """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
         ...
 
-    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
+    def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Mend what isn't as the hold left it.
 
         :return: what was found, and what was done.
@@ -276,7 +276,7 @@ class FenceWatch(Protocol):
         """
         ...
 
-    def left_over(self) -> tuple[Disturbance, ...]:
+    def left_over(self) -> tuple[Drift, ...]:
         """Return, once, what a look has found and done before it raised."""
         ...
 

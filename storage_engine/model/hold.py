@@ -1,4 +1,4 @@
-"""A hold on a store whose broker runs on: what it rests on, and what has disturbed it. Broker-neutral."""
+"""A hold on a store whose broker runs on: what it rests on, and what drift was found. Broker-neutral."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HoldMemory(Protocol):
         ...
 
 
-class DisturbanceKind(StrEnum):
+class DriftKind(StrEnum):
     """What somebody else, or time, did to a held store."""
 
     MTIME_CHANGED = "mtime-changed"
@@ -45,7 +45,7 @@ class DisturbanceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class Drift:
     """:param detail: what was expected, what was found, and what to do; of a range that is gone, also whose
         messages were in it.
     :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
@@ -53,7 +53,7 @@ class Disturbance:
     :param topics: of the messages in that range, as far as they can still be told.
     """
 
-    kind: DisturbanceKind
+    kind: DriftKind
     detail: str
     log: str = ""
     start_offset: int = -1
@@ -77,7 +77,7 @@ class HoldStatus:
     held: bool
     fence_offset: int = -1
     ends_at_ms: int | None = None
-    disturbances: tuple[Disturbance, ...] = ()
+    disturbances: tuple[Drift, ...] = ()
     notices: tuple[str, ...] = ()
     deletes_from_ms: int | None = None
 

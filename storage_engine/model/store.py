@@ -66,7 +66,7 @@ class SegmentState(StrEnum):
 class Segment:
     """One file of a log, and what belongs to it. Covers the offsets [base_offset, end_offset).
 
-    :param original_mtime_ns: the file's mtime before a hold of ours set it to another; None: none has.
+    :param original_mtime_ns: the file's mtime before a hold set it to another; None: none has.
     :param end: offset behind its last; None: ``base_offset`` + size of the file, as offsets count bytes.
     :param companions: further files of its directory, by name, that its broker can't make again. They are
         proven with it and deleted with it.

@@ -191,7 +191,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
             self.warn(notice)
         for lag in result.at_risk:
             self.log.warning(
-                "%s still has to read %s/%d from segment %s, which the plan lets go",
+                "%s still has to read %s/%d from segment %s, which the plan deletes",
                 lag.group,
                 lag.topic,
                 lag.queue_id,
@@ -240,7 +240,7 @@ class _ArchivingOperator(StoreSparkOperator):
 
 
 class StorageEngineArchiveOperator(_ArchivingOperator):
-    """Archives what the plan lets go and no lake has a proof of yet.
+    """Archives what the plan deletes and no lake has a proof of yet.
 
     Where archiving fails, a person's waiver of the plan
     does instead: then this task succeeds, and the release goes by the waiver.

@@ -27,7 +27,7 @@ def refuse_foreign(directory: Path, names: tuple[str, ...]) -> None:
 
 def clear(directory: Path, names: tuple[str, ...]) -> None:
     """Remove what an earlier demo made, and mark the directory as a demo's."""
-    (directory / _MARKER).write_text("Made by a demo of storage-engine, which makes it anew each time.\n")
+    (directory / _MARKER).write_text("Made by a demo of storage-engine, which makes it new each time.\n")
     for path in _own_paths(directory, names):
         if path.is_dir():
             shutil.rmtree(path)

@@ -108,7 +108,7 @@ def check_live(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
 
 
 def _check_log(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
-    """Nothing went before it was let go, then exactly the expired segments."""
+    """Nothing went before it was approved, then exactly the expired segments."""
     old = sorted(outcome.before.old)
     stays = min(set(outcome.before.mtimes) - set(old))
     first = min(path.name for path in (Path(store.root) / "commitlog").iterdir())
@@ -203,7 +203,7 @@ def _check_unmanaged(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, 
     return (
         Check(not changed, f"unmanaged, the broker's settings are as before{_found(changed)}"),
         Check(bool(stayed) and not touched, f"so are the times of the segments that stayed{_found(touched)}"),
-        Check(not left, f"and nothing of ours is left in its store{_found(left)}"),
+        Check(not left, f"and none of our files is left in its store{_found(left)}"),
     )
 
 

@@ -21,7 +21,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.disturbed import all_gone_spans
+from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.known_heads import known_heads

@@ -80,8 +80,8 @@ def covered(rows: pd.DataFrame) -> pd.Series[bool]:
 def one_interval(rows: pd.DataFrame) -> pd.Series[bool]:
     """What store and lake hold forms one interval: each range begins where the one before it ends.
 
-    A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person let
-    go (WARNING) does.
+    A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person
+    gave up (WARNING) does.
 
     :param rows: log, start_offset, end_offset, where, status.
     """

@@ -18,7 +18,7 @@ from storage_engine.quality.gx import ExpectationSuite
 _CRITICAL = "critical"
 _WARNING = "warning"
 """For what does no harm (a broker cleans it up itself), what a person decided, and what the files alone
-can't tell from a fault (a topic that was deleted and made anew counts its queue offsets from 0 again)."""
+can't tell from a fault (a topic that was deleted and made again counts its queue offsets from 0 again)."""
 
 SUITES: dict[str, tuple[tuple[type[e.RowExpectation], str], ...]] = {
     "store_segments": (

@@ -1,4 +1,4 @@
-"""Validate a store: collect facts, run the expectations, write what was found, and take it down."""
+"""Validate a store: collect facts, run the expectations, write what was found, and record it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def validate_store(
     Changes neither. Writes ``validation.json``, ``report.html`` (and ``report.json`` for a run) and Data
     Docs under ``output_dir``; what an earlier validation left there is replaced.
 
-    :param run_key: check what this run touched, and take the result down in its journal; None: check the
+    :param run_key: check what this run touched, and record the result in its journal; None: check the
         boundaries of everything.
     :param full: every frame, every queue, every archived row.
     :param with_lake: without it the store is checked alone, and neither lake nor journal is opened.

@@ -38,7 +38,7 @@ def check_disks(
     ]
     if shared:
         raise BadInputError(
-            f"{store.root}: expected nothing of ours on a disk of its running broker, which stops taking "
+            f"{store.root}: expected none of our files on a disk of its running broker, which stops taking "
             f"messages when that disk is full; found on one disk: {', '.join(shared)}. Nothing was changed. "
             "Put them on another disk, or allow it by name: allow_same_disk in the connection, "
             "--allow-same-disk on the command line."

@@ -1,6 +1,6 @@
 """This machine's clock, in the unit that journal, plans and receipts share, and whether it jumped.
 
-Ages are reckoned from the clock. Set forward, it makes every segment look expired; the time since the
+Ages are computed from the clock. Set forward, it makes every segment look expired; the time since the
 machine was started can't be set, so the two are compared.
 """
 

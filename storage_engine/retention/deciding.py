@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from storage_engine.collector import no_collection
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
@@ -26,7 +26,7 @@ class Decided:
 
     :param dependents: the files that would go after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
-    :param owed: what the broker still has to deliver or to decide; empty where the policy ignores it.
+    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
     :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
     """
 
@@ -34,7 +34,7 @@ class Decided:
     plan: Plan
     dependents: tuple[DependentFile, ...]
     checkpoint: Mapping[str, int]
-    owed: tuple[Owed, ...]
+    pending: tuple[Pending, ...]
     unread: Unread
 
     @property
@@ -62,9 +62,9 @@ def decide(
     with no_collection():
         snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
         plan = broker.plan(snapshot, now_ms, request)
-    owed = owed_by(broker, snapshot, policy.pending_policy)
-    plan = cut_by_policy(plan, owed, policy, now_ms, sealed_by(broker, snapshot, policy))
-    plan = replace(plan, notices=plan.notices + pending_notices(plan, owed, policy.pending_policy))
+    pending = pending_by(broker, snapshot, policy.pending_policy)
+    plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
+    plan = replace(plan, notices=plan.notices + pending_notices(plan, pending, policy.pending_policy))
     dependents, unreadable = find_dependents(broker, plan.new_min_offsets)
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
@@ -73,19 +73,19 @@ def decide(
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
-    return Decided(snapshot, plan, dependents, broker.checkpoint(), owed, unread)
+    return Decided(snapshot, plan, dependents, broker.checkpoint(), pending, unread)
 
 
 def cut_by_policy(
-    plan: Plan, owed: Iterable[Owed], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
+    plan: Plan, pending: Iterable[Pending], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
 ) -> Plan:
     """Cut a broker's plan before the first segment that the store's policy keeps.
 
-    :param owed: as of :func:`owed_by`.
+    :param pending: as of :func:`pending_by`.
     :param sealed_ms: as of :func:`sealed_by`.
     """
     plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
-    return apply_pending_policy(plan, owed, policy.pending_policy)
+    return apply_pending_policy(plan, pending, policy.pending_policy)
 
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
@@ -93,6 +93,8 @@ def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> M
     return {} if policy.minimum_retention_hours is None else broker.sealed_at_ms(snapshot)
 
 
-def owed_by(broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy) -> tuple[Owed, ...]:
-    """What a broker owes; nothing is read where nobody asks."""
-    return () if pending_policy is PendingPolicy.IGNORE else broker.owed(snapshot)
+def pending_by(
+    broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
+) -> tuple[Pending, ...]:
+    """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
+    return () if pending_policy is PendingPolicy.IGNORE else broker.pending(snapshot)

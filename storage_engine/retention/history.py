@@ -131,7 +131,7 @@ def released_spans(
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
-    """The deletion of this very file by whichever run of ours meant it; None: nobody of us did.
+    """The deletion of this very file by whichever of our runs meant it; None: none did.
 
     An intent without a result counts where the file is gone: that run was killed before it could say so. A
     run that was undone has brought it back: whoever deleted it since is another.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.model.hold import Disturbance, HoldStatus
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.live import RunningBroker
 from storage_engine.wording import bytes_text, time_text
 
@@ -31,7 +31,7 @@ def hold_text(status: HoldStatus) -> str:
     )
 
 
-def disturbance_text(disturbance: Disturbance) -> str:
+def disturbance_text(disturbance: Drift) -> str:
     """A disturbance in one line."""
     place = ""
     if disturbance.start_offset >= 0:

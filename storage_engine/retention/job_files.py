@@ -65,7 +65,7 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
 
 
 def _try_lock(directory: Path) -> int | None:
-    """The descriptor of a lock on a directory; None where another process has it, or it is none of ours."""
+    """The descriptor of a lock on a directory; None where another process has it, or it isn't our lock."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

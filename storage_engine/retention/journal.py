@@ -236,7 +236,7 @@ class Journal(JournalStores):
         archive_lag: ArchiveLag | None = None,
         progress: BrokerProgress | None = None,
     ) -> None:
-        """Take down what was seen, and what the clocks of this machine say now."""
+        """Record what was seen, and what the clocks of this machine say now."""
         row = {
             "store_id": store_id,
             "levels": to_jsonable(levels),

@@ -16,7 +16,7 @@ from storage_engine.retention.archive_lag import ArchiveLag
 
 class Step(StrEnum):
     HOLD = "hold"
-    DISTURBED = "disturbed"
+    DRIFT = "disturbed"
     SHIELD = "shield"
     ACCEPT_LOSS = "accept-loss"
     PLAN = "plan"

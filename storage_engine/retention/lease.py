@@ -25,7 +25,7 @@ LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""A process's start is reckoned from the boot time, which moves a little when the clock is corrected."""
+"""A process's start is computed from the boot time, which moves a little when the clock is corrected."""
 
 
 @dataclass(frozen=True, slots=True)

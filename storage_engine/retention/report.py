@@ -9,13 +9,13 @@ from enum import StrEnum
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag, Unread
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.archive_lag import ArchiveLag
-from storage_engine.retention.disturbed import GONE
+from storage_engine.retention.drift import GONE
 from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
@@ -28,8 +28,8 @@ from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
-from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import recorded_hold
+from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
@@ -95,8 +95,8 @@ class Report:
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
-        the log that went without us.
-    :param hold: on a store whose broker runs, at the run's last look, with all that disturbed it in the run;
+        the log that others deleted.
+    :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
         None where none runs.
     :param levels: of the disks when the plan was made.
     :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
@@ -137,7 +137,7 @@ class Report:
     lag: LagSummary | None
     lagging: tuple[QueueLag, ...]
     lag_policy: str
-    owed: tuple[Owed, ...]
+    owed: tuple[Pending, ...]
     pending_policy: str
     archive_mode: str
     checkpoint: CheckpointResult | None
@@ -183,7 +183,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     stay = {log.log for log in refused}
     # What was waived went without a receipt: nobody waits for one any more, nor in a log that was refused.
     done = {release.segment.id for release in gone.values()}
-    owed = {one for one in unproven if one not in done and one.log not in stay}
+    unarchived = {one for one in unproven if one not in done and one.log not in stay}
     lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
     cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
@@ -197,7 +197,9 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
     return Report(
-        outcome=Outcome.UNDONE if undone else _outcome(plan, released, steps, validation, owed, refused),
+        outcome=Outcome.UNDONE
+        if undone
+        else _outcome(plan, released, steps, validation, unarchived, refused),
         store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -230,7 +232,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         lag=lag.summary if lag else None,
         lagging=lag.at_risk if lag else (),
         lag_policy=store.policy.lag_policy.value,
-        owed=tuple(from_jsonable(Owed, item) for item in decided_from.get("owed", ())),
+        owed=tuple(from_jsonable(Pending, item) for item in decided_from.get("owed", ())),
         pending_policy=store.policy.pending_policy.value,
         archive_mode=store.policy.archive.value,
         checkpoint=checkpoint,
@@ -266,7 +268,7 @@ def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """What of the log was found to have gone without us in this run, and whether the lake has it."""
+    """Return what of the log others deleted in this run, and whether the lake has it."""
     if hold is None:
         return ()
     gone = [one for one in hold.disturbances if one.kind in GONE]

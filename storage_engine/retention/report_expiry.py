@@ -15,7 +15,7 @@ from storage_engine.retention.report_files import DATA_DOCS_DIRECTORY, REPORT_JS
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
     """Find reports that are old enough to be looked at, except the newest one of each store.
 
-    What has no report of ours in it is passed over, and so is whatever a link leads to.
+    What has none of our reports in it is passed over, and so is whatever a link leads to.
 
     :param stores: directories with one directory a run.
     """
@@ -62,7 +62,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _read(path: Path) -> OldReport | None:
-    """A report by its own JSON; None: it isn't one of ours."""
+    """A report by its own JSON; None: it isn't our report."""
     try:
         found = json.loads(path.read_bytes())
         ended = found["finished_at_ms"]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.hold_text import disturbance_text, hold_text
-from storage_engine.retention.pending_policy import owed_text
+from storage_engine.retention.pending_policy import pending_text
 from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.report import Report
@@ -44,7 +44,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Consume queues and index", _dependents(report))
     yield from _section("Quarantine", _quarantine(report))
     yield from _section("Consumer lag", _lag(report))
-    yield from _section("Messages still owed", _owed(report))
+    yield from _section("Messages still pending", _pending(report))
     yield from _section("Checkpoint", _checkpoint(report))
     yield from _section("Validation", _validation(report))
     yield from _section("Notices", iter(report.notices))
@@ -220,10 +220,10 @@ def _position(row: QueueLag) -> str:
     return f"{group} {topic}/{row.queue_id}: {behind} behind"
 
 
-def _owed(report: Report) -> Iterator[str]:
-    owed = [item for item in report.owed if item.count != 0]
-    yield from (owed_text(item) for item in owed)
-    if owed:
+def _pending(report: Report) -> Iterator[str]:
+    pending = [item for item in report.owed if item.count != 0]
+    yield from (pending_text(item) for item in pending)
+    if pending:
         yield f"when the plan was made; policy: {report.pending_policy}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold import Disturbance
+from storage_engine.model.hold import Drift
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.retention.brokers import open_to_look
@@ -102,7 +102,7 @@ class ShieldWatch:
         self._urgent = threading.Event()
         self._asks_now = False
         self._ends = threading.Event()
-        self._found: deque[Disturbance] = deque()
+        self._found: deque[Drift] = deque()
         self._result: ShieldResult | None = None
         self._gone: set[str] = set()
 
@@ -119,7 +119,7 @@ class ShieldWatch:
         policy = self._store.policy
         return policy.shield is not ShieldMode.OFF and policy.archive is not ArchiveMode.OFF
 
-    def look(self) -> tuple[Disturbance, ...]:
+    def look(self) -> tuple[Drift, ...]:
         """Notice what is gone, and have done what is due.
 
         :return: what was found and done since the last look.

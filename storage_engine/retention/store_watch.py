@@ -16,7 +16,7 @@ from typing import Final
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.model.broker_store import Beating, FenceWatch
-from storage_engine.model.hold import Disturbance
+from storage_engine.model.hold import Drift
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.file_changes import FileChanges
@@ -117,12 +117,12 @@ class StoreWatch(threading.Thread):
         said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
         self._say_once("; ".join([said, *problems]))
 
-    def _beat(self, own: Beating) -> tuple[Disturbance, ...]:
+    def _beat(self, own: Beating) -> tuple[Drift, ...]:
         """Show that the watch is alive; one that can't goes on mending."""
         own.beat(tends_shield=self._shield.is_wanted)
         return ()
 
-    def _do(self, duty: Callable[[], tuple[Disturbance, ...]]) -> Iterator[str]:
+    def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
         """Do what a watch has to do at each look; more duties of it belong beside the calls of this.
 
         :return: why it couldn't, which keeps it from none of the others.
@@ -137,7 +137,7 @@ class StoreWatch(threading.Thread):
         else:
             self._tell(found)
 
-    def _tell(self, found: tuple[Disturbance, ...]) -> None:
+    def _tell(self, found: tuple[Drift, ...]) -> None:
         self._recorder.add(self._store, found)
         for one in found:
             self._say(f"{self._store.root}: {one.kind.value}: {one.detail}")

@@ -20,7 +20,7 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.disturbed import all_gone_spans
+from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal

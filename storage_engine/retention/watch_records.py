@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold import Disturbance
+from storage_engine.model.hold import Drift
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.journal import Journal
 from storage_engine.retention.journal_database import missing_sqlite_file
@@ -33,11 +33,11 @@ class Recorder(threading.Thread):
         super().__init__(name="storage-engine-watch-records", daemon=True)
         self._say = say
         self._said = ""
-        self._waiting: deque[tuple[ManagedStore, Disturbance]] = deque()
+        self._waiting: deque[tuple[ManagedStore, Drift]] = deque()
         self._changed = threading.Condition()
         self._ends = False
 
-    def add(self, store: ManagedStore, found: Sequence[Disturbance]) -> None:
+    def add(self, store: ManagedStore, found: Sequence[Drift]) -> None:
         """Have this recorded as soon as can be; never waits."""
         if not found:
             return
@@ -87,13 +87,13 @@ class Recorder(threading.Thread):
         self._said = text
 
 
-def record_mends(store: ManagedStore, found: Sequence[Disturbance]) -> None:
+def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
     """Record what a watch has mended; a store that no journal knows has none to record it in.
 
     :raises StorageEngineError: the journal can't be reached.
     """
     # The lake's libraries, which a triggerer that mends nothing needs for nothing.
-    from storage_engine.retention.disturbed import take_down
+    from storage_engine.retention.drift import record_drift
 
     if not store.journal_url or missing_sqlite_file(store.journal_url):
         return
@@ -102,4 +102,4 @@ def record_mends(store: ManagedStore, found: Sequence[Disturbance]) -> None:
     if record is None:
         return
     run = journal.find_run(record.store_id, WATCH_RUN)
-    take_down(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)
+    record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from storage_engine import durable
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.lag import Unread
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
@@ -21,7 +21,7 @@ from storage_engine.rocketmq.beside.originals import with_original_times
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
-from storage_engine.rocketmq.owed import owed
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
@@ -67,8 +67,8 @@ class RocketMQBrokerStore(BrokerStore):
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot)
 
-    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
-        return owed(self.files.layout)
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.files.layout)
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False

@@ -77,7 +77,7 @@ class FrameTable:
 class QueueNames:
     """The queues met so far in a walk, by code.
 
-    :param generation: another one, other queues: what was computed from them must be computed anew.
+    :param generation: another one, other queues: what was computed from them must be computed again.
     """
 
     topic_positions: npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import consume_queue_ext
 from storage_engine.rocketmq.config_files import delay_offsets
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.owed_queue import Longs, entries_from, queue_ids
+from storage_engine.rocketmq.pending_queue import Longs, entries_from, queue_ids
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 

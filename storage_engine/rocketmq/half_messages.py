@@ -18,7 +18,7 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.owed_queue import Longs, entries_from, queue_ids
+from storage_engine.rocketmq.pending_queue import Longs, entries_from, queue_ids
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.rocketmq.stored_messages import stored_messages
 

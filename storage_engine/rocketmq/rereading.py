@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 def reread(read: Callable[[], Found], attempts: int) -> Found:
     """Read until it succeeds, for a bounded number of times.
 
-    :param read: reads everything anew, its lists of files included.
+    :param read: reads everything again, its lists of files included.
     :param attempts: 1 for the store of a stopped broker, where nothing is going to change.
     :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
     """

@@ -18,7 +18,7 @@ from storage_engine.exceptions import UnsupportedLayoutError
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MAX_FILE_BYTES
-from storage_engine.rocketmq.owed_queue import queue_ids
+from storage_engine.rocketmq.pending_queue import queue_ids
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
 """Of the column family ``timer``: how far the timeline is, and how far it has read the timers' queue."""

@@ -12,7 +12,7 @@ import numpy as np
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.mapped_files import mapped
-from storage_engine.rocketmq.owed_queue import Longs
+from storage_engine.rocketmq.pending_queue import Longs
 from storage_engine.rocketmq.store_times import LogFile
 
 

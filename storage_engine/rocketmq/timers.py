@@ -20,7 +20,7 @@ from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files, mapped
-from storage_engine.rocketmq.owed_queue import Longs, entries_from
+from storage_engine.rocketmq.pending_queue import Longs, entries_from
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.rocketmq.stored_files import read_stored
 from storage_engine.rocketmq.stored_messages import stored_messages

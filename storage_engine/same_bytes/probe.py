@@ -1,5 +1,5 @@
-"""Ask a file system whether a write through a mapping moves a clean file's times. A script; imports nothing
-of ours.
+"""Ask a file system whether a write through a mapping moves a clean file's times. A script that imports
+the standard library alone.
 
 A process of its own: a file system that is full may answer a write through a mapping with SIGBUS.
 

@@ -40,7 +40,7 @@ class ArchiveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a task ended. An error of ours is a result: Spark would only retry it and wrap its message."""
+    """How a task ended. Our own error is a result: Spark would only retry it and wrap its message."""
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None

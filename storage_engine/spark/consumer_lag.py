@@ -124,7 +124,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         del job
 
         def compute(share: tuple[int, tuple[int, int]]) -> LagPart | StorageEngineError:
-            # an error of ours is a result: Spark would only retry it and wrap its message
+            # our own error is a result: Spark would only retry it and wrap its message
             try:
                 check_sight(newest, file)
                 return _compute(measure, file, *share)

@@ -83,8 +83,8 @@ def read_result(
 
     :param kind: the result's dataclass.
     :raises SparkJobError: when there is no result, it answers another request, or the job failed with
-        an error that isn't one of ours.
-    :raises StorageEngineError: the error of ours that ended the job, of its own class where a message
+        an error that isn't ours.
+    :raises StorageEngineError: our error that ended the job, of its own class where a message
         alone can make one.
     """
     if not Path(path).exists():
@@ -142,7 +142,7 @@ def run_job(
 
 
 def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
-    """Run a job; what ends it becomes an error of ours here, as Spark's own can't be read once it stopped.
+    """Run a job; what ends it becomes our error here, as Spark's own can't be read once it stopped.
 
     :raises StorageEngineError: always one of these.
     """
@@ -159,7 +159,7 @@ def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, reque
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
-    """The error of ours that a task raised, from what Spark makes of it: a text with a worker's traceback.
+    """Our error that a task raised, from what Spark makes of it: a text with a worker's traceback.
 
     :return: None when the text names none.
     """

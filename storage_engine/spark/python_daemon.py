@@ -2,7 +2,7 @@
 
 ``spark.python.daemon.module`` names it. A worker then starts in the time of a fork, shares that memory with
 the others, and spends less between two tasks: Spark has it look through all objects for garbage and read
-the directories of all archives on its path anew, a third of a second of processor time in all.
+the directories of all archives on its path again, a third of a second of processor time in all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
 
 def main() -> None:
     sys.path[:] = without_archives(sys.path)
-    # Python has looked into them for this module; what it keeps of that is what it would read anew.
+    # Python has looked into them for this module; what it keeps of that is what it would read again.
     sys.path_importer_cache.clear()
     importlib.import_module(TASK_MODULE)
     # Not before: what it imports would remember the archives.

@@ -1,4 +1,4 @@
-"""How every Spark of ours starts: which Java, which Python, quiet, on loopback, gone without a trace."""
+"""How each of our Sparks starts: which Java, which Python, quiet, on loopback, gone without a trace."""
 
 from __future__ import annotations
 

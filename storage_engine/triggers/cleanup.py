@@ -33,7 +33,7 @@ DEFAULT_POLL_SECONDS = 10.0
 """As often as the broker itself looks."""
 
 _LONGEST_SLEEP_SECONDS = 300.0
-"""A window is looked at anew at least so often: the clock may be set, and deleteWhen changed."""
+"""A window is looked at again at least so often: the clock may be set, and deleteWhen changed."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
 _LOOKS = ThreadPoolExecutor(64, thread_name_prefix="storage-engine-look")

@@ -1,4 +1,4 @@
-"""What a task that is killed amid a Spark job leaves behind."""
+"""What a task that is killed during a Spark job leaves behind."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from storage_engine.cli.store_argument import managed_store
-from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.disturbances import record_disturbances
+from storage_engine.retention.steps.recording_drift import record_hold_drift
 
 pytestmark = pytest.mark.slow
 
@@ -69,8 +69,8 @@ def test_a_loss_fails_validation_until_a_person_accepts_exactly_it(cli, store, l
         ).exit_code
         == 0
     )
-    gone = Disturbance(DisturbanceKind.SEGMENT_GONE, "went without us.", "commitlog", 0, MIB, ("orders",))
-    record_disturbances(open_context(managed_store(store, lake)), HoldStatus(held=True, disturbances=(gone,)))
+    gone = Drift(DriftKind.SEGMENT_GONE, "no run deleted it.", "commitlog", 0, MIB, ("orders",))
+    record_hold_drift(open_context(managed_store(store, lake)), HoldStatus(held=True, disturbances=(gone,)))
     (store / "commitlog" / f"{0:020d}").unlink()
     assert cli("validate", store, "--lake", lake).exit_code == 1
 

@@ -74,11 +74,11 @@ def test_plan_and_lag_show_what_the_broker_owes_and_block_keeps_it(cli, store) -
     warned = cli("plan", store, "--manual", "--json").json
     (timer,) = (row for row in warned["owed"] if row["count"])
     assert (timer["kind"], timer["count"], timer["first_offset"]) == ("timer", 1, 5283428)
-    assert "timer message owed" in warned["notices"][-1]
+    assert "timer message pending" in warned["notices"][-1]
     assert "timer      1       5283428  2026-11-20 14:15:00Z" in cli("lag", store).out
     blocked = cli("plan", store, "--manual", "--pending-policy", "block")
     assert "5 segments and" in blocked.out
-    assert "pending-blocked: 1 timer message owed, the first at offset 5283428" in blocked.out
+    assert "pending-blocked: 1 timer message pending, the first at offset 5283428" in blocked.out
     assert cli("plan", store, "--manual", "--pending-policy", "ignore", "--json").json["owed"] == []
 
 

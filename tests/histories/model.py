@@ -211,18 +211,18 @@ class World:
                 segment.owed_by = set(segment.archived_in) if let_go else owed_by
 
     def sealed(self, store: Store) -> None:
-        """Take down what a store has sealed."""
+        """Record what a store has sealed."""
         for base_offset, sha256 in broker.sealed(self.path(store.path)).items():
             store.segments.setdefault((base_offset, sha256), Sealed(base_offset, sha256))
 
     def archived(self, store: Store, lakes: Iterable[Lake]) -> None:
-        """Take down that all that a store has sealed is in one of these lakes."""
+        """Record that all that a store has sealed is in one of these lakes."""
         for segment in store.segments.values():
             if not segment.is_gone:
                 segment.archived_in |= {self.holder(lake) for lake in lakes}
 
     def backed_up(self, lake: Lake, copy: Lake) -> None:
-        """Take down that a copy has what a lake had."""
+        """Record that a copy has what a lake had."""
         for store in self.stores:
             for segment in store.segments.values():
                 if self.holder(lake) in segment.owed_by | segment.archived_in:

@@ -196,7 +196,7 @@ def by_step(done: Sequence[str]) -> dict[str, list[str]]:
 
 
 def produce(port: int, path: Path) -> None:
-    """Send for ever, and take down what the broker says that it took."""
+    """Send for ever, and record what the broker says that it took."""
     client = RemotingClient(port, ACCESS)
     with path.open("a", buffering=1) as acknowledged:
         while True:

@@ -1,7 +1,7 @@
 """How a test starts a Java class of the broker, its name server or their clients.
 
 What they need first, 6,000 classes, is archived once in ``target``: a JVM that maps them starts with a third
-of the work. An archive of other jars, options or Java is made anew.
+of the work. An archive of other jars, options or Java is made again.
 """
 
 from __future__ import annotations

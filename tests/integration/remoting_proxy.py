@@ -59,7 +59,7 @@ class RemotingProxy:
         self._listener.close()
 
     def heal(self) -> None:
-        """From now on nothing fails, and requests are counted anew."""
+        """From now on nothing fails, and requests are counted from 0."""
         self.codes.clear()
         self.faults = 0
         self.fault = _no_fault

@@ -1,4 +1,4 @@
-"""A real broker on a store after a whole run of ours: it begins where we say, and serves all that is left.
+"""A real broker on a store after one of our whole runs: it begins where we say, and serves all that is left.
 
 When the run is undone, it serves all of it again.
 """

@@ -148,7 +148,7 @@ def test_a_held_stores_run_is_finished_and_its_hold_renewed_and_ended(
 
 
 def go_on_from_a_held_run(live: Live, released: Released, tmp_path: Path) -> None:
-    """Let a released package hold the store and be killed amid a release; today's ends both."""
+    """Let a released package hold the store and be killed during a release; today's ends both."""
     first, second, third, *_ = live.state.there
     released.cli(*live.words("hold"))
     held = released.cli(*live.words("inspect")).json["hold"]

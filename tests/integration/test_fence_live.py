@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.hooks.check import check_store
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
@@ -111,7 +111,7 @@ def test_no_reserved_time_voids_a_hold(log: LiveLog, store: ManagedStore) -> Non
         status = steps.hold(store).status
         assert status.held
         (changed,) = status.disturbances
-        assert changed.kind is DisturbanceKind.SETTING_CHANGED
+        assert changed.kind is DriftKind.SETTING_CHANGED
         assert f"found {hours}" in changed.detail
         assert ("Below 0" in changed.detail) == (hours < 0)
         assert status.ends_at_ms is not None
@@ -151,12 +151,12 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
         def is_recorded(what: str) -> bool:
             # The watch says what it mended before it is on record.
             alarms = tend(store, f"tended{next(looks)}").alarms
-            mended.extend(alarm for alarm in alarms if alarm.startswith(DisturbanceKind.FENCE_MENDED))
+            mended.extend(alarm for alarm in alarms if alarm.startswith(DriftKind.FENCE_MENDED))
             return any(what in alarm for alarm in mended)
 
         until(lambda: is_recorded(f"{log.path(left[0])}: expected a segment of the hold's fence"))
         until(lambda: is_recorded("somebody touched"))
-        assert not [a for a in tend(store, "again").alarms if a.startswith(DisturbanceKind.FENCE_MENDED)]
+        assert not [a for a in tend(store, "again").alarms if a.startswith(DriftKind.FENCE_MENDED)]
 
         watch.send_signal(signal.SIGTERM)
         assert watch.wait(SECONDS) == 0
@@ -245,12 +245,12 @@ def test_a_broker_at_another_address_goes_on_only_if_it_is_provably_the_same(
     with moved(log.broker, tmp_path / "other", name_server_port, brokerName="other") as other:
         found = steps.hold(at(store, other)).status
         assert not found.held
-        assert [one.kind for one in found.disturbances] == [DisturbanceKind.ROLE_CHANGED]
+        assert [one.kind for one in found.disturbances] == [DriftKind.ROLE_CHANGED]
         with moved(other, tmp_path / "same", name_server_port) as same:
             found = steps.hold(at(store, same)).status
             assert found.held
             kinds = [one.kind for one in found.disturbances]
-            assert kinds[:2] == [DisturbanceKind.BROKER_MOVED, DisturbanceKind.BROKER_RESTARTED]
+            assert kinds[:2] == [DriftKind.BROKER_MOVED, DriftKind.BROKER_RESTARTED]
             names = log.names()
             LiveLog(same).others_clean()
             assert log.names() == names

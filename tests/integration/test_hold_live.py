@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import DisturbanceKind, HoldMemory
+from storage_engine.model.hold import DriftKind, HoldMemory
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.managed_store import ManagedStore
@@ -149,8 +149,8 @@ def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: Manag
     found = hold(store).status
     assert found.held
     by_kind = {one.kind: one for one in found.disturbances}
-    assert DisturbanceKind.HOLD_LAPSED in by_kind
-    gone = by_kind[DisturbanceKind.SEGMENT_GONE]
+    assert DriftKind.HOLD_LAPSED in by_kind
+    gone = by_kind[DriftKind.SEGMENT_GONE]
     assert (gone.start_offset, gone.end_offset) == (names[0], names[len(expired)])
 
 
@@ -162,26 +162,26 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     os.utime(log.path(first), ns=(log.mtime_ns[first], log.mtime_ns[first]))
     look = open_context(store).broker.look_at_hold(now_ms())
     assert not look.held
-    assert [one.kind for one in look.disturbances] == [DisturbanceKind.MTIME_CHANGED]
+    assert [one.kind for one in look.disturbances] == [DriftKind.MTIME_CHANGED]
     assert log.mtimes()[first] == log.mtime_ns[first]
-    assert [one.kind for one in hold(store).status.disturbances] == [DisturbanceKind.MTIME_CHANGED]
+    assert [one.kind for one in hold(store).status.disturbances] == [DriftKind.MTIME_CHANGED]
     assert abs(log.mtimes()[first] - fenced_ns) < 60 * 10**9
 
     client.update_config({"cleanFileForciblyEnable": "true"})
     assert not open_context(store).broker.look_at_hold(now_ms()).held
-    assert {one.kind for one in hold(store).status.disturbances} == {DisturbanceKind.SETTING_CHANGED}
+    assert {one.kind for one in hold(store).status.disturbances} == {DriftKind.SETTING_CHANGED}
     assert client.config()["cleanFileForciblyEnable"] == "false"
 
     client.update_config({"fileReservedTime": "72"})
     status = hold(store).status
-    assert {one.kind for one in status.disturbances} == {DisturbanceKind.SETTING_CHANGED}
+    assert {one.kind for one in status.disturbances} == {DriftKind.SETTING_CHANGED}
     assert status.ends_at_ms is not None
     assert status.ends_at_ms - now_ms() <= 24 * HOUR_MS + 1000
     assert hold(store).status.disturbances == ()
 
     log.path(first).unlink()
     status = hold(store).status
-    gone = next(one for one in status.disturbances if one.kind is DisturbanceKind.SEGMENT_GONE)
+    gone = next(one for one in status.disturbances if one.kind is DriftKind.SEGMENT_GONE)
     assert (gone.start_offset, gone.topics) == (first, ("payments",))
     assert (status.held, status.fence_offset) == (True, first_offset(log))
     # Whoever looks at the broker's own passes finds the rest there, whatever it takes for its min offset.
@@ -238,7 +238,7 @@ def test_a_master_that_became_a_slave_is_neither_touched_nor_held(log: LiveLog, 
         broker = open_context(store).broker
         status = broker.guard(now_ms() + 23 * HOUR_MS)
         assert not status.held
-        assert [one.kind for one in status.disturbances] == [DisturbanceKind.ROLE_CHANGED]
+        assert [one.kind for one in status.disturbances] == [DriftKind.ROLE_CHANGED]
         with pytest.raises(GateRefusedError, match="found a slave"), broker.hold():
             pytest.fail("held a slave's store")
         assert log.mtimes() == before
@@ -359,7 +359,7 @@ def test_a_hold_survives_the_brokers_death_and_its_old_settings(
     # As if it had been mounted read-only: the broker's own file keeps what was set.
     conf.write_bytes(before)
     kinds = [one.kind for one in hold(store).status.disturbances]
-    assert kinds == [DisturbanceKind.SETTING_NOT_SAVED]
+    assert kinds == [DriftKind.SETTING_NOT_SAVED]
     assert hold(store).status.disturbances == ()  # it was said already
 
     log.broker.java.kill()
@@ -367,7 +367,7 @@ def test_a_hold_survives_the_brokers_death_and_its_old_settings(
     log.others_clean()
     assert log.names()[: len(names)] == names
     found = {one.kind for one in hold(store).status.disturbances}
-    assert found >= {DisturbanceKind.BROKER_RESTARTED, DisturbanceKind.SETTING_CHANGED}
+    assert found >= {DriftKind.BROKER_RESTARTED, DriftKind.SETTING_CHANGED}
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "false"
     log.others_clean()
     assert log.names()[: len(names)] == names

@@ -59,7 +59,7 @@ ENTRY_POINT = Path(__file__).resolve().parents[2] / "spark_jobs" / "archive_segm
 DATA = r"/data/store_id"
 METADATA = r"/messages/metadata"
 LIMIT_SECONDS = 120
-"""Far more than any of these takes; without limits of ours a stalled request alone takes longer."""
+"""Far more than any of these takes; without our limits a stalled request alone takes longer."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A master dies and its slave takes its place: neither store is held or let go by what was the other's."""
+"""A master dies and its slave takes its place: neither store is held or deleted by what was the other's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
@@ -91,11 +91,11 @@ def test_a_slave_that_was_promoted_is_noticed_and_neither_store_is_touched(pair:
     # By name it is the slave that is asked now, which deletes by force as it always did.
     found = open_to_look(store).end_force()
     assert found is not None
-    assert found.kind is DisturbanceKind.ROLE_CHANGED
+    assert found.kind is DriftKind.ROLE_CHANGED
     assert pair.slave.client.config()["cleanFileForciblyEnable"] == "true"
     with pytest.raises(BadInputError, match="a slave was promoted"):
         steps.sense(store)
-    assert DisturbanceKind.ROLE_CHANGED in recorded(store)
+    assert DriftKind.ROLE_CHANGED in recorded(store)
     assert not steps.hold(store).status.held
     with pytest.raises(GateRefusedError, match="a slave was promoted"):
         steps.make_plan(store, "plan", PlanRequest(manual=True))
@@ -129,5 +129,5 @@ def recorded(store: ManagedStore) -> set[str]:
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     assert record is not None
-    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     return {event.payload["disturbance"]["kind"] for event in events}

@@ -272,7 +272,7 @@ def wrong_in(store: ManagedStore, *, full: bool = False, with_lake: bool) -> lis
 
 @contextmanager
 def somebody_who_expires(first: Path, stays: Path) -> Iterator[None]:
-    """Once ``first`` is gone, make ``stays`` as old as what is let go, for as long as it is there."""
+    """Once ``first`` is gone, make ``stays`` as old as what may go, for as long as it is there."""
     ends = threading.Event()
 
     def touch() -> None:

@@ -21,7 +21,7 @@ from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import broken_receipts, receipts
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
@@ -384,7 +384,7 @@ def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
     log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
     until(lambda: "free some space, and set it to false" in said.text(), said)
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
-    assert DisturbanceKind.SETTING_CHANGED in said.text()
+    assert DriftKind.SETTING_CHANGED in said.text()
     log.broker.client.update_config({"cleanFileForciblyEnable": "false"})
     until(lambda: is_all_kept(store, log), said)
 

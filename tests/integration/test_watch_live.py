@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
@@ -70,7 +70,7 @@ class Watched:
         self.log.wait_for_min_offset(names[segments])
 
 
-def only(kind: DisturbanceKind, alarms: tuple[str, ...]) -> str:
+def only(kind: DriftKind, alarms: tuple[str, ...]) -> str:
     """The one alarm, which has to be of this kind."""
     (alarm,) = alarms
     assert alarm.startswith(f"{kind.value}: ")
@@ -107,11 +107,11 @@ def touched(watched: Watched) -> None:
     fence = watched.log.path(watched.log.names()[0])
     held_ns = fence.stat().st_mtime_ns
     os.utime(fence)
-    assert str(fence) in only(DisturbanceKind.MTIME_CHANGED, watched.alarms())
+    assert str(fence) in only(DriftKind.MTIME_CHANGED, watched.alarms())
     tended = watched.tend()
     assert tended.hold is not None
     assert tended.hold.held
-    assert only(DisturbanceKind.MTIME_CHANGED, tended.alarms)
+    assert only(DriftKind.MTIME_CHANGED, tended.alarms)
     assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
     assert watched.tend().alarms == ()
 
@@ -131,18 +131,18 @@ def file_that_has_no_business_there(watched: Watched) -> None:
 
 def setting_changed(watched: Watched) -> None:
     watched.other.update_config({"cleanFileForciblyEnable": "true"})
-    assert "cleanFileForciblyEnable=false" in only(DisturbanceKind.SETTING_CHANGED, watched.alarms())
-    assert only(DisturbanceKind.SETTING_CHANGED, watched.tend().alarms)
+    assert "cleanFileForciblyEnable=false" in only(DriftKind.SETTING_CHANGED, watched.alarms())
+    assert only(DriftKind.SETTING_CHANGED, watched.tend().alarms)
     assert watched.other.config()["cleanFileForciblyEnable"] == "false"
     watched.other.update_config({"fileReservedTime": "24"})
     tended = watched.tend()
-    assert "fileReservedTime=48" in only(DisturbanceKind.SETTING_CHANGED, tended.alarms)
+    assert "fileReservedTime=48" in only(DriftKind.SETTING_CHANGED, tended.alarms)
     assert tended.hold is not None
     assert tended.hold.held
     assert watched.tend().alarms == ()
     # Once more is news once more.
     watched.other.update_config({"cleanFileForciblyEnable": "true"})
-    assert only(DisturbanceKind.SETTING_CHANGED, watched.alarms())
+    assert only(DriftKind.SETTING_CHANGED, watched.alarms())
     watched.tend()
 
 
@@ -155,7 +155,7 @@ def segments_deleted_by_the_broker(watched: Watched) -> None:
     )
     assert [receipt.base_offset for receipt in archive.receipts] == [0]
     watched.delete_by_broker(2)
-    alarm = only(DisturbanceKind.SEGMENT_GONE, watched.alarms())
+    alarm = only(DriftKind.SEGMENT_GONE, watched.alarms())
     assert f"[0, {SEGMENT_BYTES}) is ARCHIVED" in alarm
     assert f"[{SEGMENT_BYTES}, {2 * SEGMENT_BYTES}) is LOST" in alarm
     assert TOPIC in alarm
@@ -175,7 +175,7 @@ def segments_deleted_by_the_broker(watched: Watched) -> None:
 def segment_removed_by_hand(watched: Watched) -> None:
     first = watched.log.names()[0]
     watched.log.path(first).unlink()
-    alarm = only(DisturbanceKind.SEGMENT_GONE, watched.alarms())
+    alarm = only(DriftKind.SEGMENT_GONE, watched.alarms())
     assert f"[{first}, {first + SEGMENT_BYTES}) is LOST" in alarm
     tended = watched.tend()
     assert tended.hold is not None, tended.alarms
@@ -190,11 +190,11 @@ def broker_restarted_with_a_broker_conf_that_it_can_not_write(watched: Watched) 
     saved = conf.read_text()
     assert "fileReservedTime=24" in saved
     kinds = [alarm.partition(":")[0] for alarm in watched.tend().alarms]
-    assert kinds == [DisturbanceKind.SETTING_CHANGED, DisturbanceKind.SETTING_NOT_SAVED]
+    assert kinds == [DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED]
     assert watched.tend().alarms == ()
     watched.restart()
     kinds = [alarm.partition(":")[0] for alarm in watched.alarms()]
-    assert kinds == [DisturbanceKind.BROKER_RESTARTED, DisturbanceKind.SETTING_CHANGED]
+    assert kinds == [DriftKind.BROKER_RESTARTED, DriftKind.SETTING_CHANGED]
     tended = watched.tend()
     assert tended.hold is not None
     assert tended.hold.held
@@ -212,7 +212,7 @@ def broker_on_a_wiped_store(watched: Watched) -> None:
     with pytest.raises(StoreIdentityError, match="found no stamp"):
         watched.alarms()
     stamp(watched.store, "a test", "the disk was wiped, and is this store's still")
-    assert "adopt" in only(DisturbanceKind.BROKER_REPLACED, watched.alarms())
+    assert "adopt" in only(DriftKind.BROKER_REPLACED, watched.alarms())
     before = log.mtimes()
     tended = watched.tend()
     assert tended.hold is not None

@@ -135,7 +135,7 @@ def test_the_newest_lineage_counts_where_offsets_were_written_again() -> None:
 
 
 def test_an_older_lineage_proves_nothing_of_what_went_in_a_newer_one() -> None:
-    gone = ReleasedSpan(LOG, 0, SIZE, others="went without us", lineage=2)
+    gone = ReleasedSpan(LOG, 0, SIZE, others="no run deleted them", lineage=2)
     (row,) = log_ranges((), [receipt(0, lineage=1)], released=[gone])
     assert (row.where, row.status) == (Where.LOST, Status.FAILURE)
     (row,) = log_ranges((), [receipt(0, lineage=1), receipt(0, lineage=2)], released=[gone])
@@ -183,10 +183,10 @@ def test_the_active_segment_ends_at_the_logical_end_and_preallocated_files_hold_
 
 def test_what_only_the_shield_has_is_neither_lost_nor_archived() -> None:
     kept = local(0, shielded=True)
-    gone = ReleasedSpan(LOG, 0, SIZE, others="they went without us")
+    gone = ReleasedSpan(LOG, 0, SIZE, others="no run deleted them")
     (row,) = log_ranges([kept], [], released=[gone])
     assert (row.where, row.status) == (Where.SHIELDED, Status.WARNING)
-    assert "they went without us" in row.detail
+    assert "no run deleted them" in row.detail
 
 
 def test_a_shielded_segment_is_where_else_it_is() -> None:

@@ -34,7 +34,7 @@ for line in sys.stdin:
             code = ended.code
     print(json.dumps([code or 0, output.getvalue()]), flush=True)
 """
-"""One process for all commands: each would import the lake's libraries anew."""
+"""One process for all commands: each would import the lake's libraries again."""
 
 
 @pytest.fixture(scope="module")

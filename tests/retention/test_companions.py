@@ -30,7 +30,7 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.retention.disturbed import _in_unasked_lakes
+from storage_engine.retention.drift import _in_unasked_lakes
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.history import still_proves
 from storage_engine.retention.journal import Journal, Phase, Step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention import steps
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal, Phase, Step
@@ -52,10 +52,8 @@ def test_a_report_has_the_last_look_and_all_that_disturbed_the_hold(
     store = planned()
     context = open_context(store)
     run = context.run("r")
-    gone = Disturbance(
-        DisturbanceKind.SEGMENT_GONE, "expected it, found no file.", "commitlog", 0, 1048576, ("orders",)
-    )
-    restarted = Disturbance(DisturbanceKind.BROKER_RESTARTED, "it began anew.")
+    gone = Drift(DriftKind.SEGMENT_GONE, "expected it, found no file.", "commitlog", 0, 1048576, ("orders",))
+    restarted = Drift(DriftKind.BROKER_RESTARTED, "it began again.")
     for status in (
         HoldStatus(held=True, fence_offset=0, ends_at_ms=1_700_000_000_000, disturbances=(gone,)),
         HoldStatus(held=True, fence_offset=1048576, ends_at_ms=1_700_000_360_000, disturbances=(restarted,)),
@@ -67,5 +65,5 @@ def test_a_report_has_the_last_look_and_all_that_disturbed_the_hold(
     text = report_text(report)
     assert "held until 2023-11-14 22:19:20Z: from offset 1048576 on" in text
     assert "WARNING segment-gone commitlog [0, 1048576): expected it, found no file." in text
-    assert "WARNING broker-restarted: it began anew." in text
+    assert "WARNING broker-restarted: it began again." in text
     assert Phase.RESULT in {event.phase for event in context.journal.events(run, Step.HOLD)}

@@ -38,7 +38,7 @@ LATER_MS = 100 * DAY_MS
 STRIDE = rounds("STORAGE_ENGINE_MAINTAIN_KILL_STRIDE", 3, 1)
 """Maintenance is killed at every operation of so many."""
 DELETES = PlanRequest(manual=True, max_segments=1)
-KEPT = (Step.RELEASE, Step.DISTURBED, Step.ACCEPT_LOSS)
+KEPT = (Step.RELEASE, Step.DRIFT, Step.ACCEPT_LOSS)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> ManagedStore:
     record_loss(journal, run, AcceptedLoss("commitlog", 1, 0, 1, "ann", "seen"))
     journal.record(run, Step.HOLD, Phase.RESULT, [("", {"n": 1})])
     journal.record(run, Step.HOLD, Phase.RESULT, [("", {"n": 2})])
-    journal.record(run, Step.DISTURBED, Phase.RESULT, [("gone", {"n": 1})])
+    journal.record(run, Step.DRIFT, Phase.RESULT, [("gone", {"n": 1})])
     steps.make_plan(store, "last")
     finish(store, "last")
     return store

@@ -1,4 +1,4 @@
-"""What is still owed keeps its segments, or goes and is said, as the store's policy has it."""
+"""What is still pending keeps its segments, or goes and is said, as the store's policy has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -20,7 +20,7 @@ from storage_engine.retention.report_text import report_text
 SIZE = 100
 GOING, SEGMENTS = 4, 6
 BLOCK, WARN, IGNORE = PendingPolicy.BLOCK, PendingPolicy.WARN, PendingPolicy.IGNORE
-UNREADABLE = Owed(OwedKind.TIMER, None, error="/store/config/timercheck: torn")
+UNREADABLE = Pending(PendingKind.TIMER, None, error="/store/config/timercheck: torn")
 
 MIB = 1 << 20
 TIMER_SEGMENT = 5 * MIB
@@ -39,8 +39,8 @@ def make_plan() -> Plan:
     return Plan("/store", 0, (), (LogPlan("commitlog", tuple(decisions)),))
 
 
-def timers(first_offset: int | None, count: int = 3) -> Owed:
-    return Owed(OwedKind.TIMER, count, first_offset, 1_795_184_100_000, 1_795_184_100_000)
+def timers(first_offset: int | None, count: int = 3) -> Pending:
+    return Pending(PendingKind.TIMER, count, first_offset, 1_795_184_100_000, 1_795_184_100_000)
 
 
 @pytest.mark.parametrize("policy", [WARN, IGNORE])
@@ -55,18 +55,18 @@ def test_only_block_changes_a_plan(policy: PendingPolicy) -> None:
 def test_block_keeps_the_segment_of_the_first_owed_message_and_all_behind_it(
     first_offset: int | None, going: int
 ) -> None:
-    plan = apply_pending_policy(make_plan(), [Owed(OwedKind.HALF, 1, 420), timers(first_offset)], BLOCK)
+    plan = apply_pending_policy(make_plan(), [Pending(PendingKind.HALF, 1, 420), timers(first_offset)], BLOCK)
     assert len(plan.to_delete) == going
     for decision in plan.decisions[len(plan.to_delete) : GOING]:
         assert decision.reason is Reason.PENDING_BLOCKED
-        assert "owed" in decision.detail
+        assert "pending" in decision.detail
 
 
 def test_why_a_segment_stays_names_how_many_where_and_until_when() -> None:
-    plan = apply_pending_policy(make_plan(), [timers(250), Owed(OwedKind.HALF, 1, 270)], BLOCK)
+    plan = apply_pending_policy(make_plan(), [timers(250), Pending(PendingKind.HALF, 1, 270)], BLOCK)
     assert plan.decisions[2].detail == (
-        "3 timer messages owed, the first at offset 250, due until 2026-11-20 14:15:00Z; "
-        "1 undecided half message owed, the first at offset 270"
+        "3 timer messages pending, the first at offset 250, due until 2026-11-20 14:15:00Z; "
+        "1 undecided half message pending, the first at offset 270"
     )
 
 
@@ -77,9 +77,9 @@ def test_unknown_keeps_everything() -> None:
 
 
 def test_warn_says_what_goes_what_is_unknown_and_what_is_lost() -> None:
-    lost = Owed(OwedKind.DELAYED, 0, lost=2)
+    lost = Pending(PendingKind.DELAYED, 0, lost=2)
     goes, unknown, gone = pending_notices(make_plan(), [timers(250), UNREADABLE, lost], WARN)
-    assert goes.startswith("3 timer messages owed")
+    assert goes.startswith("3 timer messages pending")
     assert f"from {200:020d} on" in goes
     assert "unknown" in unknown
     assert gone.startswith("2 delayed messages")
@@ -94,9 +94,9 @@ def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived:
     report = build_report(store, "r")
     stays = [row for row in report.segments if row.reason is Reason.PENDING_BLOCKED]
     assert [row.base_offset for row in stays] == [TIMER_SEGMENT, TIMER_SEGMENT + MIB]
-    assert next(item for item in report.owed if item.kind is OwedKind.TIMER).count == 1
+    assert next(item for item in report.pending if item.kind is PendingKind.TIMER).count == 1
     text = report_text(report)
-    assert "Messages still owed\n  1 timer message owed" in text
+    assert "Messages still pending\n  1 timer message pending" in text
     assert "policy: block" in text
 
 
@@ -104,8 +104,8 @@ def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived:
 def test_warned_run_plans_it_all_and_says_so(planned: Stores) -> None:
     store = planned()
     assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
-    (notice,) = (text for text in build_report(store, "r").notices if "owed" in text)
-    assert notice.startswith("1 timer message owed")
+    (notice,) = (text for text in build_report(store, "r").notices if "pending" in text)
+    assert notice.startswith("1 timer message pending")
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_ignoring_run_says_nothing(planned: Stores) -> None:
     store = planned(policy=Policy(pending_policy=IGNORE))
     assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
     report = build_report(store, "r")
-    assert report.owed == ()
-    assert not [text for text in report.notices if "owed" in text]
+    assert report.pending == ()
+    assert not [text for text in report.notices if "pending" in text]
 
 
 @pytest.mark.slow

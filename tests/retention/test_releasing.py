@@ -223,7 +223,7 @@ def test_a_file_that_only_has_the_name_of_a_deleted_one_is_a_loss(archived: Make
     steps.make_plan(store, "second", PlanRequest(manual=True, max_segments=1))
     steps.archive(store, "second", steps.archive_jobs(store, "second"))
     original.unlink()
-    with pytest.raises(GateRefusedError, match="no run of ours deleted it"):
+    with pytest.raises(GateRefusedError, match="none of our runs deleted it"):
         steps.release(store, "second")
 
 
@@ -284,7 +284,7 @@ def test_a_file_that_changes_after_the_intent_is_not_deleted_and_not_taken_for_d
     assert segment(store, 1 << 20).exists()
     assert {row.fate for row in build_report(store, "r").segments if row.planned} == {Fate.PENDING}
     if not segment(store, 0).exists():
-        with pytest.raises(GateRefusedError, match="no run of ours deleted it"):
+        with pytest.raises(GateRefusedError, match="none of our runs deleted it"):
             steps.release(store, "r")
 
 

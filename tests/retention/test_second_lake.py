@@ -189,7 +189,7 @@ def test_a_catalog_server_that_is_down_is_an_unreachable_lake(managed: Make, sec
 def test_lakes_that_disagree_about_a_segment_prove_nothing(
     doubled: ManagedStore, lake_dir: Path, second_dir: Path
 ) -> None:
-    """As when a broker wrote an offset anew, and that was archived while the other lake could not object."""
+    """As when a broker wrote an offset again, and that was archived while the other lake could not object."""
     store = doubled
     archive_sealed(store, "a", here, budget_bytes=1)
     path = Path(store.root) / "commitlog" / f"{0:020d}"
@@ -217,7 +217,7 @@ def test_a_lost_journal_is_made_up_for_by_whichever_lake_knows_more(
 ) -> None:
     store = doubled
     archive_sealed(store, "a", here, budget_bytes=1)
-    adopt(store, "ann", "written anew", force=True)
+    adopt(store, "ann", "written again", force=True)
     take_away(lake_dir)
     archive_sealed(store, "b", here, budget_bytes=1)
     known = identify(store, Journal(store.journal_url))

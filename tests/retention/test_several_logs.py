@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.model.lag import QueueLag
-from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import DELETING, Decision, LogPlan, Plan, Reason, of_only_log
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -22,8 +22,8 @@ from storage_engine.retention.lag_policy import apply_lag_policy
 pytestmark = pytest.mark.slow
 
 SIZE = 100
-T = TypeVar("T", Owed, QueueLag)
-Known = tuple[Plan, Plan, tuple[Owed, ...], tuple[QueueLag, ...]]
+T = TypeVar("T", Pending, QueueLag)
+Known = tuple[Plan, Plan, tuple[Pending, ...], tuple[QueueLag, ...]]
 """What was approved, what is decided now, and what is known of messages and consumers."""
 HOUR_NS = 3_600_000_000_000
 NOW_MS = 10_000 * 3_600_000
@@ -56,12 +56,12 @@ def log_plans(draw: st.DrawFn, log: str) -> LogPlan:
 
 
 @st.composite
-def owed_of(draw: st.DrawFn, log: str) -> Owed:
-    kind, known = draw(st.sampled_from(OwedKind)), draw(st.booleans())
+def owed_of(draw: st.DrawFn, log: str) -> Pending:
+    kind, known = draw(st.sampled_from(PendingKind)), draw(st.booleans())
     if not known:
-        return Owed(kind, None, error="unreadable", log=log)
+        return Pending(kind, None, error="unreadable", log=log)
     offset = draw(st.none() | st.integers(0, 5 * SIZE))
-    return Owed(kind, 0 if offset is None else 1, offset, log=log)
+    return Pending(kind, 0 if offset is None else 1, offset, log=log)
 
 
 @st.composite
@@ -91,13 +91,13 @@ def stores(draw: st.DrawFn) -> Known:
     names = draw(st.lists(st.sampled_from(LOGS), min_size=1, unique=True))
     approved = tuple(draw(log_plans(name)) for name in names)
     fresh = tuple(draw(st.just(log) | log_plans(log.log)) for log in approved)
-    owed = tuple(item for name in names for item in draw(st.lists(owed_of(name), max_size=2)))
+    pending = tuple(item for name in names for item in draw(st.lists(owed_of(name), max_size=2)))
     lags = tuple(item for name in names for item in draw(st.lists(lag_of(name), max_size=3)))
-    return Plan("/s", 0, (), approved), Plan("/s", 0, (), fresh), owed, lags
+    return Plan("/s", 0, (), approved), Plan("/s", 0, (), fresh), pending, lags
 
 
-def decided(fresh: Plan, owed: Iterable[Owed], lags: Iterable[QueueLag]) -> Plan:
-    return apply_lag_policy(cut_by_policy(fresh, owed, POLICY, NOW_MS, {}), lags, POLICY.lag_policy)
+def decided(fresh: Plan, pending: Iterable[Pending], lags: Iterable[QueueLag]) -> Plan:
+    return apply_lag_policy(cut_by_policy(fresh, pending, POLICY, NOW_MS, {}), lags, POLICY.lag_policy)
 
 
 def of_log(plan: Plan, items: Iterable[T]) -> list[T]:
@@ -113,10 +113,10 @@ def of_each_log(plan: Plan) -> Iterator[Plan]:
 def test_one_plan_of_several_logs_is_several_plans_of_one(
     store: Known,
 ) -> None:
-    approved, fresh, owed, lags = store
-    together = still_eligible(approved, decided(fresh, owed, lags))
+    approved, fresh, pending, lags = store
+    together = still_eligible(approved, decided(fresh, pending, lags))
     alone = [
-        still_eligible(one, decided(now, of_log(now, owed), of_log(now, lags)))
+        still_eligible(one, decided(now, of_log(now, pending), of_log(now, lags)))
         for one, now in zip(of_each_log(approved), of_each_log(fresh), strict=True)
     ]
     assert together == Eligible(
@@ -130,26 +130,26 @@ def test_one_plan_of_several_logs_is_several_plans_of_one(
 def test_what_is_unknown_in_one_log_keeps_that_log_and_frees_no_other(
     store: Known, log: str, by_lag: bool
 ) -> None:
-    approved, fresh, owed, lags = store
+    approved, fresh, pending, lags = store
     assume(log in fresh.log_names)
-    before = still_eligible(approved, decided(fresh, owed, lags))
+    before = still_eligible(approved, decided(fresh, pending, lags))
     if by_lag:
         unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None, log)
         lags = (*lags, unknown)
     else:
-        owed = (*owed, Owed(OwedKind.HALF, None, error="unreadable", log=log))
-    after = still_eligible(approved, decided(fresh, owed, lags))
+        pending = (*pending, Pending(PendingKind.HALF, None, error="unreadable", log=log))
+    after = still_eligible(approved, decided(fresh, pending, lags))
     assert after.go == tuple(decision for decision in before.go if decision.segment.log != log)
 
 
 @settings(max_examples=60, deadline=None)
 @given(stores(), st.sampled_from([None, "A", "a-0"]))
 def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(store: Known, log: str | None) -> None:
-    approved, fresh, owed, lags = store
+    approved, fresh, pending, lags = store
     unknown = QueueLag("g", "t", 0, None, 0, 9, None, None, None, None, True, 0, None, log)
-    assert still_eligible(approved, decided(fresh, owed, (*lags, unknown))).go == ()
-    anywhere = Owed(OwedKind.HALF, None, error="unreadable", log=log)
-    assert still_eligible(approved, decided(fresh, (*owed, anywhere), lags)).go == ()
+    assert still_eligible(approved, decided(fresh, pending, (*lags, unknown))).go == ()
+    anywhere = Pending(PendingKind.HALF, None, error="unreadable", log=log)
+    assert still_eligible(approved, decided(fresh, (*pending, anywhere), lags)).go == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,8 +157,8 @@ def test_what_is_unknown_of_no_log_of_the_plan_keeps_all_of_them(store: Known, l
 def test_only_an_approved_prefix_of_a_log_is_deleted(
     store: Known,
 ) -> None:
-    approved, fresh, owed, lags = store
-    now = decided(fresh, owed, lags)
+    approved, fresh, pending, lags = store
+    now = decided(fresh, pending, lags)
     go = {decision.segment.id for decision in still_eligible(approved, now).go}
     assert go <= {segment.id for segment in approved.to_delete}
     for log in now.logs:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from asyncinotify import Inotify, Mask, Watch
 
-from storage_engine.model.hold import Disturbance
+from storage_engine.model.hold import Drift
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
 from storage_engine.own_directory import DIRECTORY
@@ -112,7 +112,7 @@ def recorded(store: ManagedStore) -> list[str]:
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     assert record is not None
-    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     return [event.payload["disturbance"]["detail"] for event in events]
 
 
@@ -246,7 +246,7 @@ def test_a_part_of_a_watch_that_failed_for_whatever_reason_is_said_and_keeps_no_
 ) -> None:
     may_work = threading.Event()
 
-    def look(self: Any, *now_ms: int) -> tuple[Disturbance, ...]:
+    def look(self: Any, *now_ms: int) -> tuple[Drift, ...]:
         if not may_work.is_set():
             raise ZeroDivisionError("nobody thought of it")
         return real(self, *now_ms)
@@ -299,7 +299,7 @@ def test_recording_that_failed_for_whatever_reason_is_said_and_goes_on(
 ) -> None:
     failures = iter([ZeroDivisionError("nobody thought of it")])
 
-    def record(store: ManagedStore, found: Sequence[Disturbance]) -> None:
+    def record(store: ManagedStore, found: Sequence[Drift]) -> None:
         for failure in failures:
             raise failure
         real(store, found)

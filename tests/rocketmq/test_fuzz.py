@@ -1,4 +1,4 @@
-"""Files and answers that others wrote, damaged at random: every parser answers with an error of ours."""
+"""Files and answers that others wrote, damaged at random: every parser answers with one of our errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def with_damage(path: Path, chance: random.Random) -> Iterator[None]:
 
 
 def look_at_everything(root: Path) -> None:
-    """Call all that reads a store; each of it may fail with an error of ours only."""
+    """Call all that reads a store; each of it may fail with one of our errors only."""
     settings = StoreSettings(str(root))
     with suppress(StorageEngineError):
         facts.collect(settings, EVERYTHING)
@@ -97,7 +97,7 @@ def look_at_everything(root: Path) -> None:
         store = open_files(settings)
         snapshot = store.snapshot(NOW_MS)
         store.plan(snapshot, NOW_MS, PlanRequest(manual=True))
-        store.owed(snapshot)
+        store.pending(snapshot)
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
             lambda: lookup(store.files.layout, "orders", "k", None, config=store.config),

@@ -15,7 +15,7 @@ import pytest
 from storage_engine import durable
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.lag import Unread
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
@@ -42,7 +42,7 @@ class TwoLogsBroker(RocketMQ):
 
 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the broker be found as one of a package of ours is."""
+    """Let the broker be found as one of our own packages is."""
     package = ModuleType(f"storage_engine.{BROKER}")
     package.BROKER = TwoLogsBroker()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, package.__name__, package)
@@ -82,11 +82,11 @@ class TwoLogs:
         plans = [self.parts[log.name].plan(_only(snapshot, log), now_ms, request) for log in snapshot.logs]
         return replace(plans[0], logs=tuple(log for plan in plans for log in plan.logs))
 
-    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return tuple(
             replace(item, log=log.name)
             for log in snapshot.logs
-            for item in self.parts[log.name].owed(_only(snapshot, log))
+            for item in self.parts[log.name].pending(_only(snapshot, log))
         )
 
     def unread(

@@ -212,7 +212,7 @@ def test_workers_start_with_what_tasks_import_and_read_no_archives(spark: Any) -
     expected = {TASK_MODULE, *BROKER.task_modules}
 
     def look(_: int) -> tuple[set[str], list[str]]:
-        # What a path's archives are read with; each is read anew before every task.
+        # What a path's archives are read with; each is read again before every task.
         archives = [key for key, found in sys.path_importer_cache.items() if "zip" in type(found).__name__]
         return expected & set(sys.modules), archives
 

@@ -205,7 +205,7 @@ def archive_somewhere(
     accept_damage: bool = False,
     read_files: bool = False,
 ) -> ArchiveResult:
-    """Archive into the first of the store's lakes that takes it, and take down what was proven where.
+    """Archive into the first of the store's lakes that takes it, and record what was proven where.
 
     :param choose: which of the candidates, by what the lakes prove already.
     :param read_files: read the data files of what is archived already: a damaged one is replaced.
@@ -278,7 +278,7 @@ def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
 
 
 def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
-    """Take down, once a run, which segments have to be in the lake."""
+    """Record, once a run, which segments have to be in the lake."""
     known = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
     subjects = {
         segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
@@ -342,7 +342,7 @@ def _settled_file(known: FileFacts) -> FileFacts:
 def _record_proven(
     context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
 ) -> str:
-    """Take down which file was found to be in which lake, for when that lake can't be asked.
+    """Record which file was found to be in which lake, for when that lake can't be asked.
 
     :return: why the store could not be stamped with it; "" where it was.
     """

@@ -1,6 +1,6 @@
 """Flush what a cleanup left behind, and look at the broker's checkpoint. It is never written here.
 
-A running broker flushes by itself, and what is let go there is flushed by who lets it go: beside one, this
+A running broker flushes by itself, and what it deletes there it flushes itself: beside one, this
 measures how far the broker is behind with it.
 
 Recovery trusts the checkpoint: a value that is higher than the truth makes a broker skip messages.

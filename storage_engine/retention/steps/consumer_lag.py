@@ -1,4 +1,4 @@
-"""Take down how far consumers are, and hold back what they still have to read where the policy says so."""
+"""Record how far consumers are, and hold back what they still have to read where the policy says so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LagQuestion:
 def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
     """Whether the run's lag has to be taken, and for which segments.
 
-    It is taken anew as long as every planned segment is there. Once one is gone, what was taken before
+    It is taken again as long as every planned segment is there. Once one is gone, what was taken before
     stands: what was at risk in that segment can't be found out any more.
 
     :raises RunStateError: no such run, or it has no plan.

@@ -93,10 +93,10 @@ class Context:
 
     @contextmanager
     def changing(self, now_ms: int) -> Iterator[Holding]:
-        """Hold the store, by the broker's lock and by our lease, and look at it anew.
+        """Hold the store, by the broker's lock and by our lease, and look at it again.
 
-        Of a running broker there is no lock, so the lease comes first: two of ours must not begin a hold at
-        a time.
+        Of a running broker there is no lock, so the lease comes first: two of our runs must not begin a hold
+        at a time.
 
         :raises StoreBusyError: a broker or another run has it.
         :raises GateRefusedError: beside a running broker the store can't be held.
@@ -120,7 +120,7 @@ class Context:
 
 def open_context(store: ManagedStore) -> Context:
     """
-    :raises BadInputError: settings that can't be used, or something of ours would lie on a disk of the
+    :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
     """

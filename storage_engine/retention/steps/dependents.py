@@ -73,7 +73,7 @@ def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
 
 def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResult:
     """:param logs: those that lost segments: files of a log that was refused may be unreadable."""
-    # What disturbed the hold since the release is taken down before it is renewed.
+    # Drift since the release is recorded before the hold is renewed.
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
         min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}

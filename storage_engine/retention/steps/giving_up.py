@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.steps.context import Context
@@ -38,9 +38,9 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     return (seen.link.base_offset,)
 
 
-def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Disturbance:
-    return Disturbance(
-        DisturbanceKind.GIVEN_UP,
+def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift:
+    return Drift(
+        DriftKind.GIVEN_UP,
         f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody else "
         f"deleted and only the shield had, found the disk {used_percent} % full, above "
         f"shield_give_up_percent {percent}: they were given up for space. Not archived before: {why}.",
@@ -50,11 +50,11 @@ def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Distu
     )
 
 
-def _record_once(context: Context, run: Run, link: Link, loss: Disturbance) -> None:
+def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
     """Record a loss before the deed; a call that was killed between the two has recorded it."""
     subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
-    known = context.journal.store_events(context.record.store_id, Step.DISTURBED, Phase.RESULT)
+    known = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
     if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in known):
         return
     said = {"lineage": link.lineage, "disturbance": to_jsonable(loss)}
-    context.journal.record(run, Step.DISTURBED, Phase.RESULT, [(subject, said)])
+    context.journal.record(run, Step.DRIFT, Phase.RESULT, [(subject, said)])

@@ -12,12 +12,12 @@ from storage_engine.exceptions import GateRefusedError, StoreBusyError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.disturbed import done_since_renewal
+from storage_engine.retention.drift import done_since_renewal
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
+from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
 from storage_engine.retention.steps.unproven import may_go_unproven
 
@@ -40,8 +40,8 @@ def hold(store: ManagedStore, now_ms: int | None = None, *, run_key: str | None 
     """Begin or renew the hold on a store whose broker runs on.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
-    :param run_key: the run that takes down what the hold is like, and is begun if it isn't yet; None: only
-        what disturbed it is taken down, under a run of its own.
+    :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
+        drift is recorded, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     :raises BrokerError: the broker can't be asked.
     """
@@ -69,7 +69,7 @@ def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
     was_held = context.journal.hold_memory(context.record.store_id).load() is not None
     with context.journal.lease(context.record.store_id):
         status = context.broker.unmanage(now_ms)
-        record_disturbances(context, status)
+        record_hold_drift(context, status)
     # Behind that: a watch makes links for a held store only.
     left = remove_all(context)
     if was_held:
@@ -78,7 +78,7 @@ def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
 
 
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
-    """Begin or renew the hold for a run, and take down what it was found to be.
+    """Begin or renew the hold for a run, and record its status.
 
     :return: what a person should know of it; nothing where no broker runs.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
@@ -92,7 +92,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
 
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
-    """The run's last look at its hold, with every disturbance that the run has found."""
+    """The run's last look at its hold, with all drift that the run has found."""
     found = [
         from_jsonable(HoldStatus, event.payload["result"])
         for event in context.journal.events(run, Step.HOLD, Phase.RESULT)
@@ -116,13 +116,13 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
     if context.store.live is None:
         return context.broker.guard(now_ms), False
     # First: renewing it takes what is there for how it should be.
-    record_disturbances(context, context.broker.look_at_hold(now_ms), run)
+    record_hold_drift(context, context.broker.look_at_hold(now_ms), run)
     done = done_since_renewal(context.journal, context.record)
     try:
-        # Two of ours must not change the same files and settings at a time.
+        # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id):
             status = context.broker.guard(now_ms)
-            record_disturbances(context, status, run)
+            record_hold_drift(context, status, run)
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
         status = context.broker.look_at_hold(now_ms)

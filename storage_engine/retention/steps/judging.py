@@ -38,7 +38,7 @@ MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
 class Settled:
     """What became of planned segments that are gone.
 
-    :param others: those that other runs of ours deleted.
+    :param others: those that our other runs deleted.
     :param went: logs of which this run has deleted some.
     :param refusals: of logs with a segment that is gone though no run deleted it.
     """
@@ -97,7 +97,7 @@ def _missing(context: Context, segment: Segment) -> Refusal:
     nothing = "Nothing was deleted by this call."
     error = GateRefusedError(
         f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-        f"no file, and no run of ours deleted it. {nothing}"
+        f"no file, and none of our runs deleted it. {nothing}"
         f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
         "the lake or lost, and plan again."
     )

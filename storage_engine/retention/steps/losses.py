@@ -8,7 +8,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.validation import RangeStatus
-from storage_engine.retention.disturbed import gone_ranges, lost, recorded_gone
+from storage_engine.retention.drift import gone_ranges, lost, recorded_gone
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
@@ -16,18 +16,18 @@ from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import open_context
 
 LOSSES_RUN = "losses"
-"""Run of a store under which accepted losses are taken down."""
+"""Run of a store under which accepted losses are recorded."""
 
 
 def accept_loss(
     store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str
 ) -> AcceptedLoss:
-    """Take down that bytes of the log are lost and that a person goes on without them.
+    """Record that bytes of the log are lost and that a person goes on without them.
 
     From then on validation warns of them, and doesn't fail.
 
     :param start_offset: with ``end_offset`` a range of which every byte is LOST, by what the journal has of
-        segments that went without us, and by the lakes.
+        segments that others deleted, and by the lakes.
     :raises BadInputError: a part of the range isn't LOST, or nobody says why.
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
@@ -51,7 +51,7 @@ def accept_loss(
         lost_now = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
         raise BadInputError(
             f"{store.root}: expected a range of the log that is LOST, found [{start_offset}, {end_offset}); "
-            f"LOST is {lost_now}. Nothing was taken down."
+            f"LOST is {lost_now}. Nothing was recorded."
         )
     loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person.strip(), reason.strip())
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)

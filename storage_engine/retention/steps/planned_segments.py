@@ -33,7 +33,7 @@ def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], d
         elif release_by_any_run(context.journal, run.store_id, segment) is None:
             gone = GateRefusedError(
                 f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and no run of ours deleted it. Nothing was archived."
+                "no file, and none of our runs deleted it. Nothing was archived."
                 f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
                 "the lake, and plan again."
             )
@@ -52,6 +52,6 @@ def _as_now(segment: Segment) -> Segment:
     except FileNotFoundError as error:
         raise GateRefusedError(
             f"{error.filename}: expected it beside the planned segment {segment.facts.path}, found no file, "
-            "and no run of ours deleted it. Nothing was archived. Find out who did, and plan again."
+            "and none of our runs deleted it. Nothing was archived. Find out who did, and plan again."
         ) from error
     return replace(segment, facts=own, companions=tuple(companions))

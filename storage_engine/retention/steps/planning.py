@@ -83,7 +83,7 @@ def make_plan(
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
                 "checkpoint": dict(decided.checkpoint),
-                "owed": to_jsonable(decided.owed),
+                "owed": to_jsonable(decided.pending),
                 UNREAD: to_jsonable(decided.unread),
             }
             check_quarantine(store, context.broker.data_paths, decided)

@@ -22,7 +22,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.deciding import cut_by_policy, owed_by, sealed_by
+from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.history import SegmentRelease, releases
@@ -79,7 +79,7 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
     """:param deleted: by this run, or set aside in its quarantine.
-    :param deleted_by_others: approved segments that another run of ours deleted meanwhile.
+    :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
     :param freed_bytes: 0 while what went lies in the run's quarantine.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
     :param notices: what could not be checked while the store was taken.
@@ -120,8 +120,8 @@ def release(
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
         can't be held.
     :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
-    :raises BrokerError: a running broker didn't delete all that was let go; run again, it goes on.
-    :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was let go.
+    :raises BrokerError: a running broker didn't delete all that was approved; run again, it goes on.
+    :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was approved.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
     :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
@@ -162,9 +162,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         left_over = finish_removals(context, plan, held, now_ms)
         settled = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
-        owed = owed_by(context.broker, held.snapshot, policy.pending_policy)
+        pending = pending_by(context.broker, held.snapshot, policy.pending_policy)
         fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
-        fresh = cut_by_policy(fresh, owed, policy, now_ms, sealed_by(context.broker, held.snapshot, policy))
+        sealed_ms = sealed_by(context.broker, held.snapshot, policy)
+        fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
         going = [one for one in eligible.go if one.segment.log not in refused_logs(settled.refusals)]
         require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})

@@ -15,7 +15,7 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.doubts import read_doubted
+from storage_engine.retention.faulty_files import read_faulty_files
 from storage_engine.retention.gate import same_files
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
@@ -47,7 +47,7 @@ def archive_sealed(
     """Archive sealed segments that no lake proves yet, oldest first; what expires later needs no archiving.
 
     Takes neither the store's lock nor its lease, so it never keeps a deletion waiting. A segment that one
-    deletes meanwhile was proven by somebody else: the rest is listed anew.
+    deletes meanwhile was proven by somebody else: the rest is listed again.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param budget_bytes: at most so much, but at least one segment; None: everything.
@@ -92,7 +92,7 @@ class _Listing:
     chosen: Sequence[Segment] = ()
 
     def choose(self, proofs: Proofs) -> Sequence[Segment]:
-        proofs = read_doubted(self.context.store.journal_url, proofs)
+        proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven = still_unproven(self.context.journal, self.context.record, proofs, self.segments)
         self.chosen = within_budget(unproven, self.budget_bytes)
         record_intents(self.context, self.run, Step.SEALED, self.chosen)

@@ -1,5 +1,5 @@
 """Look at a store's disks and clock: what triggers a cleanup now. Beside a running broker, also at how far
-that broker is, and at what has disturbed the hold."""
+that broker is, and at drift of the hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.retention.steps.disturbances import alarms_of, record_disturbances
+from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SenseResult:
     """:param levels: every disk of the log, then the dependents' disk.
     :param progress: None where no broker runs.
     :param hold: as it is found, without renewing it; None where no broker runs.
-    :param alarms: what disturbed the hold, and how far the broker is behind beyond the policy's limits.
+    :param alarms: drift found on the hold, and how far the broker is behind beyond the policy's limits.
     """
 
     store: str
@@ -38,7 +38,7 @@ class SenseResult:
 def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest | None = None) -> SenseResult:
     """Find the causes that hold now and record a sample of the levels.
 
-    What disturbed a hold is in the journal before anything else is looked at.
+    Drift of a hold is in the journal before anything else is looked at.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises BrokerError: the running broker can't be asked.
@@ -71,9 +71,9 @@ def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest |
 
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
-    """What a hold is like, and what disturbed it taken down; None where no broker runs."""
+    """Record drift of a hold and return its status; None where no broker runs."""
     if context.store.live is None:
         return None
     status = context.broker.look_at_hold(now_ms)
-    record_disturbances(context, status)
+    record_hold_drift(context, status)
     return status

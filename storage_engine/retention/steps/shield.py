@@ -294,7 +294,7 @@ def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
 
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
-    """Return whether a run of ours deleted the segment without a receipt: by the policy, or a waiver."""
+    """Return whether one of our runs deleted the segment without a receipt: by the policy, or a waiver."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, Judged(seen).segment.state, link.mtime_ns)
     release = release_by_any_run(context.journal, context.record.store_id, segment)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
-from storage_engine.retention.disturbed import DONE
+from storage_engine.retention.drift import DONE
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.disturbances import alarms_of
 from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import shield_path
@@ -30,11 +30,11 @@ class TendResult:
 
 
 def tend(store: ManagedStore, run_key: str) -> TendResult:
-    """Look for what disturbed the hold and renew it, take a sample, and measure how far the broker is behind.
+    """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
 
     :raises BrokerError: the running broker can't be asked.
     """
-    # First, as what disturbed a hold can't be told any more once it is renewed.
+    # First, as drift of a hold can't be told any more once it is renewed.
     try:
         sensed = sense(store)
     except (StorageEngineError, OSError):

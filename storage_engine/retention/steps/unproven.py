@@ -18,7 +18,7 @@ from storage_engine.wording import bytes_text, count_text
 def may_go_unproven(context: Context, now_ms: int) -> Iterator[str]:
     """Say how much of a store that nobody holds its broker may delete at once, and no lake proves.
 
-    What has expired counts, or all that a full disk lets go whatever its age.
+    What has expired counts, or all that a full disk makes expire whatever its age.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
         return

@@ -1,4 +1,4 @@
-"""Take down what the validation after a deletion found."""
+"""Record what the validation after a deletion found."""
 
 from __future__ import annotations
 

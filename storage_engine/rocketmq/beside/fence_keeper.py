@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, StoreBusyError
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.rocketmq.beside import marker
 from storage_engine.rocketmq.beside.fence import SegmentGoneError, same_ms, set_mtime
@@ -53,7 +53,7 @@ class FenceKeeper:
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
         """How often an mtime couldn't be set, and when it is tried again."""
         self._extends_at = 0.0
-        self._found: list[Disturbance] = []
+        self._found: list[Drift] = []
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -65,14 +65,14 @@ class FenceKeeper:
     def silent(self) -> str:
         return silent_watch(self._root)
 
-    def look(self, now_ms: int) -> tuple[Disturbance, ...]:
+    def look(self, now_ms: int) -> tuple[Drift, ...]:
         """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone."""
         state = read_local(self._root)
         if state is not None and now_ms < state.ends_at_ms and self._are_mounted(state):
             self._look(state)
         return self.left_over()
 
-    def left_over(self) -> tuple[Disturbance, ...]:
+    def left_over(self) -> tuple[Drift, ...]:
         """See :meth:`storage_engine.model.broker.FenceWatch.left_over`; the next look gives it otherwise."""
         found, self._found = tuple(self._found), []
         return found
@@ -104,7 +104,7 @@ class FenceKeeper:
             self._unset[_key(touched)] = (failures, time.monotonic() + RETRY_SECONDS)
             if failures == _SAID_AT:
                 detail = f"{error} The watch goes on with the others, and tries again."
-                self._found.append(Disturbance(DisturbanceKind.FENCE_NOT_MENDED, detail, log=LOG))
+                self._found.append(Drift(DriftKind.FENCE_NOT_MENDED, detail, log=LOG))
             return None
         self._unset.pop(_key(touched), None)
         return done
@@ -187,7 +187,7 @@ class FenceKeeper:
 
     def _say_mended(self, detail: str) -> None:
         detail = f"{detail} Find out who does that, and stop it."
-        self._found.append(Disturbance(DisturbanceKind.FENCE_MENDED, detail, log=LOG))
+        self._found.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
 
 
 def wanted_fence(state: HoldState, files: tuple[SeenFile, ...]) -> tuple[SeenFile, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import javaproperties
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.beside.disturbances import has_moved
+from storage_engine.rocketmq.beside.drift import has_moved
 from storage_engine.rocketmq.beside.hold_state import (
     HELD_SETTINGS,
     Found,

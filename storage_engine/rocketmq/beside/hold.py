@@ -20,7 +20,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, LASTS, name_of
+from storage_engine.rocketmq.beside.drift import ENDS_TRUST, LASTS, name_of
 from storage_engine.rocketmq.beside.finding import below_the_first_file, find
 from storage_engine.rocketmq.beside.forcing import announce_rewrite, deletes_by_force, reserved_hours
 from storage_engine.rocketmq.beside.hold_look import all_disturbances, notices, root_of, weaknesses
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.beside.store import BesideStore
 
 LETS_GO_MTIME_NS: Final = 0
-"""Of what is let go: no fileReservedTime makes it young."""
+"""Of what may be deleted: no fileReservedTime makes it young."""
 
 _LOOKS: Final = 5
 """A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
@@ -113,7 +113,7 @@ def expose(
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
-    """Forget the segments that were let go, once they are gone.
+    """Forget the segments that were exposed, once they are gone.
 
     :param min_offset: where the log begins now.
     :return: the state as it is remembered now.
@@ -183,7 +183,7 @@ def _guard_as_found(store: BesideStore, memory: HoldMemory, now_ms: int) -> Hold
     except GateRefusedError as error:
         if new and not isinstance(error, fence.SegmentGoneError):
             details = "; ".join(disturbance.detail for disturbance in new)
-            raise GateRefusedError(f"{error} What disturbed it: {details}") from error
+            raise GateRefusedError(f"{error} Drift found: {details}") from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import Disturbance, HoldStatus
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances, name_of
+from storage_engine.rocketmq.beside.drift import ENDS_TRUST, disturbances, name_of
 from storage_engine.rocketmq.beside.finding import below_the_first_file, find
 from storage_engine.rocketmq.beside.forcing import (
     announce_rewrite,
@@ -42,7 +42,7 @@ def look(store: BesideStore, now_ms: int) -> HoldStatus:
 
 def all_disturbances(
     store: BesideStore, state: HoldState | None, found: Found
-) -> tuple[tuple[Disturbance, ...], tuple[Disturbance, ...]]:
+) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
     """Return all that there are, and those among them that weren't reported before."""
     if state is None:
         return (), ()

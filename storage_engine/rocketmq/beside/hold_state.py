@@ -78,7 +78,7 @@ class HoldState:
     :param address: of the broker, then.
     :param frame_offset: where the first message of the newest sealed segment begins; -1: none is known.
     :param frame_sha256: of that message's frame.
-    :param releasing: base offsets of the segments that are let go right now; the fence lies behind them.
+    :param releasing: base offsets of the segments that are exposed right now; the fence lies behind them.
     :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
     :param reported: disturbances that last, and were reported already.
     :param fence: base offsets of all segments of the fence.

@@ -1,6 +1,6 @@
 """One message by which a broker's store is known again: the first one of the newest sealed segment.
 
-Sealed, since what a crash may cut off and write anew is only what was active.
+Sealed, since what a crash may cut off and write again is only what was active.
 """
 
 from __future__ import annotations

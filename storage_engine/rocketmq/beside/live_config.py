@@ -1,4 +1,4 @@
-"""A running broker's settings, as they are in effect, for a store that lies under a path of ours."""
+"""A running broker's settings, as they are in effect, for a store that lies under one of our paths."""
 
 from __future__ import annotations
 

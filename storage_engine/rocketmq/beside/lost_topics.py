@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile
@@ -21,10 +21,10 @@ _NAMED = 20
 """Topics that the sentence names; the list has them all."""
 
 
-def with_topics(disturbances: Iterable[Disturbance], layout: StoreLayout) -> tuple[Disturbance, ...]:
+def with_topics(disturbances: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
     """Say of each range that is gone whose messages were in it."""
     disturbances = tuple(disturbances)
-    gone = [d for d in disturbances if d.kind is DisturbanceKind.SEGMENT_GONE and not d.topics]
+    gone = [d for d in disturbances if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
     counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])
     told = {id(d): _with(d, counts) for d, counts in zip(gone, counted, strict=True)}
     return tuple(told.get(id(d), d) for d in disturbances)
@@ -70,7 +70,7 @@ def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
     return file.base_offset // form.dtype.itemsize + position
 
 
-def _with(disturbance: Disturbance, counts: Counter[str]) -> Disturbance:
+def _with(disturbance: Drift, counts: Counter[str]) -> Drift:
     if not counts:
         told = "The consume queues don't tell any more whose messages were in it."
     else:

@@ -78,7 +78,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
 def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep other processes from changing the hold, from where it is read to where the change is written.
 
-    Whoever has the store :func:`alone` takes this too, each time anew: in between a watch mends. It lasts as
+    Whoever has the store :func:`alone` takes this too, each time again: in between a watch mends. It lasts as
     long as a broker takes to answer.
 
     :raises StoreBusyError: another one does, and isn't done after ``wait_seconds``.
@@ -106,7 +106,7 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _locked(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
-    """Lock a file of ours; on a full disk that has none of that name, do without."""
+    """Lock one of our files; on a full disk that has none of that name, do without."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(root, name, wait_seconds=wait_seconds))

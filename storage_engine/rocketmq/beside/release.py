@@ -168,7 +168,7 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 def _check_unchanged(store: BesideStore, prefix: Prefix, state: HoldState) -> None:
     """
-    :raises ChangedUnderUsError: somebody but us touched one, and no release of ours is on its way.
+    :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
     """
     acts = read_own_acts(root_of(store))
@@ -186,7 +186,7 @@ def _check_unchanged(store: BesideStore, prefix: Prefix, state: HoldState) -> No
             f"{found or 'no file'}: somebody changes the store while we hold it."
         )
         if state.releasing:
-            raise GateRefusedError(f"{text} What an earlier call let go may still go. Stop who does.")
+            raise GateRefusedError(f"{text} What an earlier call exposed may still go. Stop who does.")
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
@@ -321,8 +321,8 @@ def _check_not_too_much(store: BesideStore, info: RuntimeInfo, prefix: Prefix) -
     else:
         found, behind = f"{prefix.stays} is gone", " on"
     raise ReleasedTooMuchError(
-        f"{root_of(store)}: expected the log to begin at {prefix.end_offset} with what was "
-        f"let go, found that {found}: from offset {prefix.end_offset}{behind} more went than was to. Find "
+        f"{root_of(store)}: expected the log to begin at {prefix.end_offset}, found that "
+        f"{found}: bytes from offset {prefix.end_offset}{behind} were deleted but not approved. Find "
         "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
         "what is lost."
     )

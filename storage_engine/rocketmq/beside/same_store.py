@@ -133,7 +133,7 @@ def _is_here(address: str) -> bool:
 
 
 def _where_to_ask(host: str) -> str:
-    """A host of ours for an address that somebody listens at. Java listens by IPv6, which takes IPv4 in."""
+    """One of our hosts for an address that somebody listens at. Java listens by IPv6, which takes IPv4 in."""
     host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
     return f"[{host}]" if ":" in host else host
 

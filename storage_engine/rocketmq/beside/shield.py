@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.beside import marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances
+from storage_engine.rocketmq.beside.drift import ENDS_TRUST, disturbances
 from storage_engine.rocketmq.beside.fence import fence_count
 from storage_engine.rocketmq.beside.finding import find
 from storage_engine.rocketmq.beside.heartbeat import is_shield_tended
@@ -51,7 +51,7 @@ def shield_need(store: BesideStore) -> ShieldNeed:
     )
 
 
-def end_force(store: BesideStore) -> Disturbance | None:
+def end_force(store: BesideStore) -> Drift | None:
     """See :meth:`storage_engine.model.broker.BrokerStore.end_force`.
 
     Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
@@ -85,7 +85,7 @@ def end_force(store: BesideStore) -> Disturbance | None:
     return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
 
 
-def another_broker(state: HoldState, found: Found, answers_ms: int) -> Disturbance | None:
+def another_broker(state: HoldState, found: Found, answers_ms: int) -> Drift | None:
     """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
@@ -100,11 +100,11 @@ def another_broker(state: HoldState, found: Found, answers_ms: int) -> Disturban
     if is_proven and answers_ms == found.boot_timestamp_ms:
         return None
     why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
-    return Disturbance(
-        DisturbanceKind.BROKER_RESTARTED,
+    return Drift(
+        DriftKind.BROKER_RESTARTED,
         f"{found.address}: expected the broker that is held, found another process with {FORCIBLY}="
         f"{found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its settings were "
-        "left as they are. Run storage-engine hold, which looks at it anew.",
+        "left as they are. Run storage-engine hold, which looks at it again.",
     )
 
 
@@ -140,9 +140,9 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
     return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
-def _set(store: BesideStore, value: str | None, what_was_done: str) -> Disturbance:
-    return Disturbance(
-        DisturbanceKind.SETTING_CHANGED,
+def _set(store: BesideStore, value: str | None, what_was_done: str) -> Drift:
+    return Drift(
+        DriftKind.SETTING_CHANGED,
         f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "
         f"store was held{what_was_done}",
     )

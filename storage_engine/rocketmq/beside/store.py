@@ -10,10 +10,10 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.hold import BrokerProgress, Disturbance, HoldMemory, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.owed import Owed
+from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
@@ -38,7 +38,7 @@ from storage_engine.rocketmq.beside.reach import reach
 from storage_engine.rocketmq.beside.rights import as_who_may_read
 from storage_engine.rocketmq.beside.same_store import check_same_store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
-from storage_engine.rocketmq.owed import owed
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
@@ -108,8 +108,8 @@ class BesideStore(BrokerStore):
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot, may_go=True)
 
-    def owed(self, snapshot: StoreSnapshot) -> tuple[Owed, ...]:
-        return owed(self.files.files.layout, attempts=ATTEMPTS)
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.files.files.layout, attempts=ATTEMPTS)
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
@@ -159,7 +159,7 @@ class BesideStore(BrokerStore):
     def shield_need(self) -> ShieldNeed:
         return shield.shield_need(self)
 
-    def end_force(self) -> Disturbance | None:
+    def end_force(self) -> Drift | None:
         return shield.end_force(self)
 
     def running_pid(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from storage_engine.model.hold import HoldStatus
 from storage_engine.rocketmq.beside import fence, marker
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances
+from storage_engine.rocketmq.beside.drift import ENDS_TRUST, disturbances
 from storage_engine.rocketmq.beside.finding import find
 from storage_engine.rocketmq.beside.hold_state import Found, HoldState, load_state, save_state
 from storage_engine.rocketmq.beside.known_frame import ask_known_frame
@@ -25,7 +25,7 @@ def unmanage(store: BesideStore, now_ms: int) -> HoldStatus:
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
     What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or
-    has another store, its settings are none of ours.
+    has another store, its settings aren't ours.
 
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
     :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.

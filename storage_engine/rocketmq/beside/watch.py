@@ -1,4 +1,4 @@
-"""The causes of a cleanup as a running broker's own figures have them: no path of ours is looked at."""
+"""The causes of a cleanup as a running broker's own figures have them: none of our paths is looked at."""
 
 from __future__ import annotations
 

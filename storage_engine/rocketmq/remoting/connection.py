@@ -238,7 +238,7 @@ class Connection:
         if isinstance(error, ssl.SSLError):
             return BrokerProtocolError(
                 f"{self._what(code)}: expected a TLS handshake, found: {error}. Check tls.server.mode of the "
-                "broker, and whether it wants a certificate of ours."
+                "broker, and whether it wants our certificate."
             )
         return BrokerUnavailableError(
             f"{self._what(code)}: expected a TLS handshake within {self._access.connect_timeout_seconds:g} "
@@ -248,7 +248,7 @@ class Connection:
 
     def _hint(self) -> str:
         if self._tls is not None:
-            return ", and whether it wants a certificate of ours"
+            return ", and whether it wants our certificate"
         return "; one with tls.server.mode=enforcing closes connections without TLS"
 
     def _what(self, code: int) -> str:

@@ -328,5 +328,5 @@ def test_a_deletion_by_hand_after_an_undo_is_nobody_s_of_ours(undoable: Stores) 
     steps.make_plan(store, "next", PlanRequest(manual=True, max_segments=2))
     time.sleep(0.02)
     (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
-    with pytest.raises(Exception, match="no run of ours deleted it"):
+    with pytest.raises(Exception, match="none of our runs deleted it"):
         steps.release(store, "next")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.beside import marker, passes, release, shield
@@ -139,7 +139,7 @@ def test_what_a_watch_has_mended_meanwhile_keeps_force_from_nothing(forced: Any)
     forced.admin.asked = lambda: forced.memory.save(to_jsonable(replace(forced.memory.state, fence=(SIZE,))))
     told = shield.end_force(forced)
     assert told is not None
-    assert told.kind is DisturbanceKind.SETTING_CHANGED
+    assert told.kind is DriftKind.SETTING_CHANGED
     assert forced.admin.set == [{FORCIBLY: "false"}]
     assert forced.memory.state.fence == (SIZE,)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.beside import fence_keeper, marker
 from storage_engine.rocketmq.beside.fence_keeper import LAST_FILES, FenceKeeper
@@ -29,7 +29,7 @@ from tests.rocketmq.beside.held_files import (
 )
 
 
-def look(keeper: FenceKeeper) -> tuple[Disturbance, ...]:
+def look(keeper: FenceKeeper) -> tuple[Drift, ...]:
     return keeper.look(time.time_ns() // 10**6)
 
 
@@ -52,7 +52,7 @@ def test_times_that_somebody_has_set_are_set_again(tmp_path: Path, touched_ns: i
         os.utime(path_of(tmp_path, number), ns=(touched_ns, touched_ns))
     mended = look(FenceKeeper(tmp_path))
     # One touch is one line, however many files it was of.
-    assert [one.kind for one in mended] == [DisturbanceKind.FENCE_MENDED]
+    assert [one.kind for one in mended] == [DriftKind.FENCE_MENDED]
     assert f"{path_of(tmp_path, 0)} and 3 more, the last {3 * SIZE:020d}: " in mended[0].detail
     assert fenced(tmp_path) == [0, 1, 2, 3]
     assert look(FenceKeeper(tmp_path)) == ()
@@ -73,7 +73,7 @@ def test_removed_segments_are_replaced_in_the_fence_with_their_first_times_known
         path_of(tmp_path, number).unlink()
     keeper = FenceKeeper(tmp_path)
     mended = look(keeper)
-    assert [one.kind for one in mended] == [DisturbanceKind.FENCE_MENDED]
+    assert [one.kind for one in mended] == [DriftKind.FENCE_MENDED]
     assert f"{path_of(tmp_path, 0)} and 1 more, the last {2 * SIZE:020d}: " in mended[0].detail
     assert fenced(tmp_path) == [1, 3, 4, 5]
     state = read_local(tmp_path)
@@ -216,7 +216,7 @@ def test_a_segment_that_a_killed_watch_only_meant_to_fence_is_fenced_by_the_next
     assert fenced(tmp_path) == [1, 2, 3, 4]
     # From now on it is a fence as any other.
     os.utime(path_of(tmp_path, 4), ns=(0, FIRST_NS + 4))
-    assert [one.kind for one in look(keeper)] == [DisturbanceKind.FENCE_MENDED]
+    assert [one.kind for one in look(keeper)] == [DriftKind.FENCE_MENDED]
     finished = read_local(tmp_path)
     assert finished is not None
     touched = finished.touched_at(4 * SIZE)
@@ -255,7 +255,7 @@ def test_a_file_whose_time_can_not_be_set_is_named_once_and_the_others_are_mende
         assert f"{path_of(tmp_path, 0)} and 2 more" in mended.detail
         assert fenced(tmp_path) == [0, 2, 3]
         (unset,) = look(keeper)
-        assert unset.kind is DisturbanceKind.FENCE_NOT_MENDED
+        assert unset.kind is DriftKind.FENCE_NOT_MENDED
         assert str(path_of(tmp_path, 1)) in unset.detail
         assert look(keeper) == ()
         os.utime(path_of(tmp_path, 3), ns=(0, 0))
@@ -301,13 +301,13 @@ def test_each_of_two_files_whose_times_can_not_be_set_is_named_and_tried_again(
     for number in (1, 2):
         os.utime(path_of(tmp_path, number), ns=(0, 0))
     keeper = FenceKeeper(tmp_path)
-    named: list[Disturbance] = []
+    named: list[Drift] = []
     deadline = time.monotonic() + 30
     with immutable(path_of(tmp_path, 1)):
         with immutable(path_of(tmp_path, 2)):
             while len(named) < 2 and time.monotonic() < deadline:
                 named += look(keeper)
-        assert [one.kind for one in named] == [DisturbanceKind.FENCE_NOT_MENDED] * 2
+        assert [one.kind for one in named] == [DriftKind.FENCE_NOT_MENDED] * 2
         while fenced(tmp_path) != [0, 2, 3] and time.monotonic() < deadline:
             look(keeper)
         assert fenced(tmp_path) == [0, 2, 3]
@@ -333,7 +333,7 @@ def test_a_hold_without_a_sealed_segment_is_written_once_not_at_each_look(tmp_pa
 def test_what_was_found_by_a_look_that_a_lock_ended_is_told_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that was stopped while it had a lock of ours."""
+    """A process that was stopped while it had one of our locks."""
     monkeypatch.setattr(fence_keeper, "WATCH_WAIT_SECONDS", 0.05)
     held_store(tmp_path)
     path_of(tmp_path, 0).unlink()

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.beside.lost_topics import topics_in, with_topics
 from storage_engine.rocketmq.beside.newest import newest_message_ms
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.store import find_active
 
-GONE = DisturbanceKind.SEGMENT_GONE
+GONE = DriftKind.SEGMENT_GONE
 
 
 def layout_of(root: Path) -> StoreLayout:
@@ -60,9 +60,9 @@ def test_a_queue_that_went_meanwhile_tells_nothing_and_stops_nothing(
 
 def test_only_ranges_that_are_gone_get_topics(store_copy: Callable[[str], Path]) -> None:
     layout = layout_of(store_copy("clean-stop"))
-    other = Disturbance(DisturbanceKind.HOLD_LAPSED, "late")
-    gone = Disturbance(GONE, "went.", "commitlog", 0, 1 << 20)
-    nothing = Disturbance(GONE, "went.", "commitlog", 1 << 40, 1 << 41)
+    other = Drift(DriftKind.HOLD_LAPSED, "late")
+    gone = Drift(GONE, "went.", "commitlog", 0, 1 << 20)
+    nothing = Drift(GONE, "went.", "commitlog", 1 << 40, 1 << 41)
     told = with_topics((other, gone, nothing), layout)
     assert told[0] is other
     assert told[1].topics

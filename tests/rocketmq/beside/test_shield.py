@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.hold import DisturbanceKind
+from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.beside.hold_state import FORCIBLY, ChangedSetting, Found, HoldState
 from storage_engine.rocketmq.beside.shield import another_broker, with_force_ended
 
@@ -51,23 +51,23 @@ def test_the_broker_that_is_held_is_known_by_its_process_or_by_its_files(
 @pytest.mark.parametrize(
     ("found", "answers_ms", "kind"),
     [
-        (replace(FOUND, role="SLAVE"), 1, DisturbanceKind.ROLE_CHANGED),
+        (replace(FOUND, role="SLAVE"), 1, DriftKind.ROLE_CHANGED),
         (
             replace(FOUND, boot_timestamp_ms=2, unproven="of another host"),
             2,
-            DisturbanceKind.BROKER_RESTARTED,
+            DriftKind.BROKER_RESTARTED,
         ),
         (
             replace(FOUND, boot_timestamp_ms=2, address="10.0.0.2:10911", unproven="of another host"),
             2,
-            DisturbanceKind.ROLE_CHANGED,
+            DriftKind.ROLE_CHANGED,
         ),
-        (FOUND, 2, DisturbanceKind.BROKER_RESTARTED),
+        (FOUND, 2, DriftKind.BROKER_RESTARTED),
     ],
     ids=["slave", "another process at the address", "failover", "failover a moment ago"],
 )
 def test_a_broker_that_is_not_provably_the_one_that_is_held_is_told_and_left_alone(
-    found: Found, answers_ms: int, kind: DisturbanceKind
+    found: Found, answers_ms: int, kind: DriftKind
 ) -> None:
     other = another_broker(HELD, found, answers_ms)
     assert other is not None

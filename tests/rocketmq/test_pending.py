@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import PendingPolicy
 from storage_engine.retention.pending_policy import apply_pending_policy
 from storage_engine.rocketmq.broker import open_files
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.owed import owed
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.timers import RECORD
 
@@ -34,11 +34,11 @@ StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], list[dict[str, Any]]]
 
 
-def owed_of(root: Path) -> dict[OwedKind, Owed]:
+def owed_of(root: Path) -> dict[PendingKind, Pending]:
     paths = ",".join(str(path) for path in sorted(root.glob("cl[12]")))
     settings = {"storePathCommitLog": paths} if paths else {}
     store = RocketMQStore.open(load_broker_config(None, settings, root=str(root)))
-    return {found.kind: found for found in owed(store.layout)}
+    return {found.kind: found for found in pending(store.layout)}
 
 
 def delivered_up_to(root: Path) -> dict[int, int]:
@@ -65,8 +65,8 @@ def test_delayed_messages_are_those_behind_each_levels_position(
         if entry["topic"] == "SCHEDULE_TOPIC_XXXX" and entry["index"] >= delivered[entry["queue"] + 1]
     }
     due = waiting.values()
-    assert owed_of(root)[OwedKind.DELAYED] == Owed(
-        OwedKind.DELAYED,
+    assert owed_of(root)[PendingKind.DELAYED] == Pending(
+        PendingKind.DELAYED,
         len(waiting),
         min(waiting, default=None),
         min(due, default=None),
@@ -87,8 +87,8 @@ def test_timers_are_those_that_are_not_due_before_the_wheels_time(
         if frame["kind"] == "message" and frame["topic"] == "rmq_sys_wheel_timer"
         if int(frame["properties"]["TIMER_OUT_MS"]) >= read_time_ms
     }
-    assert owed_of(root)[OwedKind.TIMER] == Owed(
-        OwedKind.TIMER,
+    assert owed_of(root)[PendingKind.TIMER] == Pending(
+        PendingKind.TIMER,
         len(waiting),
         min(waiting),
         min(waiting.values()),
@@ -99,7 +99,7 @@ def test_timers_are_those_that_are_not_due_before_the_wheels_time(
 
 @pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "multipath"])
 def test_transactions_that_were_decided_owe_nothing(name: str, store_copy: StoreCopy) -> None:
-    assert owed_of(store_copy(name))[OwedKind.HALF] == Owed(OwedKind.HALF, 0, log="commitlog")
+    assert owed_of(store_copy(name))[PendingKind.HALF] == Pending(PendingKind.HALF, 0, log="commitlog")
 
 
 def test_undecided_half_messages_were_never_committed(
@@ -110,13 +110,15 @@ def test_undecided_half_messages_were_never_committed(
     committed = {f["properties"]["UNIQ_KEY"] for f in frames if f["sysFlag"] & 12 == 8}
     halves = [frame for frame in frames if frame["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
     newest = {frame["properties"]["UNIQ_KEY"]: frame["physicOffset"] for frame in halves}
-    found = owed_of(root)[OwedKind.HALF]
+    found = owed_of(root)[PendingKind.HALF]
     assert found.count == 6
     assert found.first_offset in {at for key, at in newest.items() if key not in committed}
 
 
 def test_store_without_timers_levels_and_transactions_owes_nothing(store_copy: StoreCopy) -> None:
-    assert owed_of(store_copy("edge-frames")) == {kind: Owed(kind, 0, log="commitlog") for kind in OwedKind}
+    assert owed_of(store_copy("edge-frames")) == {
+        kind: Pending(kind, 0, log="commitlog") for kind in PendingKind
+    }
 
 
 def test_level_without_a_position_waits_with_all_that_it_has(
@@ -130,7 +132,7 @@ def test_level_without_a_position_waits_with_all_that_it_has(
         for entry in ground_truth("clean-stop", "consumequeue")
         if entry["topic"] == "SCHEDULE_TOPIC_XXXX"
     ]
-    found = owed_of(root)[OwedKind.DELAYED]
+    found = owed_of(root)[PendingKind.DELAYED]
     assert (found.count, found.error) == (len(entries), "")
 
 
@@ -140,17 +142,17 @@ def test_group_without_an_offset_begins_at_the_oldest_half_message_that_is_left(
     root = store_copy("clean-stop")
     for path in (root / "config").glob("*onsumerOffset*"):
         path.unlink()
-    whole = owed_of(root)[OwedKind.HALF]
+    whole = owed_of(root)[PendingKind.HALF]
     # All operations are read again, so that what they decided is decided still.
     assert (whole.error, whole.lost) == ("", 0)
     _remove_segments(root, 6)
-    assert owed_of(root)[OwedKind.HALF] == Owed(OwedKind.HALF, 0, log="commitlog")
+    assert owed_of(root)[PendingKind.HALF] == Pending(PendingKind.HALF, 0, log="commitlog")
 
 
 def test_what_went_with_its_segment_is_lost_and_no_longer_keeps_one(store_copy: StoreCopy) -> None:
     root = store_copy("clean-stop")
     _remove_segments(root, 6)
-    found = owed_of(root)[OwedKind.TIMER]
+    found = owed_of(root)[PendingKind.TIMER]
     assert (found.count, found.first_offset, found.lost) == (0, None, 1)
 
 
@@ -159,10 +161,10 @@ def test_timer_at_offset_0_is_said_to_stop_the_wheel(store_copy: StoreCopy) -> N
     path = root / "timerlog" / FIRST_FILE
     data = bytearray(path.read_bytes())
     records = np.frombuffer(data, RECORD, 25)
-    (waiting,) = np.flatnonzero(records["offset"] == owed_of(root)[OwedKind.TIMER].first_offset)
+    (waiting,) = np.flatnonzero(records["offset"] == owed_of(root)[PendingKind.TIMER].first_offset)
     struct.pack_into(">q", data, int(waiting) * RECORD.itemsize + 28, 0)
     path.write_bytes(data)
-    found = owed_of(root)[OwedKind.TIMER]
+    found = owed_of(root)[PendingKind.TIMER]
     assert found.first_offset == 0
     assert "timerSkipUnknownError" in found.consequence
 
@@ -178,11 +180,11 @@ def test_timer_log_goes_on_in_the_next_file_behind_a_blank(store_copy: StoreCopy
     (directory / FIRST_FILE).unlink()
     for i, data in enumerate((full, waiting, last)):
         (directory / f"{i * 200:020d}").write_bytes(data)
-    found = owed_of(root)[OwedKind.TIMER]
+    found = owed_of(root)[PendingKind.TIMER]
     assert found.error.startswith(str(directory))
     _set_timer_checkpoint(root, 1, 452)
-    assert owed_of(root)[OwedKind.TIMER] == Owed(
-        OwedKind.TIMER, 3, 6 * MIB + 1, read_time_ms, read_time_ms + 55, log="commitlog"
+    assert owed_of(root)[PendingKind.TIMER] == Pending(
+        PendingKind.TIMER, 3, 6 * MIB + 1, read_time_ms, read_time_ms + 55, log="commitlog"
     )
 
 
@@ -196,16 +198,16 @@ def test_timers_that_are_not_in_the_timer_log_yet_wait_too(
         if frame["kind"] == "message" and frame["topic"] == "rmq_sys_wheel_timer"
     )[-3:]
     _set_timer_checkpoint(root, 2, 22)
-    found = owed_of(root)[OwedKind.TIMER]
+    found = owed_of(root)[PendingKind.TIMER]
     offsets = {offset for offset, _ in newest} | {5283428}
     assert (found.count, found.first_offset) == (len(offsets), min(offsets))
     assert found.first_due_ms == min(due for _, due in newest)
 
 
-FAULTS: dict[str, tuple[str, OwedKind, Callable[[Path], None]]] = {}
+FAULTS: dict[str, tuple[str, PendingKind, Callable[[Path], None]]] = {}
 
 
-def fault(store: str, kind: OwedKind) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+def fault(store: str, kind: PendingKind) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
     def register(break_it: Callable[[Path], None]) -> Callable[[Path], None]:
         FAULTS[break_it.__name__] = (store, kind, break_it)
         return break_it
@@ -213,79 +215,79 @@ def fault(store: str, kind: OwedKind) -> Callable[[Callable[[Path], None]], Call
     return register
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def torn_timer_checkpoint(root: Path) -> None:
     path = root / "config" / "timercheck"
     path.write_bytes(path.read_bytes()[:100])
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def negative_timer_checkpoint(root: Path) -> None:
     _set_timer_checkpoint(root, 2, -1)
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def missing_timer_checkpoint(root: Path) -> None:
     (root / "config" / "timercheck").unlink()
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def missing_timer_log(root: Path) -> None:
     (root / "timerlog" / FIRST_FILE).unlink()
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def torn_timer_log(root: Path) -> None:
     with (root / "timerlog" / FIRST_FILE).open("r+b") as file:
         file.seek(20 * RECORD.itemsize)
         file.write(bytes(RECORD.itemsize))
 
 
-@fault("clean-stop", OwedKind.TIMER)
+@fault("clean-stop", PendingKind.TIMER)
 def missing_timer_queue(root: Path) -> None:
     (root / "consumequeue" / "rmq_sys_wheel_timer" / "0" / FIRST_FILE).unlink()
 
 
-@fault("clean-stop", OwedKind.DELAYED)
+@fault("clean-stop", PendingKind.DELAYED)
 def delay_position_ahead_of_its_queue(root: Path) -> None:
     (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:53,2:6}}')
 
 
-@fault("clean-stop", OwedKind.DELAYED)
+@fault("clean-stop", PendingKind.DELAYED)
 def delay_positions_that_are_no_object(root: Path) -> None:
     for path in (root / "config").glob("delayOffset*"):
         path.write_text('{"offsetTable":{1:')
 
 
-@fault("clean-stop", OwedKind.DELAYED)
+@fault("clean-stop", PendingKind.DELAYED)
 def missing_queue_of_a_level(root: Path) -> None:
     (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "3" / FIRST_FILE).unlink()
 
 
-@fault("cqext-batchcq", OwedKind.DELAYED)
+@fault("cqext-batchcq", PendingKind.DELAYED)
 def missing_extension_of_a_level(root: Path) -> None:
     (root / "consumequeue_ext" / "SCHEDULE_TOPIC_XXXX" / "4" / FIRST_FILE).unlink()
 
 
-@fault("clean-stop", OwedKind.HALF)
+@fault("clean-stop", PendingKind.HALF)
 def consumer_offsets_that_are_no_object(root: Path) -> None:
     for path in (root / "config").glob("*onsumerOffset*"):
         path.write_text("{")
 
 
-@fault("clean-stop", OwedKind.HALF)
+@fault("clean-stop", PendingKind.HALF)
 def missing_queue_of_half_messages(root: Path) -> None:
     (root / HALF_QUEUE / FIRST_FILE).unlink()
 
 
-@fault("kill9", OwedKind.HALF)
+@fault("kill9", PendingKind.HALF)
 def operation_message_that_is_none(root: Path) -> None:
     with (root / "commitlog" / f"{MIB:020d}").open("r+b") as file:
         file.seek(1605965 - MIB + 4)
         file.write(bytes(4))
 
 
-@fault("kill9", OwedKind.HALF)
+@fault("kill9", PendingKind.HALF)
 def operation_message_that_names_no_offsets(root: Path) -> None:
     with (root / "commitlog" / f"{MIB:020d}").open("r+b") as file:
         file.seek(1605965 - MIB + 88)
@@ -302,8 +304,8 @@ def test_what_cannot_be_read_is_unknown_and_its_kind_alone(name: str, store_copy
     assert found[kind].count is None
     assert "expected" in found[kind].error
     assert str(root) in found[kind].error
-    assert {other: found[other] for other in OwedKind if other is not kind} == {
-        other: before[other] for other in OwedKind if other is not kind
+    assert {other: found[other] for other in PendingKind if other is not kind} == {
+        other: before[other] for other in PendingKind if other is not kind
     }
 
 
@@ -353,8 +355,8 @@ def test_timers_and_half_messages_in_rocksdb_are_unknown_by_its_files(store_copy
     """A broker of 5.5.0 wrote it: three timers and two half messages are pending."""
     root = store_copy("rocksdb-pending")
     found = owed_of(root)
-    assert (found[OwedKind.DELAYED].count, found[OwedKind.DELAYED].error) == (3, "")
-    for kind, what in ((OwedKind.TIMER, "timers"), (OwedKind.HALF, "half messages")):
+    assert (found[PendingKind.DELAYED].count, found[PendingKind.DELAYED].error) == (3, "")
+    for kind, what in ((PendingKind.TIMER, "timers"), (PendingKind.HALF, "half messages")):
         assert found[kind].count is None
         assert (
             f"expected {what} in the store's own files, found that they are in RocksDB" in found[kind].error
@@ -373,14 +375,14 @@ def test_a_rocksdb_that_holds_no_pending_messages_changes_nothing(store_copy: St
 
 
 @pytest.mark.parametrize(
-    ("key", "kind"), [("timerRocksDBEnable", OwedKind.TIMER), ("transRocksDBEnable", OwedKind.HALF)]
+    ("key", "kind"), [("timerRocksDBEnable", PendingKind.TIMER), ("transRocksDBEnable", PendingKind.HALF)]
 )
 def test_a_setting_that_moves_pending_messages_to_rocksdb_makes_them_unknown(
-    store_copy: StoreCopy, key: str, kind: OwedKind
+    store_copy: StoreCopy, key: str, kind: PendingKind
 ) -> None:
     root = store_copy("clean-stop")
     config = load_broker_config(None, {key: "true"}, root=str(root))
-    unknown = [item for item in owed(RocketMQStore.open(config).layout) if item.count is None]
+    unknown = [item for item in pending(RocketMQStore.open(config).layout) if item.count is None]
     assert [item.kind for item in unknown] == [kind]
     assert f"{key}=true" in unknown[0].error
 
@@ -393,4 +395,4 @@ def test_what_is_unknown_keeps_every_segment_under_block(store_copy: StoreCopy) 
     snapshot = store.snapshot(4_000_000_000_000)
     plan = store.plan(snapshot, 4_000_000_000_000, PlanRequest(manual=True))
     assert plan.to_delete
-    assert not apply_pending_policy(plan, store.owed(snapshot), PendingPolicy.BLOCK).to_delete
+    assert not apply_pending_policy(plan, store.pending(snapshot), PendingPolicy.BLOCK).to_delete

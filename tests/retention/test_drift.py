@@ -1,4 +1,4 @@
-"""What went without us is taken down once, and is ARCHIVED or LOST by what the lakes prove."""
+"""What others deleted is recorded once, and is ARCHIVED or LOST by what the lakes prove."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.validation import Status, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.retention.disturbed import done_since_renewal, gone_ranges, gone_spans
+from storage_engine.retention.drift import done_since_renewal, gone_ranges, gone_spans
 from storage_engine.retention.journal import Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.retention.steps.disturbances import WATCH_RUN, alarms_of, record_disturbances
+from storage_engine.retention.steps.recording_drift import WATCH_RUN, alarms_of, record_hold_drift
 
 pytestmark = pytest.mark.slow
 
 SIZE = 1048576
-GONE = Disturbance(
-    DisturbanceKind.SEGMENT_GONE, "went without us, of topics: orders.", "commitlog", 0, 2 * SIZE, ("orders",)
+GONE = Drift(
+    DriftKind.SEGMENT_GONE, "no run deleted them, of topics: orders.", "commitlog", 0, 2 * SIZE, ("orders",)
 )
-RESTARTED = Disturbance(DisturbanceKind.BROKER_RESTARTED, "it began anew.")
+RESTARTED = Drift(DriftKind.BROKER_RESTARTED, "it began again.")
 
 
 def archived(store: ManagedStore, segments: int) -> None:
@@ -39,18 +39,18 @@ def archived(store: ManagedStore, segments: int) -> None:
     )
 
 
-def record(store: ManagedStore, *found: Disturbance) -> Context:
+def record(store: ManagedStore, *found: Drift) -> Context:
     context = open_context(store)
-    record_disturbances(context, HoldStatus(held=True, disturbances=found))
+    record_hold_drift(context, HoldStatus(held=True, disturbances=found))
     return context
 
 
 def events(context: Context) -> list[str]:
-    found = context.journal.store_events(context.record.store_id, Step.DISTURBED, Phase.RESULT)
+    found = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
     return [event.payload["disturbance"]["kind"] for event in found]
 
 
-def ranges_of(context: Context, *found: Disturbance) -> list[tuple[int, int, Where, Status]]:
+def ranges_of(context: Context, *found: Drift) -> list[tuple[int, int, Where, Status]]:
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return [(row.start_offset, row.end_offset, row.where, row.status) for row in rows]
 
@@ -71,7 +71,7 @@ def test_what_was_given_up_is_alarmed_on_by_the_next_visit_alone(
     managed: Callable[..., ManagedStore],
 ) -> None:
     store = managed()
-    given_up = replace(GONE, kind=DisturbanceKind.GIVEN_UP, detail="given up for space.")
+    given_up = replace(GONE, kind=DriftKind.GIVEN_UP, detail="given up for space.")
     context = record(store, given_up)
     assert done_since_renewal(context.journal, context.record) == (given_up,)
     (alarm,) = alarms_of(context, HoldStatus(held=True, disturbances=(given_up,)))
@@ -90,7 +90,7 @@ def test_what_is_proven_is_archived_and_the_rest_is_lost(managed: Callable[..., 
         (SIZE, 2 * SIZE, Where.LOST, Status.FAILURE),
     ]
     restarted, gone = alarms_of(context, HoldStatus(held=True, disturbances=(RESTARTED, GONE)))
-    assert restarted == "broker-restarted: it began anew."
+    assert restarted == "broker-restarted: it began again."
     assert f"[0, {SIZE}) is ARCHIVED, [{SIZE}, {2 * SIZE}) is LOST" in gone
 
 
@@ -144,7 +144,7 @@ def test_validation_and_report_have_what_is_lost_with_its_topics(
 def test_a_loss_that_grew_is_one_range(managed: Callable[..., ManagedStore]) -> None:
     store = managed()
     record(store, GONE)
-    grown = replace(GONE, detail="went without us, of topics: orders, tx.", end_offset=3 * SIZE)
+    grown = replace(GONE, detail="no run deleted them, of topics: orders, tx.", end_offset=3 * SIZE)
     context = record(store, grown)
     (span,) = gone_spans(context.journal, context.record)
     assert (span.start_offset, span.end_offset, span.others) == (0, 3 * SIZE, grown.detail)

@@ -7,23 +7,23 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.beside.hold_state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
 from storage_engine.rocketmq.beside.live_config import CLUSTER, NAME, SLAVE
 from storage_engine.rocketmq.store import LOG
 from storage_engine.wording import paths_text, times_text
 
-ENDS_TRUST: Final = frozenset({DisturbanceKind.BROKER_REPLACED, DisturbanceKind.ROLE_CHANGED})
-"""What is remembered is of another store than the broker's: nothing may be held, renewed or let go by it."""
+ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
+"""What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
 
-LASTS: Final = frozenset({DisturbanceKind.SETTING_NOT_SAVED})
+LASTS: Final = frozenset({DriftKind.SETTING_NOT_SAVED})
 """What renewing a hold neither repairs nor takes for the new state of things: told once, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
 
 
-def disturbances(state: HoldState, found: Found) -> tuple[Disturbance, ...]:
+def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
     """Everything that isn't as it was left; what lasts and was reported already is left out.
 
     Where the broker has another store now, nothing else is said: it would be about the wrong one.
@@ -50,24 +50,24 @@ def has_moved(state: HoldState, found: Found) -> bool:
     return found.role != SLAVE and elsewhere and _is_other_process(state, found)
 
 
-def name_of(disturbance: Disturbance) -> str:
+def name_of(disturbance: Drift) -> str:
     """What ``HoldState.reported`` has of it: the same as long as it lasts."""
     d = disturbance
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
 
 
-def _role(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _role(state: HoldState, found: Found) -> Iterator[Drift]:
     if found.role == SLAVE:
-        yield Disturbance(
-            DisturbanceKind.ROLE_CHANGED,
+        yield Drift(
+            DriftKind.ROLE_CHANGED,
             f"{found.address}: expected a master, found a slave (brokerRole={found.role}): another broker is "
-            "the master now. Nothing is held or let go here. Manage the new master's store, and unmanage "
+            "the master now. Nothing is held or deleted here. Manage the new master's store, and unmanage "
             "this one.",
         )
     elif has_moved(state, found) and (why := _why_another(state, found)):
-        yield Disturbance(
-            DisturbanceKind.ROLE_CHANGED,
+        yield Drift(
+            DriftKind.ROLE_CHANGED,
             f"expected the master at {state.address}, found another process as the master at "
             f"{found.address}, which isn't provably the same broker ({why.rstrip('.')}): a slave was "
             "promoted, or the broker has moved. Its segments need not be the files here, so nothing is held "
@@ -86,17 +86,17 @@ def _why_another(state: HoldState, found: Found) -> str:
     return found.unproven
 
 
-def _moved(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
     if has_moved(state, found):
-        yield Disturbance(
-            DisturbanceKind.BROKER_MOVED,
+        yield Drift(
+            DriftKind.BROKER_MOVED,
             f"expected broker {state.broker_name} at {state.address}, found it at {found.address}: the same "
             "name and cluster, the lock of this store on this host, and its messages. The hold goes on. "
             "Where the connection names the address, change it there.",
         )
 
 
-def _replaced(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
     what = ""
     if found.max_offset < _newest_offset(state):
         what = (
@@ -106,16 +106,16 @@ def _replaced(state: HoldState, found: Found) -> Iterator[Disturbance]:
     elif _is_known_frame_other(state, found):
         what = f"expected the message at offset {state.frame_offset} that was there, found other bytes"
     if what:
-        yield Disturbance(
-            DisturbanceKind.BROKER_REPLACED,
+        yield Drift(
+            DriftKind.BROKER_REPLACED,
             f"{found.address}: {what}: the broker has another store than before (restored, wiped, or another "
-            "broker). Nothing is held or let go. Find out why; then `unmanage` the store, since what is "
+            "broker). Nothing is held or deleted. Find out why; then `unmanage` the store, since what is "
             "remembered is of the other one, and begin a new lineage with `adopt`: what is in the lake "
             "stays.",
         )
 
 
-def _restarted(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
     if not _is_other_process(state, found):
         return
     shorter = (
@@ -124,27 +124,27 @@ def _restarted(state: HoldState, found: Found) -> Iterator[Disturbance]:
         if found.max_offset < state.max_offset
         else ""
     )
-    yield Disturbance(
-        DisturbanceKind.BROKER_RESTARTED,
+    yield Drift(
+        DriftKind.BROKER_RESTARTED,
         f"{found.address}: expected the process started {_time(state.boot_timestamp_ms)}, found one started "
         f"{_time(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its files; settings "
         f"are as broker.conf has them.{shorter}",
     )
 
 
-def _lapsed(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
     if not 0 < state.ends_at_ms < found.at_ms:
         return
     free_ms = max(state.ends_at_ms, state.deletes_from_ms)
     since = f"since {_time(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
-    yield Disturbance(
-        DisturbanceKind.HOLD_LAPSED,
+    yield Drift(
+        DriftKind.HOLD_LAPSED,
         f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody did: "
         f"{since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
     )
 
 
-def _gone(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _gone(state: HoldState, found: Found) -> Iterator[Drift]:
     """One a range that is gone, as far as its segments are neighbours."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
@@ -166,10 +166,10 @@ def _gone(state: HoldState, found: Found) -> Iterator[Disturbance]:
         yield _range_gone(start, end)
 
 
-def _range_gone(start: int, end: int) -> Disturbance:
-    return Disturbance(
-        DisturbanceKind.SEGMENT_GONE,
-        f"expected the log's bytes [{start}, {end}), found no file: they went without us. Find out who "
+def _range_gone(start: int, end: int) -> Drift:
+    return Drift(
+        DriftKind.SEGMENT_GONE,
+        f"expected the log's bytes [{start}, {end}), found no file, and no run deleted them. Find out who "
         "deletes (the broker's own rules, an administrator, another tool), and stop it.",
         log=LOG,
         start_offset=start,
@@ -177,7 +177,7 @@ def _range_gone(start: int, end: int) -> Disturbance:
     )
 
 
-def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
     """One for all whose times were changed, and one for all that are other files."""
     there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
     seen = [(touched, file) for touched, file in there if file is not None]
@@ -202,21 +202,21 @@ def _touched(state: HoldState, found: Found) -> Iterator[Disturbance]:
         yield _disturbed([file for _, file in changed], why)
 
 
-def _disturbed(files: Sequence[SeenFile], why: str) -> Disturbance:
-    return Disturbance(
-        DisturbanceKind.MTIME_CHANGED,
+def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
+    return Drift(
+        DriftKind.MTIME_CHANGED,
         f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
         "it is renewed. Find out who changes the store's files, and stop it.",
         log=LOG,
     )
 
 
-def _settings(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _settings(state: HoldState, found: Found) -> Iterator[Drift]:
     for key, expected in _expected(state).items():
         value = found.settings.get(key)
         if value != expected:
-            yield Disturbance(
-                DisturbanceKind.SETTING_CHANGED,
+            yield Drift(
+                DriftKind.SETTING_CHANGED,
                 f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
                 f"store was held.{_meaning(key, value)} Find out who, and set it back.",
             )
@@ -232,15 +232,15 @@ def _meaning(key: str, value: str | None) -> str:
     )
 
 
-def _saved(state: HoldState, found: Found) -> Iterator[Disturbance]:
+def _saved(state: HoldState, found: Found) -> Iterator[Drift]:
     """What a restart would undo; what can't be read is for a notice, not for an alarm."""
     if found.saved.values is None:
         return
     for key in _expected(state):
         saved, works = found.saved.values.get(key, _DEFAULTS[key]), found.settings.get(key)
         if works is not None and saved != works:
-            yield Disturbance(
-                DisturbanceKind.SETTING_NOT_SAVED,
+            yield Drift(
+                DriftKind.SETTING_NOT_SAVED,
                 f"{found.saved.path}: expected {key}={works}, as the broker works now, found {key}={saved}"
                 f"{'' if key in found.saved.values else ' (the default)'}: a restart brings that back. Make "
                 "the file writable for the broker, or write it there.",

@@ -9,7 +9,7 @@ from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
 from storage_engine.lake.receipts import broken_receipts
-from storage_engine.model.hold import Disturbance, DisturbanceKind
+from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
@@ -22,14 +22,14 @@ from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import changed_spans, shielded_spans
 
-GONE = frozenset({DisturbanceKind.SEGMENT_GONE, DisturbanceKind.GIVEN_UP})
+GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
 
-DONE = frozenset({DisturbanceKind.FENCE_MENDED, DisturbanceKind.FENCE_NOT_MENDED, DisturbanceKind.GIVEN_UP})
+DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
 """What we did ourselves, or tried to, between two runs, about what others did."""
 
 
-def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Disturbance]) -> None:
+def record_drift(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Drift]) -> None:
     """Record what was not recorded since the hold was renewed last. Before that is done: what it rests on
     is renewed then too, and what went is forgotten there.
     """
@@ -41,21 +41,19 @@ def take_down(journal: Journal, record: StoreRecord, run: Run, disturbances: Seq
         for one in disturbances
         if _subject(one) not in known
     }
-    journal.record(run, Step.DISTURBED, Phase.RESULT, list(new.items()))
+    journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
 
 
-def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Disturbance, ...]:
+def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
     """Return what was mended or given up since a run recorded the hold last: no look finds all of it."""
-    found = (
-        from_jsonable(Disturbance, event.payload["disturbance"]) for event in _since_renewal(journal, record)
-    )
+    found = (from_jsonable(Drift, event.payload["disturbance"]) for event in _since_renewal(journal, record))
     return tuple(one for one in found if one.kind in DONE)
 
 
 def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
     renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
     since_ms = renewed[-1].at_ms if renewed else 0
-    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     return [event for event in events if event.at_ms >= since_ms]
 
 
@@ -72,7 +70,7 @@ def all_gone_spans(
 def gone_spans(
     journal: Journal, record: StoreRecord, unasked: Iterable[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """What was found to have gone without us, for laying store and lake over each other.
+    """Return ranges that others deleted, for laying store and lake over each other.
 
     What went before the present lineage was opened is excused, and what was accepted as lost: a person has
     seen it and gone on.
@@ -93,17 +91,17 @@ def gone_spans(
     return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
 
 
-def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Disturbance, int], ...]:
-    """What went without us, each with the lineage in which it did, as it was found first."""
-    events = journal.store_events(record.store_id, Step.DISTURBED, Phase.RESULT)
+def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
+    """Return what others deleted, each with the lineage in which it went, as it was found first."""
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
     found = (
-        (from_jsonable(Disturbance, event.payload["disturbance"]), int(event.payload["lineage"]))
+        (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
         for event in events
     )
     return tuple(dict.fromkeys(row for row in found if row[0].kind in GONE))
 
 
-def _widest(found: Sequence[tuple[Disturbance, int]]) -> Iterator[tuple[Disturbance, int]]:
+def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
     """Without what is part of another range of the same lineage: a loss that grew until the hold was renewed
     is found once for each look at it.
     """
@@ -113,7 +111,7 @@ def _widest(found: Sequence[tuple[Disturbance, int]]) -> Iterator[tuple[Disturba
             yield one, lineage
 
 
-def _covers(other: Disturbance, one: Disturbance, *, earlier: bool) -> bool:
+def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
     """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
     if other.kind is not one.kind:
         return False
@@ -123,11 +121,11 @@ def _covers(other: Disturbance, one: Disturbance, *, earlier: bool) -> bool:
 
 
 def gone_ranges(
-    journal: Journal, record: StoreRecord, store: ManagedStore, disturbances: Iterable[Disturbance]
+    journal: Journal, record: StoreRecord, store: ManagedStore, disturbances: Iterable[Drift]
 ) -> tuple[RangeStatus, ...]:
-    """Of the ranges that went without us, which parts are ARCHIVED, which SHIELDED and which LOST.
+    """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED or LOST.
 
-    What a run of ours deleted after all counts as that.
+    What one of our runs deleted after all counts as that.
     """
     gone = [one for one in disturbances if one.kind in GONE]
     if not gone:
@@ -167,8 +165,8 @@ def gone_ranges(
     )
 
 
-def disturbance_alarms(disturbances: Iterable[Disturbance], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Each as a sentence; of what went without us, what became of it.
+def drift_alarms(disturbances: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
+    """Return each as a sentence; of what others deleted, what became of it.
 
     :param ranges: by :func:`gone_ranges`.
     """
@@ -214,7 +212,7 @@ def _in_unasked_lakes(
     return tuple(found)
 
 
-def _subject(disturbance: Disturbance) -> str:
+def _subject(disturbance: Drift) -> str:
     """The same for the same thing, whatever was made out of it since."""
     if disturbance.start_offset < 0:
         return f"{disturbance.kind.value}: {disturbance.detail}"

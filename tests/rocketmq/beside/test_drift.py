@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.hold import Disturbance, DisturbanceKind
-from storage_engine.rocketmq.beside.disturbances import ENDS_TRUST, disturbances, name_of
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.rocketmq.beside.drift import ENDS_TRUST, disturbances, name_of
 from storage_engine.rocketmq.beside.hold_state import (
     ChangedSetting,
     Found,
@@ -70,11 +70,11 @@ def with_file(file: SeenFile) -> Found:
     return replace(FOUND, files=tuple(sorted((file, *others), key=lambda f: f.base_offset)))
 
 
-def kinds(state: HoldState, found: Found) -> list[DisturbanceKind]:
+def kinds(state: HoldState, found: Found) -> list[DriftKind]:
     return [one.kind for one in disturbances(state, found)]
 
 
-def only(state: HoldState, found: Found) -> Disturbance:
+def only(state: HoldState, found: Found) -> Drift:
     (one,) = disturbances(state, found)
     return one
 
@@ -90,7 +90,7 @@ def test_new_segments_and_messages_disturb_nothing() -> None:
 
 def test_a_touched_fence_is_told_with_what_it_should_have() -> None:
     one = only(STATE, with_file(seen(0, FENCE_NS + 10**9)))
-    assert one.kind is DisturbanceKind.MTIME_CHANGED
+    assert one.kind is DriftKind.MTIME_CHANGED
     assert "2030-03-17 17:46:40" in one.detail
 
 
@@ -144,7 +144,7 @@ def test_a_changed_setting_is_told(key: str, value: str) -> None:
         saved=SavedSettings("/broker.conf", SETTINGS | {key: value}),
     )
     one = only(STATE, found)
-    assert one.kind is DisturbanceKind.SETTING_CHANGED
+    assert one.kind is DriftKind.SETTING_CHANGED
     assert f"{key}={SETTINGS[key]}" in one.detail
     assert value in one.detail
 
@@ -152,7 +152,7 @@ def test_a_changed_setting_is_told(key: str, value: str) -> None:
 def test_a_setting_that_a_restart_would_undo_is_told() -> None:
     saved = SavedSettings("/broker.conf", SETTINGS | {"cleanFileForciblyEnable": "true"})
     one = only(STATE, replace(FOUND, saved=saved))
-    assert one.kind is DisturbanceKind.SETTING_NOT_SAVED
+    assert one.kind is DriftKind.SETTING_NOT_SAVED
     assert "/broker.conf" in one.detail
 
 
@@ -178,27 +178,27 @@ def test_a_range_is_the_same_whatever_is_known_of_it() -> None:
 
 
 def test_a_hold_that_nobody_renewed_has_lapsed() -> None:
-    assert kinds(STATE, replace(FOUND, at_ms=NOW_MS + 2)) == [DisturbanceKind.HOLD_LAPSED]
+    assert kinds(STATE, replace(FOUND, at_ms=NOW_MS + 2)) == [DriftKind.HOLD_LAPSED]
     assert kinds(replace(STATE, ends_at_ms=0), FOUND) == []
 
 
 def test_a_restart_is_told_with_what_the_crash_lost() -> None:
     found = replace(FOUND, boot_timestamp_ms=8, max_offset=4 * SIZE)
     one = only(STATE, found)
-    assert one.kind is DisturbanceKind.BROKER_RESTARTED
+    assert one.kind is DriftKind.BROKER_RESTARTED
     assert "10 bytes before" in one.detail
 
 
 def test_a_log_that_ends_where_sealed_segments_were_is_another_store() -> None:
     found = replace(FOUND, boot_timestamp_ms=8, max_offset=4 * SIZE - 1, files=(seen(0), seen(1)))
     one = only(STATE, found)
-    assert one.kind is DisturbanceKind.BROKER_REPLACED
+    assert one.kind is DriftKind.BROKER_REPLACED
     assert "adopt" in one.detail
 
 
 @pytest.mark.parametrize("digest", ["other", ""])
 def test_other_bytes_where_a_known_message_was_are_another_store(digest: str) -> None:
-    assert kinds(STATE, replace(FOUND, frame_sha256=digest)) == [DisturbanceKind.BROKER_REPLACED]
+    assert kinds(STATE, replace(FOUND, frame_sha256=digest)) == [DriftKind.BROKER_REPLACED]
 
 
 def test_a_known_message_that_was_let_go_or_not_asked_for_tells_nothing() -> None:
@@ -208,7 +208,7 @@ def test_a_known_message_that_was_let_go_or_not_asked_for_tells_nothing() -> Non
 
 def test_another_process_elsewhere_is_a_promoted_slave() -> None:
     found = replace(FOUND, address="broker:2", boot_timestamp_ms=8)
-    assert kinds(STATE, found) == [DisturbanceKind.ROLE_CHANGED]
+    assert kinds(STATE, found) == [DriftKind.ROLE_CHANGED]
 
 
 def test_another_name_for_the_same_process_is_none() -> None:
@@ -216,5 +216,5 @@ def test_another_name_for_the_same_process_is_none() -> None:
 
 
 def test_a_slave_and_another_store_end_all_trust() -> None:
-    assert kinds(STATE, replace(FOUND, role="SLAVE")) == [DisturbanceKind.ROLE_CHANGED]
-    assert {DisturbanceKind.ROLE_CHANGED, DisturbanceKind.BROKER_REPLACED} == ENDS_TRUST
+    assert kinds(STATE, replace(FOUND, role="SLAVE")) == [DriftKind.ROLE_CHANGED]
+    assert {DriftKind.ROLE_CHANGED, DriftKind.BROKER_REPLACED} == ENDS_TRUST

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.rocketmq.owed import owed
+from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.rereading import ATTEMPTS
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.remoting import SUCCESS, RemotingClient
@@ -50,29 +50,33 @@ class Sent:
 
 @dataclass
 class Truth:
-    """What must be owed, by kind."""
+    """What must be pending, by kind."""
 
     delayed: tuple[Sent, ...] = ()
     timers: tuple[Sent, ...] = ()
     halves: tuple[Sent, ...] = ()
 
-    def of(self, kind: OwedKind) -> tuple[Sent, ...]:
-        by_kind = {OwedKind.DELAYED: self.delayed, OwedKind.TIMER: self.timers, OwedKind.HALF: self.halves}
+    def of(self, kind: PendingKind) -> tuple[Sent, ...]:
+        by_kind = {
+            PendingKind.DELAYED: self.delayed,
+            PendingKind.TIMER: self.timers,
+            PendingKind.HALF: self.halves,
+        }
         return by_kind[kind]
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A store whose broker was stopped while it owed messages.
+    """A store whose broker was stopped while it pending messages.
 
     :param live: what was computed from its files while it still ran.
-    :param meanwhile: what was computed while messages came in, each with what was owed for long before.
+    :param meanwhile: what was computed while messages came in, each with what was pending for long before.
     """
 
     root: Path
     truth: Truth
-    live: tuple[Owed, ...]
-    meanwhile: list[tuple[Truth, tuple[Owed, ...]]]
+    live: tuple[Pending, ...]
+    meanwhile: list[tuple[Truth, tuple[Pending, ...]]]
 
 
 @pytest.fixture(scope="module")
@@ -98,31 +102,31 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, name_server_port: int) -> 
             sending = sender.submit(_send_everything, broker.client, truth)
             while not sending.done():
                 before = copy(truth)
-                meanwhile.append((before, _owed(broker.store, attempts=ATTEMPTS)))
+                meanwhile.append((before, _pending(broker.store, attempts=ATTEMPTS)))
             sending.result()
         _wait_until_short_ones_are_delivered(broker)
-        live = _owed(broker.store)
+        live = _pending(broker.store)
         broker.stop()
     return Stopped(broker.store, truth, live, meanwhile)
 
 
 def test_a_stopped_store_owes_exactly_what_was_sent_and_not_delivered(stopped: Stopped) -> None:
-    for found in _owed(stopped.root):
+    for found in _pending(stopped.root):
         expected = stopped.truth.of(found.kind)
         assert (found.error, found.count, found.lost) == ("", len(expected), 0), found
         assert found.first_offset == min(message.offset for message in expected), found
 
 
 def test_due_times_are_those_that_were_asked_for(stopped: Stopped) -> None:
-    by_kind = {found.kind: found for found in _owed(stopped.root)}
-    for kind in (OwedKind.DELAYED, OwedKind.TIMER):
+    by_kind = {found.kind: found for found in _pending(stopped.root)}
+    for kind in (PendingKind.DELAYED, PendingKind.TIMER):
         found, expected = by_kind[kind], stopped.truth.of(kind)
         assert found.first_due_ms is not None
         assert found.last_due_ms is not None
         first, last = (choose(message.due_ms for message in expected) for choose in (min, max))
         assert first[0] <= found.first_due_ms <= first[1]
         assert last[0] <= found.last_due_ms <= last[1]
-    assert by_kind[OwedKind.HALF].last_due_ms is None
+    assert by_kind[PendingKind.HALF].last_due_ms is None
 
 
 def test_beside_a_running_broker_never_too_little_is_found(stopped: Stopped) -> None:
@@ -160,7 +164,7 @@ def test_what_block_keeps_the_broker_can_still_deliver(
         policy=Policy(pending_policy=PendingPolicy.BLOCK),
     )
     make_lakes(store)
-    first = min(message.offset for kind in OwedKind for message in stopped.truth.of(kind))
+    first = min(message.offset for kind in PendingKind for message in stopped.truth.of(kind))
     steps.make_plan(store, "r", PlanRequest(manual=True))
     plan = steps.recorded_plan(store, "r")
     assert plan.new_min_offsets["commitlog"] == first // SEGMENT_BYTES * SEGMENT_BYTES > 0
@@ -175,13 +179,13 @@ def test_what_block_keeps_the_broker_can_still_deliver(
         while broker.client.max_offset(TOPIC, 0) == served and time.monotonic() < deadline:
             time.sleep(0.1)
         assert broker.client.max_offset(TOPIC, 0) == served + 1
-        for kind in OwedKind:
+        for kind in PendingKind:
             for message in stopped.truth.of(kind):
                 assert broker.client.view(message.offset) is not None
 
 
 def _send_everything(client: RemotingClient, truth: Truth) -> None:
-    """Owed messages of each kind in segments of their own, behind one that owes nothing.
+    """Pending messages of each kind in segments of their own, behind one that owes nothing.
 
     :param truth: gets them one by one, as a new tuple each time.
     """
@@ -272,11 +276,11 @@ def _wait_until_short_ones_are_delivered(broker: Broker) -> None:
     """Until only what is far away is left in the files, which are behind the broker by seconds."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if all(found.count is not None and found.count <= 3 for found in _owed(broker.store)):
+        if all(found.count is not None and found.count <= 3 for found in _pending(broker.store)):
             return
         time.sleep(0.5)
-    raise AssertionError(f"still owed: {_owed(broker.store)}")
+    raise AssertionError(f"still pending: {_pending(broker.store)}")
 
 
-def _owed(root: Path, attempts: int = 1) -> tuple[Owed, ...]:
-    return owed(open_store(root).layout, attempts=attempts)
+def _pending(root: Path, attempts: int = 1) -> tuple[Pending, ...]:
+    return pending(open_store(root).layout, attempts=attempts)

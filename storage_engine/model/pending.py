@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class OwedKind(StrEnum):
+class PendingKind(StrEnum):
     DELAYED = "delayed"
     """Waits in the queue of a delay level."""
     TIMER = "timer"
@@ -16,8 +16,8 @@ class OwedKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """What a store owes of one kind. Too many where the broker's files are behind it, never too few.
+class Pending:
+    """What is pending of one kind. Too many where the broker's files are behind it, never too few.
 
     :param count: messages that are still there; None: unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
@@ -29,7 +29,7 @@ class Owed:
     :param log: in which it lies; None: it may lie in any log of the store.
     """
 
-    kind: OwedKind
+    kind: PendingKind
     count: int | None
     first_offset: int | None = None
     first_due_ms: int | None = None

@@ -1,4 +1,4 @@
-"""What a store's broker still owes: delayed messages, timers, half messages. Computed from files alone.
+"""What is pending in a store: delayed messages, timers, half messages. Computed from files alone.
 
 The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
 can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.
@@ -12,11 +12,11 @@ from typing import TypeAlias
 import numpy as np
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.model.owed import Owed, OwedKind
+from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.rocketmq.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.half_messages import undecided
 from storage_engine.rocketmq.layout import StoreLayout, list_segments
-from storage_engine.rocketmq.owed_queue import Longs
+from storage_engine.rocketmq.pending_queue import Longs
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
 from storage_engine.rocketmq.store import LOG
@@ -32,10 +32,10 @@ _WHEEL_STOPS = (
 )
 
 
-def owed(layout: StoreLayout, *, attempts: int = 1) -> tuple[Owed, ...]:
-    """What is owed, one item a kind.
+def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
+    """Return what is pending, one item a kind.
 
-    Of a kind's files those that say how far the broker is are read first: what it does meanwhile is owed
+    Of a kind's files those that say how far the broker is are read first: what it does meanwhile is pending
     still, by them. What comes in while they are read may be missing; it lies behind any segment that was
     sealed before.
 
@@ -50,15 +50,15 @@ def owed(layout: StoreLayout, *, attempts: int = 1) -> tuple[Owed, ...]:
         refuse_halves_in_rocksdb(layout, log[0].base_offset)
         return undecided(layout, log), np.empty(0, np.int64)
 
-    readers: dict[OwedKind, _Reader] = {
-        OwedKind.DELAYED: lambda _: waiting_in_levels(layout),
-        OwedKind.TIMER: timers,
-        OwedKind.HALF: halves,
+    readers: dict[PendingKind, _Reader] = {
+        PendingKind.DELAYED: lambda _: waiting_in_levels(layout),
+        PendingKind.TIMER: timers,
+        PendingKind.HALF: halves,
     }
-    return tuple(_owed(kind, layout, reader, attempts) for kind, reader in readers.items())
+    return tuple(_pending(kind, layout, reader, attempts) for kind, reader in readers.items())
 
 
-def _owed(kind: OwedKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Owed:
+def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: int) -> Pending:
     def read() -> tuple[int, Longs, Longs]:
         log = [LogFile(str(file.path), file.base_offset, file.size_bytes) for file in list_segments(layout)]
         return log[0].base_offset, *reader(log)
@@ -66,12 +66,12 @@ def _owed(kind: OwedKind, layout: StoreLayout, reader: _Reader, attempts: int) -
     try:
         log_min_offset, offsets, due = reread(read, attempts)
     except (BadInputError, StoreBusyError, OSError) as error:
-        return Owed(kind, None, error=str(error), log=LOG)
+        return Pending(kind, None, error=str(error), log=LOG)
     there = offsets >= log_min_offset
     timed = due[there][due[there] >= 0] if len(due) else due
     known = len(timed) == int(there.sum()) > 0
-    stops = kind is OwedKind.TIMER and bool((offsets == 0).any())
-    return Owed(
+    stops = kind is PendingKind.TIMER and bool((offsets == 0).any())
+    return Pending(
         kind,
         count=int(there.sum()),
         first_offset=int(offsets[there].min()) if there.any() else None,

@@ -1,0 +1,23 @@
+"""Record drift found on a held store and report whether missing ranges are archived."""
+
+from __future__ import annotations
+
+from storage_engine.model.hold import HoldStatus
+from storage_engine.retention.drift import drift_alarms, gone_ranges, record_drift
+from storage_engine.retention.journal import Run
+from storage_engine.retention.steps.archiving import begin_background_run
+from storage_engine.retention.steps.context import Context
+from storage_engine.retention.watch_records import WATCH_RUN
+
+
+def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
+    """Record drift that is new; None: under :data:`WATCH_RUN`."""
+    if status.disturbances:
+        run = run or begin_background_run(context, WATCH_RUN)
+        record_drift(context.journal, context.record, run, status.disturbances)
+
+
+def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
+    """Return each drift as a sentence; a range that is gone with whether it is ARCHIVED or LOST."""
+    found = status.disturbances
+    return drift_alarms(found, gone_ranges(context.journal, context.record, context.store, found))
