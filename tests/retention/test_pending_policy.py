@@ -94,7 +94,7 @@ def test_blocked_run_deletes_what_lies_before_and_reports_what_is_owed(archived:
     report = build_report(store, "r")
     stays = [row for row in report.segments if row.reason is Reason.PENDING_BLOCKED]
     assert [row.base_offset for row in stays] == [TIMER_SEGMENT, TIMER_SEGMENT + MIB]
-    assert next(item for item in report.pending if item.kind is PendingKind.TIMER).count == 1
+    assert next(item for item in report.owed if item.kind is PendingKind.TIMER).count == 1
     text = report_text(report)
     assert "Messages still pending\n  1 timer message pending" in text
     assert "policy: block" in text
@@ -113,7 +113,7 @@ def test_ignoring_run_says_nothing(planned: Stores) -> None:
     store = planned(policy=Policy(pending_policy=IGNORE))
     assert steps.recorded_plan(store, "r").logs[0].new_min_offset == 7 * MIB
     report = build_report(store, "r")
-    assert report.pending == ()
+    assert report.owed == ()
     assert not [text for text in report.notices if "pending" in text]
 
 
