@@ -56,6 +56,10 @@ lint: install  ## Check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: picture
+picture: install  ## Draw docs/rooms.svg from the code
+	$(BIN)/python docs/draw_rooms.py
+
 .PHONY: bench
 bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks

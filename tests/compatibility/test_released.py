@@ -266,7 +266,6 @@ class TestDecisions:
         assert (first["start_offset"], first["end_offset"], first["status"]) == (0, MIB, "WARNING")
         assert old.REASON in first["detail"]
 
-    @pytest.mark.again
     def test_a_waived_run_that_was_killed_is_finished(self, released: Released, state: State) -> None:
         old.waive(released, state)
         words = old.clean_words(state, max_segments=1)

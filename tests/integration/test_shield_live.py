@@ -326,7 +326,6 @@ def test_what_is_deleted_by_force_is_archived_from_the_shield_and_force_is_set_b
     assert_nothing_is_lost(store)
 
 
-@pytest.mark.again
 def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_back(
     log: LiveLog, store: ManagedStore, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,7 +375,6 @@ def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
     until(lambda: is_all_kept(store, log), said)
 
 
-@pytest.mark.again
 def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
     log: LiveLog, disk: Disk, store: ManagedStore, said: Said
 ) -> None:
