@@ -238,7 +238,6 @@ class TestRuns:
         done(*old.clean_words(state))
         assert state.lost(tmp_path / "finished") == []
 
-    @pytest.mark.again
     def test_archiving_that_was_killed_is_done_again(
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
@@ -280,7 +279,6 @@ class TestDecisions:
         done(*old.clean_words(state))
         assert state.there == [2 * MIB]
 
-    @pytest.mark.again
     def test_each_lineage_comes_back_as_it_was(
         self, released: Released, state: State, store_copy: StoreCopy, tmp_path: Path
     ) -> None:
@@ -292,7 +290,6 @@ class TestDecisions:
         assert restored(state.lake, tmp_path / "second") == anew.sealed
         assert restored(state.lake, tmp_path / "first-again", "--lineage", 1) == state.sealed
 
-    @pytest.mark.again
     def test_a_receipt_in_either_of_two_lakes_counts(
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
