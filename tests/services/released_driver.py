@@ -33,11 +33,11 @@ import storage_engine.quality.validate
 import storage_engine.rocketmq.broker
 from storage_engine.cli import main as command_line
 from storage_engine.cli.options import managed_store
-from storage_engine.model.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.recording_drift import record_hold_drift
+from storage_engine.retention.steps.disturbances import record_disturbances
 from storage_engine.rocketmq.codec import CODEC
 
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
@@ -78,11 +78,11 @@ def make_plan(store: str, lake: str, run_key: str, max_segments: int | None) -> 
 
 def record_gap(store: str, lake: str, start_offset: int, end_offset: int) -> None:
     """Record that a held store's segments in this range went without being archived."""
-    gone = Drift(
-        DriftKind.SEGMENT_GONE, "went while held.", "commitlog", start_offset, end_offset, ("orders",)
+    gone = Disturbance(
+        DisturbanceKind.SEGMENT_GONE, "went while held.", "commitlog", start_offset, end_offset, ("orders",)
     )
     context = open_context(managed_store(Path(store), Path(lake)))
-    record_hold_drift(context, HoldStatus(held=True, disturbances=(gone,)))
+    record_disturbances(context, HoldStatus(held=True, disturbances=(gone,)))
 
 
 def no_checks(*_: object, **__: object) -> tuple[()]:
