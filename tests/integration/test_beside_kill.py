@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 pytestmark = pytest.mark.integration
 
@@ -21,13 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(900 if KILLS < 10 else 7200)
 def test_killed_anywhere_nothing_unarchived_goes_and_the_run_ends_exactly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.integration.beside_kill_runner", str(tmp_path / "work")]
-    done = subprocess.run(
-        [*command, str(KILLS), str(SEED)], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    runner = "tests.integration.beside_kill_runner"
+    seen, said = told_by("-m", runner, tmp_path / "work", KILLS, SEED, cwd=ROOT)
+    assert seen["problems"] == [], said[-4000:]
     assert sum(seen["kills"].values()) >= KILLS
     assert seen["released"] >= seen["rounds"]
     assert seen["messages"] > 0

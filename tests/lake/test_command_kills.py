@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 pytestmark = pytest.mark.slow
 
@@ -25,15 +23,14 @@ CASES = [] if KILLS > 1 else ["relocate a plain copy", "copy what is new", "prom
 def test_a_killed_command_that_is_run_again_ends_as_an_undisturbed_one(
     segments: list[Path], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), str(segments[0].parent), str(tmp_path / "work"), str(KILLS), *CASES],
-        capture_output=True,
-        text=True,
-        check=False,
+    seen, said = told_by(
+        RUNNER,
+        segments[0].parent,
+        tmp_path / "work",
+        KILLS,
+        *CASES,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"].keys() >= set(CASES)
     assert all(count >= min(KILLS, 2) for count in seen["kills"].values())

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.services.runners import told_by
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_deletion_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.retention.companion_kill_runner", str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
+    ends, said = told_by(
+        "-m", "tests.retention.companion_kill_runner", tmp_path, cwd=Path(__file__).parents[2]
     )
-    assert done.returncode == 0, done.stderr
-    for end, seen in json.loads(done.stdout).items():
-        assert seen["problems"] == [], done.stderr[-4000:]
+    for end, seen in ends.items():
+        assert seen["problems"] == [], said[-4000:]
         # Both files of the segment were removed, its own first and durably.
         acts = [one for one in seen["operations"] if one.startswith("release: ")]
         verb = "rename" if end == "undo" else "unlink"

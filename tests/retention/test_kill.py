@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 
 from storage_engine.retention.journal import clock_ms
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 RUNNER = Path(__file__).with_name("kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_KILLS", 0, 1_000)
@@ -38,15 +36,8 @@ def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Pat
     for segment in (pristine / "commitlog").iterdir():
         os.utime(segment, ns=(old_ns, old_ns))
     work = tmp_path / "work"
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), str(pristine), str(work), str(KILLS)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    seen, said = told_by(RUNNER, pristine, work, KILLS)
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"] >= min(KILLS or len(STEPS) + 15, len(seen["operations"]))
     assert list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"])) == STEPS
     end = seen["end"]

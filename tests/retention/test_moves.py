@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +20,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import read_stamp, stamp_path
 from storage_engine.retention.watching import check_watcher
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 Make = Callable[..., ManagedStore]
 GoTo = Callable[[str], None]
@@ -68,15 +66,8 @@ def known(store: ManagedStore) -> tuple[str, str | None, str | None]:
 def test_a_move_that_is_killed_anywhere_is_done_by_the_same_once_more(
     store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), str(store_copy("edge-frames")), str(tmp_path / "work"), str(KILLS)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    seen, said = told_by(RUNNER, store_copy("edge-frames"), tmp_path / "work", KILLS)
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"] >= min(KILLS, 4)
     what = [operation.split()[1] for operation in seen["operations"]]
     # Intent, stamp, result; the journal's own file operations are not this process's.

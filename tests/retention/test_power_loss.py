@@ -4,10 +4,8 @@ When it goes right after a restore, everything is there."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from storage_engine.retention.clock import clock_ms
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 HERE = Path(__file__).parent
 OTHER_CUTS = rounds("STORAGE_ENGINE_POWER_CUTS", 0, 40)
@@ -41,16 +40,14 @@ def test_after_a_power_loss_every_segment_is_where_it_was_or_in_the_lake(
     for segment in (pristine / "commitlog").iterdir():
         os.utime(segment, ns=(old_ns, old_ns))
     work = tmp_path / "work"
-    done = subprocess.run(
-        [sys.executable, str(HERE / "power_loss_runner.py"), str(pristine), str(work), str(OTHER_CUTS)],
+    seen, said = told_by(
+        HERE / "power_loss_runner.py",
+        pristine,
+        work,
+        OTHER_CUTS,
         env={**os.environ, "LD_PRELOAD": str(recorder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["problems"] == [], said[-4000:]
     deletions = [f"U store/commitlog/{0:020d}", f"U store/commitlog/{1 << 20:020d}"]
     assert [event for event in seen["events"] if event.startswith("U store/commitlog/")] == deletions
     after_deletions = [event for event in deletions[-2 if OTHER_CUTS else -1 :] for _ in range(3)]

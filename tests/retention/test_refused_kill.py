@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.retention.refused_kill_runner import FAULTS, SOUND
 from tests.rounds import ALL
+from tests.services.runners import told_by
 
 RUNNER = Path(__file__).with_name("refused_kill_runner.py")
 
@@ -18,15 +16,8 @@ RUNNER = Path(__file__).with_name("refused_kill_runner.py")
 @pytest.mark.slow
 @pytest.mark.timeout(600 if not ALL else 3600)
 def test_a_killed_release_ends_with_the_same_logs_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), str(tmp_path), "all" if ALL else "few"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    seen, said = told_by(RUNNER, tmp_path, "all" if ALL else "few")
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"] >= (50 if ALL else 2)
     end = seen["end"]
     assert [log for log, *_ in end["refused"]] == [log for log in FAULTS if log not in SOUND]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +23,8 @@ def test_killed_anywhere_no_byte_is_homeless_and_the_next_call_ends_it(
 ) -> None:
     pristine = store_copy("clean-stop")
     runner = "tests.retention.shield_kill_runner"
-    done = subprocess.run(
-        [sys.executable, "-m", runner, str(pristine), str(tmp_path / "work"), str(KILLS)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    seen, said = told_by("-m", runner, pristine, tmp_path / "work", KILLS, cwd=ROOT)
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"] >= (KILLS or 10) or KILLS >= 100
     assert [base for base, _ in seen["end"]["receipts"]][:2] == [0, 1 << 20]
     assert (seen["end"]["broken"], seen["end"]["shield"], seen["end"]["marked"]) == ([], False, False)

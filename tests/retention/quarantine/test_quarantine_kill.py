@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 
 from storage_engine.retention.journal import clock_ms
 from tests.rounds import rounds
+from tests.services.runners import told_by
 
 pytestmark = pytest.mark.slow
 
@@ -29,24 +27,16 @@ def test_a_killed_quarantine_ends_as_an_undisturbed_one(
     old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
     for segment in (pristine / "commitlog").iterdir():
         os.utime(segment, ns=(old_ns, old_ns))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.retention.quarantine.undo_kill_runner",
-            end,
-            str(pristine),
-            str(tmp_path / "work"),
-            str(KILLS),
-        ],
+    seen, said = told_by(
+        "-m",
+        "tests.retention.quarantine.undo_kill_runner",
+        end,
+        pristine,
+        tmp_path / "work",
+        KILLS,
         cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == [], done.stderr[-4000:]
+    assert seen["problems"] == [], said[-4000:]
     assert seen["kills"] >= min(KILLS or 4, len(seen["operations"]))
     of_steps = list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"]))
     assert of_steps == ["make_plan", "release", "clean_dependents", end]
