@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +13,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.commands import commands_named, with_connection
-from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.storage_engine import StorageEngineHook, airflow_home
+from storage_engine.hooks.storage_engine import airflow_home
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.operators.base import check_queue, run_key
+from storage_engine.operators.base import StoreOperator, run_key
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -27,11 +23,10 @@ if TYPE_CHECKING:
 
     from storage_engine.lake.jobs import SegmentJob
     from storage_engine.model.receipt import Receipt
-    from storage_engine.retention.managed_store import ManagedStore
     from storage_engine.retention.steps import ArchiveResult as ArchiveDone
 
 
-class StoreSparkOperator(SparkSubmitOperator):
+class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     """Submits one of our jobs for a store: request in, result out, each a file.
 
     The Spark connection is the one that the store's connection names; where it names none, the task itself
@@ -48,31 +43,6 @@ class StoreSparkOperator(SparkSubmitOperator):
 
     entry_point: str
     """File name of the job in ``spark_jobs``."""
-
-    def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.storage_engine_conn_id = storage_engine_conn_id
-
-    def execute(self, context: Context) -> Any:
-        with commands_named(self.storage_engine_conn_id):
-            check_queue(self.store_hook, self.queue)
-            return self.do_step(context)
-
-    @abstractmethod
-    def do_step(self, context: Context) -> dict[str, Any]:
-        """Do what this operator is for; returns the task's XCom."""
-
-    def warn(self, notice: str) -> None:
-        """Log what a person should know, with the commands that help as they are to be typed."""
-        self.log.warning("%s", with_connection(notice, self.storage_engine_conn_id))
-
-    @cached_property
-    def store_hook(self) -> StorageEngineHook:
-        return StorageEngineHook(self.storage_engine_conn_id)
-
-    @cached_property
-    def store(self) -> ManagedStore:
-        return self.store_hook.managed_store
 
     def submit(self, context: Context, request: Any, result_kind: type[Any]) -> Any:
         """Run the job and wait for it.
@@ -92,7 +62,7 @@ class StoreSparkOperator(SparkSubmitOperator):
             try:
                 # Not by env_vars: on Kubernetes and YARN those stand on a command line.
                 with environment(credentials):
-                    super().execute(context)
+                    SparkSubmitOperator.execute(self, context)
             except AirflowException:
                 # The job's own error says more than that spark-submit failed.
                 read_result(answered, asked, result_kind)
