@@ -15,6 +15,8 @@ from pathlib import Path
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "rocketmq"
 TIMER_WHEEL = "timerwheel"
 """37 MB that a broker maps when it starts, and that nothing of the engine opens."""
+AGE_NS = 24 * 3600 * 10**9
+"""How old the newest file of an unpacked store is: younger than the 72 hours after which brokers delete."""
 SETTLED_NS = 50_000_000
 """A file that changed this long ago gets another ctime by its next change, whatever the clock's tick."""
 
@@ -47,7 +49,10 @@ def _original(name: str, timer_wheel: bool) -> Path:
     atexit.register(lambda: shutil.rmtree(target) if os.getpid() == owner else None)
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
         members = [m for m in archive.getmembers() if timer_wheel or Path(m.name).name != TIMER_WHEEL]
-        archive.extractall(target, members, filter="data")
+        newest_ns = max(round(m.mtime * 10**9) for m in members if m.isfile())
+        later_s = (time.time_ns() - AGE_NS - newest_ns) / 10**9
+        later = [m.replace(mtime=m.mtime + later_s, deep=False) for m in members]
+        archive.extractall(target, later, filter="data")
     return target / members[0].name.split("/")[0]
 
 
