@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from storage_engine.cli.lag import in_process_lag
+from storage_engine import cycle
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
@@ -18,18 +19,26 @@ from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
-from storage_engine.retention import steps
+from storage_engine.model.validation import ValidationResult
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.finishing import finish, report_json
-from storage_engine.retention.lag_table import lag_part, merge
+from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.undo import undone_before
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_files import PAGE
 from storage_engine.retention.report_text import report_text
+from storage_engine.retention.steps import (
+    ArchiveResult,
+    CheckpointResult,
+    DependentsResult,
+    ReleaseResult,
+)
+from storage_engine.retention.steps.context import managed_of, opened
 from storage_engine.retention.unchanged import validated_since
 from storage_engine.wording import bytes_text, count_text
+
+Tell = Callable[[str], None]
 
 
 @click.command()
@@ -69,32 +78,48 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
     tell = _silent if as_json else _tell
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
-    undone = undone_before(managed, run_key)
-    if undone is not None:
+    with opened(managed) as store:
+        cleanup = cycle.Cleanup(store, run_key, request, archive_with=_archive_with_progress)
+        undone = undone_before(store, run_key)
+        if undone is not None:
+            tell(
+                f"run {run_key} was undone by {undone.person}: {count_text(undone.segments, 'segment')} came "
+                "back, and nothing is done now. Without --run-key a new run begins, which deletes them again "
+                "if the rules let it."
+            )
+            return _end(cleanup, as_json)
+        tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
+        planned = cycle.plan(cleanup)
         tell(
-            f"run {run_key} was undone by {undone.person}: {count_text(undone.segments, 'segment')} came "
-            "back, and nothing is done now. Without --run-key a new run begins, which deletes them again if "
-            "the rules let it."
+            f"plan: {count_text(planned.deletes, 'segment')} to delete, "
+            f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
         )
-        return _end(managed, run_key, as_json)
-    tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
-    plan = steps.make_plan(managed, run_key, request)
-    tell(
-        f"plan: {count_text(plan.deletes, 'segment')} to delete, "
-        f"{bytes_text(plan.delete_bytes)}; {plan.kept} to keep"
-    )
-    try:
-        _archive_and_release(managed, run_key, tell)
-    except (StorageEngineError, OSError):
-        tell(f"stopped; the plan is {plan.digest}; the report: {finish(managed, run_key).report_text}")
-        raise
-    return _end(managed, run_key, as_json)
+        try:
+            _take_steps(cleanup, tell)
+        except (StorageEngineError, OSError):
+            tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
+            raise
+        return _end(cleanup, as_json)
 
 
-def _end(managed: ManagedStore, run_key: str, as_json: bool) -> int:
+def _take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
+    """Take every step between plan and report, and say what each came to."""
+    for step in cycle.CLEANUP[1:-1]:
+        if step is cycle.validate:
+            since = validated_since(cleanup.store, cleanup.run_key)
+            if since is not None:
+                tell(f"validate: nothing was deleted, and nothing changed since {since} was validated")
+                continue
+            tell("validate: Great Expectations …")
+        result = step(cleanup)
+        for line in LINES.get(step, _no_lines)(cleanup, result):
+            tell(line)
+
+
+def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     """Write and show a run's report."""
-    finished = finish(managed, run_key)
-    report = build_report(managed, run_key)
+    finished = cycle.report(cleanup)
+    report = build_report(cleanup.store, cleanup.run_key)
     if as_json:
         error = {"type": LogsRefusedError.__name__, "message": finished.refused}
         print_json({**report_json(report), **({"error": error} if finished.refused else {})})
@@ -108,56 +133,58 @@ def _end(managed: ManagedStore, run_key: str, as_json: bool) -> int:
     return 0 if finished.ok else 1
 
 
-def _archive_and_release(managed: ManagedStore, run_key: str, tell: Callable[[str], None]) -> None:
-    from storage_engine.quality.validate import validate_store
-
-    asked = steps.lag_question(managed, run_key)
-    if asked.answered is None:
-        tables = in_process_lag(managed, asked.segments)
-        lag = merge(map(lag_part, tables), tables.source, tables.logs)
-        steps.record_lag(managed, run_key, *lag, tables.logs)
-    _archive(managed, run_key, tell)
-    released = steps.release(managed, run_key)
-    tell(
-        f"release: {count_text(len(released.deleted), 'segment')} deleted, "
-        f"{bytes_text(released.freed_bytes)} freed"
-    )
-    if released.refused:
-        tell(f"release: {count_text(len(released.refused), 'log')} refused, as the report says")
-    dependents = steps.clean_dependents(managed, run_key)
-    tell(
-        f"dependents: {count_text(sum(dependents.deleted.values()), 'file')} deleted, "
-        f"{bytes_text(dependents.freed_bytes)} freed"
-    )
-    if managed.policy.undo_window_hours is not None and released.deleted:
-        tell(
-            f"quarantine: what went frees nothing for {managed.policy.undo_window_hours} h, or until space "
-            f"is the cause of a run; storage-engine undo {run_key} brings it back"
-        )
-    flushed = steps.flush_checkpoint(managed, run_key)
-    tell(f"flush: {flushed.flushed} files and directories")
-    if not (released.deleted or any(dependents.deleted.values())):
-        since = validated_since(managed, run_key)
-        if since is not None:
-            tell(f"validate: nothing was deleted, and nothing changed since {since} was validated")
-            return
-    tell("validate: Great Expectations …")
-    tell(f"validate: {validate_store(managed, run_key).overall.value}")
+def _archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+        return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
 
-def _archive(managed: ManagedStore, run_key: str, tell: Callable[[str], None]) -> None:
-    def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-        with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-            return archive_all(open_lake(jobs[0].lake), jobs, advance)
+def _no_lines(cleanup: cycle.Cleanup, result: object) -> Iterator[str]:
+    yield from ()
 
-    done = steps.archive_planned(managed, run_key, here)
-    for notice in done.notices:
-        tell(f"archive: {notice}")
+
+def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]:
+    yield from (f"archive: {notice}" for notice in done.notices)
     if done.waiver is None:
-        tell(f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now")
+        yield f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now"
     else:
-        tell(f"archive: not done ({done.error})")
-        tell(f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}")
+        yield f"archive: not done ({done.error})"
+        yield f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}"
+
+
+def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
+    deleted = count_text(len(released.deleted), "segment")
+    yield f"release: {deleted} deleted, {bytes_text(released.freed_bytes)} freed"
+    if released.refused:
+        yield f"release: {count_text(len(released.refused), 'log')} refused, as the report says"
+    window_hours = managed_of(cleanup.store).policy.undo_window_hours
+    if window_hours is not None and released.deleted:
+        yield (
+            f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of a "
+            f"run; storage-engine undo {cleanup.run_key} brings it back"
+        )
+
+
+def _dependents_lines(cleanup: cycle.Cleanup, done: DependentsResult) -> Iterator[str]:
+    deleted = count_text(sum(done.deleted.values()), "file")
+    yield f"dependents: {deleted} deleted, {bytes_text(done.freed_bytes)} freed"
+
+
+def _flush_lines(cleanup: cycle.Cleanup, flushed: CheckpointResult) -> Iterator[str]:
+    yield f"flush: {flushed.flushed} files and directories"
+
+
+def _validation_lines(cleanup: cycle.Cleanup, result: ValidationResult) -> Iterator[str]:
+    yield f"validate: {result.overall.value}"
+
+
+LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterator[str]]] = {
+    cycle.archive: _archive_lines,
+    cycle.release: _release_lines,
+    cycle.clean_dependents: _dependents_lines,
+    cycle.flush_checkpoint: _flush_lines,
+    cycle.validate: _validation_lines,
+}
+"""What a step came to, in words."""
 
 
 def _tell(line: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage_engine import durable
-from storage_engine.model.hold import BrokerProgress, Drift, HoldStatus
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.pending import Pending
@@ -65,6 +65,20 @@ class BrokerStore(ABC):
     """
 
     __slots__ = ()
+
+    def renewed(self, memory: HoldMemory) -> BrokerStore:
+        """Return the store by its settings and its broker as they are by now; asked before each step.
+
+        By default they can't have changed.
+
+        :param memory: what is remembered of a hold beside a running broker.
+        :raises BadInputError: settings that can't be worked with.
+        :raises BrokerError: the running broker can't be asked.
+        """
+        return self
+
+    def close(self) -> None:  # noqa: B027  a stopped broker's store has nothing to close
+        """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
     def lets_go_at_once(self) -> int | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from storage_engine import cycle
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
@@ -17,6 +19,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storage_engine.model.plan import PlanRequest
     from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -41,6 +44,20 @@ class StoreOperator(BaseOperator):
     @abstractmethod
     def do_step(self, context: Context) -> Any:
         """Do what this operator is for; returns the task's XCom."""
+
+    @contextmanager
+    def cleanup(
+        self, context: Context, request: PlanRequest | None = None, **means: Any
+    ) -> Iterator[cycle.Cleanup]:
+        """Open the store for this task's step of a run.
+
+        :param request: what is asked beyond the store's own settings.
+        :param means: how heavy work is done, where this process doesn't do it.
+        """
+        from storage_engine.retention.steps.context import opened
+
+        with opened(self.store) as store:
+            yield cycle.Cleanup(store, run_key(context), request, **means)
 
     def warn(self, notice: str) -> None:
         """Log what a person should know, with the commands that help as they are to be typed."""

@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import (
     SkipMixin,
 )
 
+from storage_engine import cycle
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
@@ -54,10 +55,9 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         self.plan_only = plan_only
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.steps import make_plan
-
-        planned = make_plan(self.store, run_key(context), _request(self.request))
-        self._log_plan(planned)
+        with self.cleanup(context, _request(self.request)) as cleanup:
+            planned = cycle.plan(cleanup)
+            self._log_plan(cleanup, planned)
         result: Result = to_jsonable(planned)
         why = self._why_stop(planned)
         if why:
@@ -72,10 +72,10 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
             return "Nothing is to be deleted"
         return "Only a plan was asked for" if _is_true(self.plan_only) else ""
 
-    def _log_plan(self, planned: PlanResult) -> None:
+    def _log_plan(self, cleanup: cycle.Cleanup, planned: PlanResult) -> None:
         from storage_engine.retention.steps import recorded_plan
 
-        plan = recorded_plan(self.store, planned.run_key)
+        plan = recorded_plan(cleanup.store, cleanup.run_key)
         for trigger in plan.triggers:
             self.log.info("cause %s (%s): %s", trigger.cause, trigger.urgency, trigger.detail)
         for decision in plan.decisions:
@@ -94,10 +94,10 @@ class StorageEngineReleaseOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.refusing import log_text
-        from storage_engine.retention.steps import release
         from storage_engine.retention.unread import loss_count, unread_lines
 
-        result = release(self.store, run_key(context))
+        with self.cleanup(context) as cleanup:
+            result = cycle.release(cleanup)
         for segment in result.deleted:
             self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
         unread = unread_lines(self.store, result.unread, done=True)
@@ -122,9 +122,8 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
     """Deletes the consume queue and index files that point only at what is gone."""
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.steps import clean_dependents
-
-        result: Result = to_jsonable(clean_dependents(self.store, run_key(context)))
+        with self.cleanup(context) as cleanup:
+            result: Result = to_jsonable(cycle.clean_dependents(cleanup))
         return result
 
 
@@ -135,9 +134,8 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
     """
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.steps import flush_checkpoint
-
-        result = flush_checkpoint(self.store, run_key(context))
+        with self.cleanup(context) as cleanup:
+            result = cycle.flush_checkpoint(cleanup)
         for line in (*result.notices, *result.alarms):
             self.warn(line)
         flushed: Result = to_jsonable(result)
@@ -158,8 +156,10 @@ class StorageEngineMonitorOperator(StoreOperator):
         from storage_engine.retention.hold_text import hold_text
         from storage_engine.retention.progress_alarms import progress_text
         from storage_engine.retention.steps import tend
+        from storage_engine.retention.steps.context import opened
 
-        tended = tend(self.store, run_key(context))
+        with opened(self.store) as store:
+            tended = tend(store, run_key(context))
         if tended.hold is not None:
             self.log.info("%s", hold_text(tended.hold))
         if tended.sensed.progress is not None:
@@ -186,9 +186,9 @@ class StorageEngineValidateOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.model.validation import Status
-        from storage_engine.quality.validate import validate_store
 
-        result = validate_store(self.store, run_key(context), full=self.full)
+        with self.cleanup(context) as cleanup:
+            result = cycle.validate(cleanup, full=self.full)
         for check in result.checks:
             level = logging.INFO if check.status is Status.OK else logging.WARNING
             self.log.log(level, "%s %s: %s", check.status.value, check.expectation, "; ".join(check.examples))
@@ -214,9 +214,8 @@ class StorageEngineArchiveLagOperator(StoreOperator):
     ui_color = "#f5efd9"
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.steps import record_archive_lag
-
-        lag = record_archive_lag(self.store, run_key(context))
+        with self.cleanup(context) as cleanup:
+            lag = cycle.archive_lag(cleanup)
         if lag is None:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: the policy is archive: off")
         for note in lag.notes:
@@ -272,16 +271,16 @@ class StorageEngineReportOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.quality.validate import write_page
-        from storage_engine.retention.finishing import finish
         from storage_engine.retention.report import Outcome
         from storage_engine.retention.report_files import PAGE
 
-        result = finish(self.store, run_key(context))
-        if result.unchanged_since is None:
-            page = write_page(self.store, run_key(context))
-        else:
-            page = Path(result.report_json).with_name(PAGE)
-            self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
+        with self.cleanup(context) as cleanup:
+            result = cycle.report(cleanup)
+            if result.unchanged_since is None:
+                page = write_page(cleanup.store, cleanup.run_key)
+            else:
+                page = Path(result.report_json).with_name(PAGE)
+                self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
         self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
         failed = self._failed_before(context)
         problems = [f"The report is written, but {', '.join(failed)} did not succeed."] if failed else []

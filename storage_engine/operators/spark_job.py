@@ -12,10 +12,11 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
+from storage_engine import cycle
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.storage_engine import airflow_home
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.operators.base import StoreOperator, run_key
+from storage_engine.operators.base import StoreOperator
 from storage_engine.resources import project_path
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from storage_engine.lake.jobs import SegmentJob
     from storage_engine.model.receipt import Receipt
     from storage_engine.retention.steps import ArchiveResult as ArchiveDone
+    from storage_engine.retention.steps import LagQuestion
+    from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 
 class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
@@ -136,27 +139,33 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         self.spark_above_positions = spark_above_positions
 
     def do_step(self, context: Context) -> dict[str, Any]:
+        def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+            result = self._measure(cleanup, asked, context)
+            self._tell(result)
+            return result
+
+        with self.cleanup(context, measure_lag=measure) as cleanup:
+            summary: dict[str, Any] = to_jsonable(cycle.consumer_lag(cleanup))
+        return summary
+
+    def _measure(self, cleanup: cycle.Cleanup, asked: LagQuestion, context: Context) -> ConsumerLagResult:
         from storage_engine.retention.report_files import LAG_TABLE, run_directory
-        from storage_engine.retention.steps import lag_question, record_lag
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
             ConsumerLagResult,
             lag_without_spark,
         )
 
-        store, key = self.store, run_key(context)
-        asked = lag_question(store, key)
-        if asked.answered is not None:
-            self.log.info("planned segments are gone by now: the lag that was taken before stands")
-            known: dict[str, Any] = to_jsonable(asked.answered)
-            return known
-        table_path = str(run_directory(store, key) / LAG_TABLE)
-        request = ConsumerLagRequest.of(store, table_path, asked.segments, asked.decided_at_ms)
+        table_path = str(run_directory(self.store, cleanup.run_key) / LAG_TABLE)
+        request = ConsumerLagRequest.of(self.store, table_path, asked.segments, asked.decided_at_ms)
         most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions
         result = lag_without_spark(request, most)
         if result is None:
-            result = self.submit(context, request, ConsumerLagResult)
-        record_lag(store, key, result.summary, result.at_risk, result.logs)
+            submitted: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
+            return submitted
+        return result
+
+    def _tell(self, result: ConsumerLagResult) -> None:
         for notice in result.summary.source.notices:
             self.warn(notice)
         for lag in result.at_risk:
@@ -167,8 +176,6 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
                 lag.queue_id,
                 lag.next_segment_base_offset,
             )
-        summary: dict[str, Any] = to_jsonable(result.summary)
-        return summary
 
 
 class _ArchivingOperator(StoreSparkOperator):
@@ -176,18 +183,16 @@ class _ArchivingOperator(StoreSparkOperator):
 
     entry_point = "archive_segments.py"
 
-    def _archive_with(self, context: Context) -> Callable[[Sequence[SegmentJob]], tuple[Receipt, ...]]:
-        from storage_engine.lake.archive import archive_all
-        from storage_engine.lake.catalog import open_lake
+    def _archive_with(self, context: Context) -> Callable[[Sequence[SegmentJob]], Sequence[Receipt]]:
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
-        def here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        def here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
             self.log.info(
                 "%s has no Spark connection (spark_conn_id): this task archives %d segments",
                 self.storage_engine_conn_id,
                 len(jobs),
             )
-            return archive_all(open_lake(jobs[0].lake), jobs)
+            return cycle.archive_here(jobs)
 
         def submit(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
             result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
@@ -217,9 +222,8 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
-        from storage_engine.retention.steps import archive_planned
-
-        done = archive_planned(self.store, run_key(context), self._archive_with(context))
+        with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
+            done = cycle.archive(cleanup)
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
@@ -238,7 +242,6 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.model.policy import ArchiveMode, ArchiveWhen
-        from storage_engine.retention.steps import archive_sealed
 
         policy = self.store.policy
         if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
@@ -246,10 +249,6 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
                 f"{self.storage_engine_conn_id}: archive is {policy.archive.value}, archive_when is "
                 f"{policy.archive_when.value}"
             )
-        done = archive_sealed(
-            self.store,
-            run_key(context),
-            self._archive_with(context),
-            budget_bytes=policy.archive_budget_bytes,
-        )
+        with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
+            done = cycle.archive_sealed(cleanup)
         return self._tell(done)

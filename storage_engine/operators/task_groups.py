@@ -1,14 +1,16 @@
-"""How the steps hang together; the DAG files only say when and for which stores."""
+"""A DAG's tasks: one operator for each step of :mod:`storage_engine.cycle`, in its order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TriggerRule, chain
 
+from storage_engine import cycle
 from storage_engine.hooks.configured_stores import ConfiguredStore
+from storage_engine.operators.base import StoreOperator
 from storage_engine.operators.retention import (
     StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
@@ -25,6 +27,24 @@ from storage_engine.operators.spark_job import (
 )
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 
+OPERATORS: Mapping[Callable[[cycle.Cleanup], object], type[StoreOperator]] = {
+    cycle.plan: StorageEnginePlanOperator,
+    cycle.consumer_lag: StorageEngineConsumerLagOperator,
+    cycle.archive: StorageEngineArchiveOperator,
+    cycle.release: StorageEngineReleaseOperator,
+    cycle.clean_dependents: StorageEngineCleanDependentsOperator,
+    cycle.flush_checkpoint: StorageEngineFlushCheckpointOperator,
+    cycle.validate: StorageEngineValidateOperator,
+    cycle.report: StorageEngineReportOperator,
+    cycle.archive_sealed: StorageEngineArchiveSealedOperator,
+    cycle.archive_lag: StorageEngineArchiveLagOperator,
+}
+
+WHATEVER_FAILED: Mapping[Callable[[cycle.Cleanup], object], Mapping[str, Any]] = {
+    cycle.report: {"trigger_rule": TriggerRule.ALL_DONE},
+    cycle.archive_lag: {"trigger_rule": TriggerRule.ALL_DONE},
+}
+
 
 def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
     """Wait for a cause and clean up; the report is written whether there was one or not.
@@ -38,22 +58,11 @@ def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
         timeout=sense_for,
         soft_fail=True,
     )
-    plan = StorageEnginePlanOperator(
-        task_id="plan",
-        **arguments,
-        trigger_rule=TriggerRule.NONE_FAILED,
-    )
-    chain(sense, plan)
-    report = _after_plan(plan, arguments)
+    cleanup = _tasks(cycle.CLEANUP, arguments, plan={"trigger_rule": TriggerRule.NONE_FAILED})
+    chain(sense, *cleanup)
     # Beside the rest from the start, so that it fills the time of waiting for a cause, and nothing that
     # deletes ever waits for it.
-    chain(
-        StorageEngineArchiveSealedOperator(task_id="archive_sealed", **arguments),
-        StorageEngineArchiveLagOperator(
-            task_id="archive_lag", trigger_rule=TriggerRule.ALL_DONE, **arguments
-        ),
-        report,
-    )
+    chain(*_tasks(cycle.AHEAD, arguments), cleanup[-1])
 
 
 def requested_cleanup(store: ConfiguredStore, *, request: str, plan_only: str) -> None:
@@ -62,21 +71,19 @@ def requested_cleanup(store: ConfiguredStore, *, request: str, plan_only: str) -
     :param request: fields of a PlanRequest as JSON text (templated).
     :param plan_only: whether to stop after the plan (templated).
     """
-    arguments = store.task_arguments
-    plan = StorageEnginePlanOperator(task_id="plan", request=request, plan_only=plan_only, **arguments)
-    _after_plan(plan, arguments)
+    asked = {"request": request, "plan_only": plan_only}
+    chain(*_tasks(cycle.CLEANUP, store.task_arguments, plan=asked))
 
 
-def _after_plan(plan: StorageEnginePlanOperator, arguments: Mapping[str, Any]) -> StorageEngineReportOperator:
-    report = StorageEngineReportOperator(task_id="report", trigger_rule=TriggerRule.ALL_DONE, **arguments)
-    chain(
-        plan,
-        StorageEngineConsumerLagOperator(task_id="consumer_lag", **arguments),
-        StorageEngineArchiveOperator(task_id="archive", **arguments),
-        StorageEngineReleaseOperator(task_id="release", **arguments),
-        StorageEngineCleanDependentsOperator(task_id="clean_dependents", **arguments),
-        StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **arguments),
-        StorageEngineValidateOperator(task_id="validate", **arguments),
-        report,
-    )
-    return report
+def _tasks(
+    steps: tuple[Callable[..., object], ...],
+    arguments: Mapping[str, Any],
+    plan: Mapping[str, Any] | None = None,
+) -> list[StoreOperator]:
+    """Make the tasks of a cycle.
+
+    :param arguments: of every task.
+    :param plan: of the task that plans.
+    """
+    own = {**WHATEVER_FAILED, cycle.plan: plan or {}}
+    return [OPERATORS[step](task_id=step.__name__, **{**arguments, **own.get(step, {})}) for step in steps]

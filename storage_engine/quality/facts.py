@@ -23,12 +23,12 @@ from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
-from storage_engine.retention.journal import Journal, Run, Step
+from storage_engine.retention.journal import Journal, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
@@ -59,7 +59,7 @@ class Facts:
     notes: tuple[str, ...]
 
 
-def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
+def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     """Look at a store, its lake and its journal. Changes none of them.
 
     :param run_key: look at what this run touched; None: at the boundaries of everything.
@@ -71,18 +71,19 @@ def collect_facts(store: ManagedStore, run_key: str | None, *, full: bool, with_
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
     facts = _collect(store, run_key, full=full, with_lake=with_lake)
-    if store.live is not None and with_lake and lost_ranges(facts.ranges):
+    if managed_of(store).live is not None and with_lake and lost_ranges(facts.ranges):
         # What went away between the looks at lake and store may have got into the lake before.
         return _collect(store, run_key, full=full, with_lake=with_lake)
     return facts
 
 
-def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
-    run = _run_scope(store, run_key) if run_key is not None else None
+def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
+    store = managed_of(place)
+    run = _run_scope(place, run_key) if run_key is not None else None
     lakes, unreachable = _lakes(store) if with_lake else ([], {})
     if lakes:
-        lakes, unreachable = _without_older(store, lakes, unreachable)
-    store_id, released, notes = (None, (), ()) if not with_lake else _known(store, lakes, unreachable)
+        lakes, unreachable = _without_older(place, lakes, unreachable)
+    store_id, released, notes = (None, (), ()) if not with_lake else _known(place, lakes, unreachable)
     lake = NO_LAKE
     if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
         deep = run.segments if run else None
@@ -97,7 +98,7 @@ def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake:
     local = _collect_store(store, run, lake, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, lake.receipts, acts, run.pending if run else frozenset(), full=full)
-    kept = _shielded(store) if store_id is not None else ()
+    kept = _shielded(place) if store_id is not None else ()
     ranges = log_ranges((*spans, *kept), lake.receipts, released=released, broken=lake.broken)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
@@ -107,7 +108,7 @@ def _collect(store: ManagedStore, run_key: str | None, *, full: bool, with_lake:
     )
 
 
-def _run_scope(store: ManagedStore, run_key: str) -> RunScope:
+def _run_scope(store: AnyStore, run_key: str) -> RunScope:
     context = open_context(store)
     run = context.run(run_key)
     gone, _ = releases(context.journal.events(run, Step.RELEASE))
@@ -140,25 +141,31 @@ def _lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     return reachable_lakes(store)
 
 
+def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
+    """Return a store's journal, and what it knows of the store.
+
+    The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
+    """
+    journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
+    managed = managed_of(store)
+    return journal, journal.find_store(managed.real_root, managed.host)
+
+
 def _without_older(
-    store: ManagedStore, lakes: list[Lake], unreachable: dict[str, str]
+    store: AnyStore, lakes: list[Lake], unreachable: dict[str, str]
 ) -> tuple[list[Lake], dict[str, str]]:
     """The same without those that lack what they are known to have had."""
-    # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
-    journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root, store.host)
+    journal, record = _journal(store)
     if record is None:
         return lakes, unreachable
     return without_older(lakes, unreachable, known_heads(journal, record), record.store_id)
 
 
 def _known(
-    store: ManagedStore, lakes: Sequence[Lake], unreachable: Mapping[str, str]
+    place: AnyStore, lakes: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
-    # The lakes are open by now: opening a journal makes one, and where there is no lake there shall be none.
-    journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root, store.host)
+    store, (journal, record) = managed_of(place), _journal(place)
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if store.policy.archive is ArchiveMode.OFF:
@@ -169,10 +176,10 @@ def _known(
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
 
 
-def _shielded(store: ManagedStore) -> tuple[LocalSpan, ...]:
+def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:
     """Return what is gone from the log and lies in the shield."""
-    record = Journal(store.journal_url).find_store(store.real_root, store.host)
-    return () if record is None else shielded_spans(store.real_root, record.lineages)
+    _, record = _journal(store)
+    return () if record is None else shielded_spans(managed_of(store).real_root, record.lineages)
 
 
 def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:

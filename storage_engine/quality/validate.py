@@ -26,12 +26,13 @@ from storage_engine.retention.report_files import (
     run_directory,
 )
 from storage_engine.retention.steps import record_validation
+from storage_engine.retention.steps.context import AnyStore, managed_of
 
 DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{SITE_DIRECTORY}/index.html"
 
 
 def validate_store(
-    store: ManagedStore,
+    store: AnyStore,
     run_key: str | None = None,
     *,
     full: bool = False,
@@ -58,7 +59,7 @@ def validate_store(
     checked_at_ms = time.time_ns() // 1_000_000
     # A run's own directory has its report from the first step on.
     files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
-    output_dir = output_dir or validation_directory(store, run_key)
+    output_dir = output_dir or validation_directory(managed_of(store), run_key)
     refuse_inside_store({"reports": output_dir})
     if not _is_of_earlier_release(output_dir / DATA_DOCS_DIRECTORY):
         refuse_foreign(output_dir, (DATA_DOCS_DIRECTORY, *files))
@@ -74,7 +75,7 @@ def validate_store(
         run_name=output_dir.name,
     )
     result = ValidationResult(
-        store_root=store.real_root,
+        store_root=managed_of(store).real_root,
         store_id=facts.store_id,
         run_key=run_key,
         scope="full" if full else "boundaries",
@@ -97,7 +98,7 @@ def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
 
 
 def write_page(
-    store: ManagedStore,
+    store: AnyStore,
     run_key: str | None,
     validation: ValidationResult | None = None,
     output_dir: Path | None = None,
@@ -108,7 +109,7 @@ def write_page(
     :return: path of the page.
     :raises RunStateError: no such run.
     """
-    output_dir = output_dir or validation_directory(store, run_key)
+    output_dir = output_dir or validation_directory(managed_of(store), run_key)
     make_dirs(output_dir)
     links = {"Data Docs": DATA_DOCS, "Validation as JSON": VALIDATION_JSON}
     report = None

@@ -9,12 +9,11 @@ from storage_engine import durable
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.journal import RunState, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
 from storage_engine.retention.report_text import report_text
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.context import AnyStore, open_context
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 
 _ENDED = frozenset(
@@ -50,7 +49,7 @@ class FinishResult:
             raise LogsRefusedError(self.refused)
 
 
-def finish(store: ManagedStore, run_key: str) -> FinishResult:
+def finish(store: AnyStore, run_key: str) -> FinishResult:
     """Write the run's report as JSON and text, and close the run if it is at its end.
 
     A run that did nothing, for the reasons that the last report gives, writes none.
@@ -67,7 +66,7 @@ def finish(store: ManagedStore, run_key: str) -> FinishResult:
             result = {"result": report.outcome.value, WHY: reasons_digest(report)}
             context.journal.finish_run(run, {**result, SINCE: since} if since else result)
             report = report_of(context, context.run(run_key), in_lakes)
-        directory = run_directory(store, since or run_key)
+        directory = run_directory(context.store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
         if since is None:
             durable.make_dirs(directory)

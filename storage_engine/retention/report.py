@@ -19,14 +19,13 @@ from storage_engine.retention.drift import GONE
 from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refused_by_plan
 from storage_engine.retention.report_segments import SegmentReport, segment_reports
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
-from storage_engine.retention.steps.context import WHOLE, Context, open_context
+from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.recording_drift import alarms_of
@@ -157,7 +156,7 @@ class Report:
         return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE)
 
 
-def build_report(store: ManagedStore, run_key: str) -> Report:
+def build_report(store: AnyStore, run_key: str) -> Report:
     """Collect everything that the journal and the lake know of a run, at whatever step it is.
 
     :raises RunStateError: there is no such run.

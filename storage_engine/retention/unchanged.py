@@ -12,10 +12,10 @@ from itertools import groupby
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, Report
 from storage_engine.retention.report_files import REPORT_JSON, run_directory
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.dependents import deleted_dependents
 
 WHY = "why"
 """Key of a report's result in the journal: the digest of its reasons."""
@@ -37,15 +37,15 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
     return str(since) if since != run.run_key and there else None
 
 
-def validated_since(store: ManagedStore, run_key: str) -> str | None:
+def validated_since(store: AnyStore, run_key: str) -> str | None:
     """Return the key of the run that validated the store as it still is; None: it changed, or it failed.
 
-    Both plans delete nothing and are made of the very same files.
+    Both plans delete nothing and are made of the very same files, and this run deleted nothing behind them.
     """
     context = open_context(store)
     run = context.run(run_key)
     last = context.journal.last_result(run.store_id, Step.VALIDATE)
-    if last is None or run.plan is None or run.plan.to_delete:
+    if last is None or run.plan is None or run.plan.to_delete or deleted_dependents(context, run):
         return None
     before = context.run(last.run_key)
     overall = from_jsonable(ValidationResult, last.payload["result"]).overall

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine import durable
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
@@ -33,11 +34,18 @@ from storage_engine.same_bytes.removal import remove_unchanged
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store."""
+    """A stopped broker's store.
+
+    :param opened_by: where its settings come from.
+    """
 
     files: RocketMQStore
     config: BrokerConfig
     zone: ZoneInfo
+    opened_by: StoreSettings
+
+    def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
+        return open_files(self.opened_by)
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -126,4 +134,4 @@ class RocketMQBrokerStore(BrokerStore):
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
     """A stopped broker's store, or the files of any."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
-    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone))
+    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone), settings)

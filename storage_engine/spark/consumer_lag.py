@@ -197,6 +197,17 @@ def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:
     return LagInProcess(*prepare(request))
 
 
+def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> ConsumerLagResult:
+    """Compute the lag of a store in this process, and write no table.
+
+    :param going: the segments that are about to go.
+    :param now_ms: the moment to compute for.
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    """
+    tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))
+    return ConsumerLagResult(*merge(map(lag_part, tables), tables.source, tables.logs), "", tables.logs)
+
+
 def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -> ConsumerLagResult | None:
     """What the job computes and writes, computed and written here: no Spark has to start.
 

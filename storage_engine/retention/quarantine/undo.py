@@ -30,7 +30,7 @@ from storage_engine.retention.quarantine.records import (
     quarantines,
 )
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.wording import time_text
 
 _ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."
@@ -108,7 +108,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     return result
 
 
-def undone_before(store: ManagedStore, run_key: str) -> UndoResult | None:
+def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
     """Return what an undo of a run came to that is done; None: none is, or there is no such run."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)

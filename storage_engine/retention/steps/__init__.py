@@ -1,10 +1,7 @@
 """The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
 
-sense → hold → make_plan → record_lag → archive_planned → release → clean_dependents →
-flush_checkpoint → record_validation → finish (:mod:`storage_engine.retention.finishing`)
-
-Beside them, at any time: archive_sealed → record_archive_lag; hold, which make_plan and release do by
-themselves, and unmanage; tend; accept_loss
+Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense; hold, which make_plan and
+release do by themselves, and unmanage; tend; accept_loss.
 """
 
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned

@@ -35,10 +35,9 @@ from storage_engine.retention.history import segment_subject
 from storage_engine.retention.host import this_host
 from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.same_bytes.settling import settle
@@ -72,7 +71,7 @@ class ArchiveResult:
 
 
 def archive_jobs(
-    store: ManagedStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
+    store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
 ) -> tuple[SegmentJob, ...]:
     """What the run has to archive before its plan may be released: planned, and without a valid receipt.
 
@@ -96,7 +95,7 @@ def archive_jobs(
 
 
 def archive_planned(
-    store: ManagedStore, run_key: str, archive_with: ArchiveWith, *, accept_damage: bool = False
+    store: AnyStore, run_key: str, archive_with: ArchiveWith, *, accept_damage: bool = False
 ) -> ArchiveResult:
     """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
 
@@ -247,7 +246,7 @@ def archive_somewhere(
 
 
 def archive(
-    store: ManagedStore, run_key: str, jobs: Sequence[SegmentJob], progress: Progress | None = None
+    store: AnyStore, run_key: str, jobs: Sequence[SegmentJob], progress: Progress | None = None
 ) -> tuple[Receipt, ...]:
     """Archive with proof in this process, without Spark.
 

@@ -16,10 +16,9 @@ from storage_engine import durable
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.archiving import begin_background_run
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 
 
@@ -40,7 +39,7 @@ class CheckpointResult:
     alarms: tuple[str, ...] = ()
 
 
-def flush_checkpoint(store: ManagedStore, run_key: str) -> CheckpointResult:
+def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     """Flush the active segment, the checkpoint, and every directory that the run changed.
 
     Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed.
@@ -56,7 +55,7 @@ def flush_checkpoint(store: ManagedStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        if store.live is not None:
+        if context.store.live is not None:
             result = _measured(context, run_key, now_ms)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result

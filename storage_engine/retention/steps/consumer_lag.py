@@ -17,9 +17,8 @@ from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
 from storage_engine.retention.lease import Lease
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.refusing import Refusal, refusal, refused_logs
-from storage_engine.retention.steps.context import WHOLE, Context, approved_plan, open_context
+from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.unread import find_unread, has_loss, joined, unread_lines
 from storage_engine.wording import duration_text
 
@@ -44,7 +43,7 @@ class LagQuestion:
     answered: LagSummary | None
 
 
-def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
+def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
     """Whether the run's lag has to be taken, and for which segments.
 
     It is taken again as long as every planned segment is there. Once one is gone, what was taken before
@@ -61,7 +60,7 @@ def lag_question(store: ManagedStore, run_key: str) -> LagQuestion:
 
 
 def record_lag(
-    store: ManagedStore,
+    store: AnyStore,
     run_key: str,
     summary: LagSummary,
     rows: Iterable[QueueLag],

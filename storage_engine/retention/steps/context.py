@@ -1,11 +1,15 @@
-"""What every step begins with: the store's settings, its journal, its identity, its broker's rules."""
+"""An open store, which every step begins with: settings, journal, identity, and its broker's rules.
+
+A process opens it once (:func:`opened`) and closes it. Its steps look again which store it is, and ask its
+broker again for the settings: a person may have changed them while a step worked for hours.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
@@ -51,6 +55,16 @@ class Context:
     def name(self) -> str:
         """What the store is called: the name that it is known by, or as its settings call it."""
         return self.record.name or self.store.name
+
+    def renewed(self) -> Context:
+        """Return the store as it is by now: its identity, and its broker's settings.
+
+        :raises StorageEngineError: as :func:`open_context` does.
+        """
+        record = identify(self.store, self.journal)
+        return replace(
+            self, record=record, broker=self.broker.renewed(self.journal.hold_memory(record.store_id))
+        )
 
     def run(self, run_key: str) -> Run:
         """
@@ -118,18 +132,44 @@ class Context:
             yield Holding(snapshot, lease, held.notices)
 
 
-def open_context(store: ManagedStore) -> Context:
+AnyStore = ManagedStore | Context
+"""A store by its settings, or open."""
+
+
+@contextmanager
+def opened(store: ManagedStore) -> Iterator[Context]:
+    """Open a store for all that a process does with it.
+
+    :raises StorageEngineError: as :func:`open_context` does.
     """
+    context = open_context(store)
+    try:
+        yield context
+    finally:
+        context.broker.close()
+
+
+def open_context(store: AnyStore) -> Context:
+    """Open a store; one that is open is looked at again.
+
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
+    :raises BrokerError: the running broker can't be asked.
     """
-    data_paths = open_store(store).data_paths
-    check_places(store, data_paths)
-    check_disks(store, data_paths)
+    if isinstance(store, Context):
+        return store.renewed()
+    broker = open_store(store)
+    check_places(store, broker.data_paths)
+    check_disks(store, broker.data_paths)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    return Context(store, journal, record, open_store(store, journal.hold_memory(record.store_id)))
+    return Context(store, journal, record, broker.renewed(journal.hold_memory(record.store_id)))
+
+
+def managed_of(store: AnyStore) -> ManagedStore:
+    """Return the settings of a store that is open or not."""
+    return store.store if isinstance(store, Context) else store
 
 
 def approved_plan(run: Run) -> Plan:

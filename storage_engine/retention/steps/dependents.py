@@ -14,11 +14,10 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.shielding import shield_notices
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
 from storage_engine.wording import count_text
@@ -39,7 +38,7 @@ class DependentsResult:
     notices: tuple[str, ...] = ()
 
 
-def clean_dependents(store: ManagedStore, run_key: str) -> DependentsResult:
+def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
     """Delete the dependents of what the run released; nothing when it released nothing.
 
     A running broker deletes them itself; what stays longer than it takes is a notice.

@@ -16,7 +16,7 @@ from storage_engine.retention.drift import done_since_renewal
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
 from storage_engine.retention.steps.unproven import may_go_unproven
@@ -36,7 +36,7 @@ class HoldResult:
     status: HoldStatus
 
 
-def hold(store: ManagedStore, now_ms: int | None = None, *, run_key: str | None = None) -> HoldResult:
+def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = None) -> HoldResult:
     """Begin or renew the hold on a store whose broker runs on.
 
     :param now_ms: the moment to decide for; None: this machine's clock.

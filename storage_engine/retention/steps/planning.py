@@ -11,12 +11,11 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.journal import Run, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
-from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, managed_of, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.store_moves import move_notice
 from storage_engine.retention.unread import loss_count, unread_lines
@@ -50,7 +49,7 @@ class PlanResult:
 
 
 def make_plan(
-    store: ManagedStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
+    store: AnyStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
 ) -> PlanResult:
     """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
 
@@ -62,8 +61,9 @@ def make_plan(
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
     """
-    if store.policy.archive is ArchiveMode.REQUIRED:
-        check_any_catalog_file(store.lakes)
+    managed = managed_of(store)
+    if managed.policy.archive is ArchiveMode.REQUIRED:
+        check_any_catalog_file(managed.lakes)
     context = open_context(store)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
@@ -77,7 +77,7 @@ def make_plan(
                 context.broker,
                 request,
                 now_ms,
-                policy=store.policy,
+                policy=context.store.policy,
             )
             decided_from = {
                 "levels": to_jsonable(decided.disks),
@@ -86,8 +86,8 @@ def make_plan(
                 "owed": to_jsonable(decided.pending),
                 UNREAD: to_jsonable(decided.unread),
             }
-            check_quarantine(store, context.broker.data_paths, decided)
-            shielded = shield_notices(store.real_root, decided.plan.to_delete)
+            check_quarantine(context.store, context.broker.data_paths, decided)
+            shielded = shield_notices(context.store.real_root, decided.plan.to_delete)
             plan = replace(
                 decided.plan,
                 notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded),
@@ -104,7 +104,7 @@ def make_plan(
     return _result(context, run)
 
 
-def recorded_plan(store: ManagedStore, run_key: str) -> Plan:
+def recorded_plan(store: AnyStore, run_key: str) -> Plan:
     """The whole plan of a run.
 
     :raises RunStateError: no such run, or it has none.

@@ -29,7 +29,6 @@ from storage_engine.retention.history import SegmentRelease, releases
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.lease import Lease
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
@@ -48,7 +47,7 @@ from storage_engine.retention.steps.consumer_lag import (
     released_unread,
     without_held_back,
 )
-from storage_engine.retention.steps.context import Context, approved_plan, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.judging import (
@@ -102,7 +101,7 @@ class ReleaseResult:
 
 
 def release(
-    store: ManagedStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
+    store: AnyStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
 ) -> ReleaseResult:
     """Delete the planned segments that pass the gate, log by log.
 

@@ -31,13 +31,13 @@ from storage_engine.retention.steps.archiving import (
     sealed_segments,
     slots,
 )
-from storage_engine.retention.steps.context import WHOLE, Context, open_context
+from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
 
 _LISTINGS = 3
 
 
 def archive_sealed(
-    store: ManagedStore,
+    store: AnyStore,
     run_key: str,
     archive_with: ArchiveWith,
     *,
@@ -56,7 +56,7 @@ def archive_sealed(
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
-    if store.policy.archive is ArchiveMode.OFF:
+    if context.store.policy.archive is ArchiveMode.OFF:
         return ArchiveResult(())
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
@@ -102,20 +102,20 @@ class _Listing:
         return not all(Path(segment.facts.path).exists() for segment in self.chosen)
 
 
-def record_archive_lag(store: ManagedStore, run_key: str) -> ArchiveLag | None:
+def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     """Measure the archive lag and take it down, as a sample and for the run's report.
 
     :return: None under the policy archive: off.
     """
     context = open_context(store)
-    if store.policy.archive is ArchiveMode.OFF:
+    if context.store.policy.archive is ArchiveMode.OFF:
         return None
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.ARCHIVE_LAG):
         snapshot = context.broker.snapshot(clock_ms())
         segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
-        lag = _measure(context.journal, context.record, store, segments)
+        lag = _measure(context.journal, context.record, context.store, segments)
         levels = (*snapshot.log_disks, snapshot.dependents_disk)
         context.journal.add_sample(context.record.store_id, levels, lag.measured_at_ms, lag)
         context.save(run, Step.ARCHIVE_LAG, lag, started_ns)

@@ -10,9 +10,8 @@ from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.progress_alarms import progress_alarms
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
 
 
@@ -35,7 +34,7 @@ class SenseResult:
     alarms: tuple[str, ...] = ()
 
 
-def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest | None = None) -> SenseResult:
+def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | None = None) -> SenseResult:
     """Find the causes that hold now and record a sample of the levels.
 
     Drift of a hold is in the journal before anything else is looked at.
@@ -66,7 +65,7 @@ def sense(store: ManagedStore, now_ms: int | None = None, request: PlanRequest |
         snapshot.crashed,
         progress,
         hold,
-        (*(alarms_of(context, hold) if hold else ()), *progress_alarms(progress, store.policy)),
+        (*(alarms_of(context, hold) if hold else ()), *progress_alarms(progress, context.store.policy)),
     )
 
 

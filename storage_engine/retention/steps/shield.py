@@ -29,7 +29,6 @@ from storage_engine.model.store import Segment
 from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.journal import Run, Step
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, read_proofs
 from storage_engine.retention.shield_proofs import (
     Judged,
@@ -41,7 +40,7 @@ from storage_engine.retention.shield_proofs import (
 from storage_engine.retention.shielding import COMMAND, changed_text, shield_notices, written_text
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.giving_up import give_up
 from storage_engine.retention.steps.sealed import still_unproven
 from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
@@ -131,7 +130,7 @@ class _Tending:
         return self.context.store.real_root
 
 
-def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
+def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
 
     Beside a running broker whose watch is alive only that watch does it.
@@ -141,10 +140,11 @@ def tend_shield(store: ManagedStore, *, tends: bool = False) -> ShieldResult:
     """
     context = open_context(store)
     need = context.broker.shield_need()
-    shield = look_at_shield(store.real_root)
-    if (need.is_tended and not tends) or (store.policy.archive is ArchiveMode.OFF and not shield.links):
+    shield = look_at_shield(context.store.real_root)
+    unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
+    if unarchived or (need.is_tended and not tends):
         gone = tuple(seen.link.base_offset for seen in shield.left_log)
-        return ShieldResult(len(shield.links), gone, notices=shield_notices(store.real_root))
+        return ShieldResult(len(shield.links), gone, notices=shield_notices(context.store.real_root))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
 
 

@@ -9,8 +9,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.drift import DONE
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.context import AnyStore, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.sensing import SenseResult, sense
@@ -29,7 +28,7 @@ class TendResult:
     alarms: tuple[str, ...]
 
 
-def tend(store: ManagedStore, run_key: str) -> TendResult:
+def tend(store: AnyStore, run_key: str) -> TendResult:
     """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
 
     :raises BrokerError: the running broker can't be asked.
@@ -38,13 +37,13 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
     try:
         sensed = sense(store)
     except (StorageEngineError, OSError):
-        if store.live is not None:
+        if managed_of(store).live is not None:
             # Whatever can't be told of the store, a hold that isn't renewed ends.
             with suppress(StorageEngineError):
                 hold(store, run_key=run_key)
         raise
     status, alarms = None, list(sensed.alarms)
-    if store.live is not None:
+    if managed_of(store).live is not None:
         try:
             status = hold(store, run_key=run_key).status
         except GateRefusedError as error:
@@ -59,9 +58,10 @@ def tend(store: ManagedStore, run_key: str) -> TendResult:
     return TendResult(status, sensed, tuple(dict.fromkeys(alarms)))
 
 
-def _shield_alarms(store: ManagedStore) -> tuple[str, ...]:
+def _shield_alarms(store: AnyStore) -> tuple[str, ...]:
     """Tend the shield, where no watch does, and say what it keeps that is gone from the log."""
-    if store.policy.shield is not ShieldMode.ON and not shield_path(store.real_root).exists():
+    managed = managed_of(store)
+    if managed.policy.shield is not ShieldMode.ON and not shield_path(managed.real_root).exists():
         return ()
     try:
         result = tend_shield(store)

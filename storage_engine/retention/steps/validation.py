@@ -5,11 +5,10 @@ from __future__ import annotations
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import ValidationResult
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import WHOLE, Context, open_context
+from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
 
 
-def record_validation(store: ManagedStore, run_key: str, result: ValidationResult) -> None:
+def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -> None:
     """Record a validation of this run; the latest one counts.
 
     :raises RunStateError: there is no such run.

@@ -52,7 +52,7 @@ class BesideStore(BrokerStore):
 
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
-    :param broker_conf: the broker's config file as it is named here; None: nobody named it.
+    :param opened_by: how it is reached, and the broker's config file if somebody named it.
     """
 
     admin: BrokerAdmin
@@ -60,7 +60,23 @@ class BesideStore(BrokerStore):
     settings: Mapping[str, str]
     live: LiveBroker
     memory: HoldMemory | None
-    broker_conf: str | None
+    opened_by: StoreSettings
+
+    @property
+    def broker_conf(self) -> str | None:
+        """The broker's config file as it is named here; None: nobody named it."""
+        return self.opened_by.broker_conf
+
+    def renewed(self, memory: HoldMemory) -> BesideStore:
+        """Ask for the settings again, on the same connection unless another broker is the master by now."""
+        admin = reach(self.live)
+        if admin.address == self.admin.address:
+            return _open(self.admin, self.opened_by, self.live, memory)
+        self.close()
+        return _open(admin, self.opened_by, self.live, memory)
+
+    def close(self) -> None:
+        self.admin.close()
 
     @property
     def lets_go_at_once(self) -> int | None:
@@ -216,13 +232,18 @@ def open_beside(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | 
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
+    return _open(reach(live), settings, live, memory)
+
+
+def _open(
+    admin: BrokerAdmin, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
+) -> BesideStore:
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
-    admin = reach(live)
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)
     planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return BesideStore(admin, files, found, live, memory, settings.broker_conf)
+    return BesideStore(admin, files, found, live, memory, settings)
