@@ -138,6 +138,13 @@ class BrokerStore(ABC):
         """
         return {}
 
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        """When the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
         return ()

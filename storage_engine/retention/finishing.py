@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from storage_engine import durable
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.journal import RunState, Step
+from storage_engine.retention.journal import ReportRow, RunState, Step
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
+from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import AnyStore, open_context
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 
+REPORT_VERSION = 1
+"""Of a report's fields: it grows where one that was there means something else, or is gone."""
 _ENDED = frozenset(
     {Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcome.RELEASED_IN_PART, Outcome.UNDONE}
 )
@@ -69,9 +72,11 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         directory = run_directory(context.store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
         if since is None:
+            written = json.dumps(report_json(report), indent=2).encode()
             durable.make_dirs(directory)
-            durable.write_file(json_path, json.dumps(report_json(report), indent=2).encode())
+            durable.write_file(json_path, written)
             durable.write_file(text_path, report_text(report).encode())
+            context.journal.save_report(run, _row(report, written))
     ended = report.outcome in _ENDED
     return FinishResult(
         run_key=run_key,
@@ -83,6 +88,17 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         unchanged_since=since,
         unread=report.unread_lines,
         refused=_refused_text(report),
+    )
+
+
+def _row(report: Report, written: bytes) -> ReportRow:
+    return ReportRow(
+        version=REPORT_VERSION,
+        outcome=report.outcome.value,
+        causes=tuple(dict.fromkeys(trigger.cause.value for trigger in report.triggers)),
+        deleted_segments=sum(segment.fate is Fate.DELETED for segment in report.segments),
+        freed_bytes=report.freed_bytes,
+        report=written,
     )
 
 

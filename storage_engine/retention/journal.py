@@ -5,12 +5,13 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, true, update
+from sqlalchemy import Connection, delete, insert, select, true, update
 
 from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.model.hold import BrokerProgress, HoldMemory
@@ -22,9 +23,13 @@ from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
 from storage_engine.retention.hold_memory import JournalHoldMemory
 from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.retention.journal_heads import heads_since
+from storage_engine.retention.journal_levels import delete_levels, levels_at, put_levels
 from storage_engine.retention.journal_records import (
     Event,
+    Extent,
     Phase,
+    ReportRow,
     Run,
     RunState,
     Sample,
@@ -33,12 +38,32 @@ from storage_engine.retention.journal_records import (
     Waiver,
 )
 from storage_engine.retention.journal_rows import Subjects
-from storage_engine.retention.journal_schema import events, runs, samples, waivers
+from storage_engine.retention.journal_schema import (
+    events,
+    findings,
+    reports,
+    runs,
+    samples,
+    waivers,
+)
 from storage_engine.retention.journal_stores import JournalStores
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
+from storage_engine.retention.stamp import LakeHead
 
-__all__ = ["Event", "Journal", "Phase", "Run", "RunState", "Sample", "Step", "StoreRecord", "Waiver"]
+__all__ = [
+    "Event",
+    "Extent",
+    "Journal",
+    "Phase",
+    "ReportRow",
+    "Run",
+    "RunState",
+    "Sample",
+    "Step",
+    "StoreRecord",
+    "Waiver",
+]
 
 
 class Journal(JournalStores):
@@ -213,6 +238,13 @@ class Journal(JournalStores):
 
         return self._database.read(read)
 
+    def lake_heads(self, store_id: str, since_event_id: int) -> tuple[LakeHead, ...]:
+        """The last receipts that a store's runs have seen in each lake, by events after this one.
+
+        Not only the last one of a lake, where an earlier event names a later receipt.
+        """
+        return self._database.read(lambda connection: heads_since(connection, store_id, since_event_id))
+
     def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
         """The results of a step in all runs of all stores, oldest first."""
         return self._events(true(), step, Phase.RESULT)
@@ -226,26 +258,71 @@ class Journal(JournalStores):
         ordered = query.order_by(events.c.id)
         return self._database.read(lambda c: tuple(map(journal_rows.to_event, c.execute(ordered))))
 
+    # Reports and findings
+
+    def save_report(self, run: Run, row: ReportRow) -> None:
+        """Keep the run's report; the latest one counts."""
+        values = {
+            "run_id": run.run_id,
+            "version": row.version,
+            "outcome": row.outcome,
+            "causes": ",".join(row.causes),
+            "deleted_segments": row.deleted_segments,
+            "freed_bytes": row.freed_bytes,
+            "report": zlib.compress(row.report),
+            "at_ms": clock_ms(),
+        }
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(reports).where(reports.c.run_id == run.run_id))
+            connection.execute(insert(reports).values(**values))
+
+        self._database.write(write)
+
+    def save_findings(self, store_id: str, found: Mapping[str, Any]) -> None:
+        """Keep what the last look at a store between its cleanups found."""
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(findings).where(findings.c.store_id == store_id))
+            row = {"store_id": store_id, "findings": to_jsonable(found), "at_ms": clock_ms()}
+            connection.execute(insert(findings).values(**row))
+
+        self._database.write(write)
+
     # Samples and waivers
 
     def add_sample(
         self,
         store_id: str,
-        levels: Sequence[DiskUsage],
+        disks: Sequence[DiskUsage],
         at_ms: int,
         archive_lag: ArchiveLag | None = None,
         progress: BrokerProgress | None = None,
+        extent: Extent | None = None,
     ) -> None:
         """Record what was seen, and what the clocks of this machine say now."""
         row = {
             "store_id": store_id,
-            "levels": to_jsonable(levels),
+            "levels": [],
             "at_ms": at_ms,
             "archive_lag": to_jsonable(archive_lag),
+            "archive_lag_bytes": None if archive_lag is None else archive_lag.size_bytes,
             "clock": to_jsonable(read_clock()),
             "progress": to_jsonable(progress),
+            **({} if extent is None else to_jsonable(extent)),
         }
-        self._database.write(lambda connection: connection.execute(insert(samples).values(**row)))
+
+        def write(connection: Connection) -> None:
+            connection.execute(insert(samples).values(**row))
+            # Two looks in one millisecond: the later one counts.
+            delete_levels(connection, store_id, [at_ms])
+            put_levels(connection, store_id, {at_ms: disks})
+
+        try:
+            self._database.write(write)
+        except JournalConflictError:
+            # Somebody else recorded a path for the first time at the same time: it is seen then.
+            self._database.write(write)
 
     def last_sample(self, store_id: str) -> Sample | None:
         query = (
@@ -261,8 +338,13 @@ class Journal(JournalStores):
                 return None
             lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
             progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
-            levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
-            return Sample(row.store_id, row.at_ms, levels, lag, progress)
+            extent = (
+                None
+                if row.min_offset is None
+                else Extent(row.min_offset, row.max_offset, row.oldest_message_ms)
+            )
+            found = levels_at(connection, store_id, row.at_ms)
+            return Sample(row.store_id, row.at_ms, found, lag, progress, extent)
 
         return self._database.read(read)
 

@@ -15,8 +15,16 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import ClockReading
 from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.retention.journal_levels import delete_levels
 from storage_engine.retention.journal_records import Phase, RunState, Step
-from storage_engine.retention.journal_schema import events, plans, runs, samples, stores
+from storage_engine.retention.journal_schema import (
+    events,
+    plans,
+    reports,
+    runs,
+    samples,
+    stores,
+)
 from storage_engine.retention.maintenance import (
     DAY_MS,
     EXPIRING_STEPS,
@@ -94,8 +102,8 @@ class JournalExpiry:
                 thinned |= batch.thinned
         old = self._database.read(partial(_old_samples, store_id=store_id, now_ms=now_ms, expiry=expiry))
         for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
-            some = samples.c.id.in_(old[start : start + _SAMPLE_BATCH])
-            self._database.write(partial(Connection.execute, statement=delete(samples).where(some)))
+            some = old[start : start + _SAMPLE_BATCH]
+            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
         plans_gone = partial(_expire_plans, store_id=store_id, thinned=thinned, now_ms=now_ms)
         unnamed = transaction(partial(plans_gone, dry_run=dry_run))
         return gone + ExpiredRows(samples=len(old), plans=unnamed)
@@ -158,6 +166,7 @@ def _expire_runs(
     emptied = [number for number in ids if number not in with_kept]
     if not dry_run:
         connection.execute(delete(events).where(mine, goes))
+        connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
         connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
         values = {"state": RunState.EXPIRED.value, "plan": None}
         connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
@@ -228,6 +237,13 @@ def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Exp
     last = connection.execute(newest).first()
     found = [OldSample(row.id, row.at_ms, _clock(row.clock)) for row in connection.execute(old)]
     return samples_to_expire(found, _clock(last.clock) if last else None, now_ms, expiry)
+
+
+def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
+    mine = samples.c.id.in_(sample_ids)
+    moments = select(samples.c.at_ms).where(mine).scalar_subquery()
+    delete_levels(connection, store_id, moments)
+    connection.execute(delete(samples).where(mine))
 
 
 def _clock(stored: object) -> ClockReading | None:

@@ -113,11 +113,24 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """From where to where a store's logs reach: sums over its logs, and the time of the oldest message.
+
+    :param oldest_message_ms: None where that can't be told.
+    """
+
+    min_offset: int
+    max_offset: int
+    oldest_message_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """What was looked at and when.
 
     :param archive_lag: None where the lakes were not asked.
     :param progress: None where no running broker was asked.
+    :param extent: None where the logs were not looked at.
     """
 
     store_id: str
@@ -125,6 +138,24 @@ class Sample:
     levels: tuple[DiskUsage, ...]
     archive_lag: ArchiveLag | None
     progress: BrokerProgress | None = None
+    extent: Extent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """A run's report as the journal keeps it.
+
+    :param version: of the report's fields.
+    :param causes: why the run deleted, such as ``time-up``.
+    :param report: its JSON.
+    """
+
+    version: int
+    outcome: str
+    causes: tuple[str, ...]
+    deleted_segments: int
+    freed_bytes: int
+    report: bytes
 
 
 @dataclass(frozen=True, slots=True)

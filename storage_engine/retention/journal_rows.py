@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, insert, select
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.journal_heads import ARCHIVING, project
 from storage_engine.retention.journal_records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.retention.journal_schema import events, runs, waivers
 from storage_engine.retention.plan_storage import read_plan
@@ -62,3 +63,5 @@ def insert_events(connection: Connection, run_id: int, step: Step, phase: Phase,
     ]
     if rows:
         connection.execute(insert(events), rows)
+        if step in ARCHIVING and phase is Phase.RESULT:
+            project(connection, run_id, [row["payload"] for row in rows])

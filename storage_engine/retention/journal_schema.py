@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 metadata = MetaData()
 
@@ -116,6 +116,21 @@ events = Table(
 )
 Index("storage_engine_events_by_run", events.c.run_id, events.c.step)
 
+heads = Table(
+    "storage_engine_heads",
+    metadata,
+    Column("id", _serial, primary_key=True, autoincrement=True),
+    Column("store_id", ForeignKey(stores.c.store_id), nullable=False),
+    Column("lake_id", Text, nullable=False),
+    Column("location", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("row_hash", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("event_id", BigInteger, nullable=False),
+)
+"""The last receipts that runs have seen in each lake; ``journal_heads`` keeps them."""
+Index("storage_engine_heads_by_store", heads.c.store_id, heads.c.event_id)
+
 samples = Table(
     "storage_engine_samples",
     metadata,
@@ -126,8 +141,71 @@ samples = Table(
     Column("archive_lag", JSON(none_as_null=True)),
     Column("clock", JSON(none_as_null=True)),
     Column("progress", JSON(none_as_null=True)),
+    Column("min_offset", BigInteger),
+    Column("max_offset", BigInteger),
+    Column("oldest_message_ms", BigInteger),
+    Column("archive_lag_bytes", BigInteger),
 )
+"""Levels are in a table of their own, and ``levels`` is an empty list, since version 8. Offsets are sums over
+the store's logs."""
 Index("storage_engine_samples_by_store", samples.c.store_id, samples.c.at_ms)
+samples_measured = Index(
+    "storage_engine_samples_measured",
+    samples.c.store_id,
+    samples.c.at_ms,
+    samples.c.min_offset,
+    samples.c.max_offset,
+    samples.c.oldest_message_ms,
+    samples.c.archive_lag_bytes,
+)
+"""Has all that a chart asks for, so that the rows, with their JSON, need not be read."""
+
+disks = Table(
+    "storage_engine_disks",
+    metadata,
+    Column("id", _serial, primary_key=True, autoincrement=True),
+    Column("store_id", ForeignKey(stores.c.store_id), nullable=False),
+    Column("path", Text, nullable=False),
+    UniqueConstraint("store_id", "path"),
+)
+"""The paths of a store whose disks are measured."""
+
+levels = Table(
+    "storage_engine_levels",
+    metadata,
+    Column("disk_id", ForeignKey(disks.c.id), primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True),
+    Column("used_percent", Integer),
+    Column("total_bytes", BigInteger),
+    Column("usable_bytes", BigInteger),
+    Column("device", BigInteger),
+    Column("error", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""How full a disk was at a sample; used_percent NULL: not known, and error says why."""
+
+reports = Table(
+    "storage_engine_reports",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("outcome", String(32), nullable=False),
+    Column("causes", Text, nullable=False),
+    Column("deleted_segments", Integer, nullable=False),
+    Column("freed_bytes", BigInteger, nullable=False),
+    Column("report", LargeBinary, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""The report of a run that wrote one: JSON, compressed by zlib; ``version`` is that of its fields."""
+
+findings = Table(
+    "storage_engine_findings",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("findings", JSON, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""What the last look at a store between its cleanups found."""
 
 holds = Table(
     "storage_engine_holds",

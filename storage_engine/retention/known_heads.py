@@ -125,17 +125,7 @@ def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
     since = reset.event_id if reset is not None else 0
-    for step in (Step.ARCHIVE, Step.SEALED):
-        for event in journal.store_events(store_id, step, Phase.RESULT):
-            said = event.payload
-            if "receipt_sequence" in said and event.event_id > since:
-                yield LakeHead(
-                    said.get("lake_id", ""),
-                    said["lake"],
-                    said["receipt_sequence"],
-                    said["receipt_hash"],
-                    said.get("place", ""),
-                )
+    yield from journal.lake_heads(store_id, since)
 
 
 def _sequence(head: ChainHead) -> int:

@@ -26,7 +26,7 @@ from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_lock import Hold
-from storage_engine.rocketmq.store_times import sealed_at_ms
+from storage_engine.rocketmq.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
 from storage_engine.same_bytes.removal import remove_unchanged
@@ -74,6 +74,9 @@ class RocketMQBrokerStore(BrokerStore):
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.layout)

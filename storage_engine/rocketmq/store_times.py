@@ -84,6 +84,18 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     return found
 
 
+def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
+    """Return when the first message was stored; None: there is none, or its file went away meanwhile.
+
+    :raises OSError: a file can't be read.
+    """
+    found = []
+    for first in (log.segments[0] for log in snapshot.logs if log.segments):
+        file = LogFile(first.facts.path, first.base_offset, first.facts.size_bytes)
+        found += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
+    return min((time_ms for time_ms in found if time_ms != UNKNOWN), default=None)
+
+
 def _in_file(file: LogFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     positions = offsets - file.base_offset
     fits = positions + _HEADER_BYTES <= file.size_bytes

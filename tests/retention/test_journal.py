@@ -17,11 +17,13 @@ from storage_engine.exceptions import (
     RunStateError,
     StoreIdentityError,
 )
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.retention import host
+from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.host import ANY_HOST
-from storage_engine.retention.journal import Journal, Phase, RunState, Step
+from storage_engine.retention.journal import Extent, Journal, Phase, RunState, Step
 from storage_engine.retention.journal_schema import runs
 
 WRITE_MANY = """
@@ -154,7 +156,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 7, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 8, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -194,6 +196,17 @@ def set_back(path: Path, version: int) -> None:
             ALTER TABLE old RENAME TO storage_engine_stores;
             ALTER TABLE storage_engine_lineages DROP COLUMN log;
             DROP TABLE storage_engine_log_lineages;
+            DROP TABLE storage_engine_levels;
+            DROP TABLE storage_engine_disks;
+            DROP TABLE storage_engine_reports;
+            DROP TABLE storage_engine_findings;
+            DROP TABLE storage_engine_heads;
+            DROP INDEX storage_engine_samples_measured;
+            UPDATE storage_engine_samples SET levels = '[{{"path": "/s", "used_percent": 50}}]';
+            ALTER TABLE storage_engine_samples DROP COLUMN min_offset;
+            ALTER TABLE storage_engine_samples DROP COLUMN max_offset;
+            ALTER TABLE storage_engine_samples DROP COLUMN oldest_message_ms;
+            ALTER TABLE storage_engine_samples DROP COLUMN archive_lag_bytes;
             COMMIT;
             """
         )
@@ -201,6 +214,26 @@ def set_back(path: Path, version: int) -> None:
             connection.execute("DROP TABLE storage_engine_holds")
             for column in ("archive_lag", "clock", "progress"):
                 connection.execute(f"ALTER TABLE storage_engine_samples DROP COLUMN {column}")
+    connection.close()
+
+
+def test_what_was_measured_before_is_in_columns_afterwards(path: Path, journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    progress = BrokerProgress(5, 100, 900, 1, 0, 0, {}, None)
+    lag = ArchiveLag(5, 2, 2048, 0, 60)
+    for _ in range(2):  # in one millisecond
+        journal.add_sample(store.store_id, [DiskUsage("/s", 50)], 5, lag, progress)
+    set_back(path, 7)
+    upgraded = Journal(f"sqlite:///{path}")
+    sample = upgraded.last_sample(store.store_id)
+    assert sample is not None
+    assert (sample.levels, sample.archive_lag, sample.progress) == ((DiskUsage("/s", 50),), lag, progress)
+    assert sample.extent == Extent(100, 900, 1)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT archive_lag_bytes FROM storage_engine_samples").fetchall() == [
+        (2048,),
+        (2048,),
+    ]
     connection.close()
 
 

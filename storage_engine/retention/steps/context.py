@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
 from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import archive_limit
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.journal import Extent, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -82,6 +84,26 @@ class Context:
         beside = self.store.live is not None
         emergency = beside and any(trigger.at_once for trigger in self.broker.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
+
+    def sample(
+        self,
+        snapshot: StoreSnapshot,
+        at_ms: int,
+        *,
+        archive_lag: ArchiveLag | None = None,
+        progress: BrokerProgress | None = None,
+    ) -> None:
+        """Record how full the store's disks are, and from where to where its logs reach.
+
+        :raises OSError: a file of the log can't be read.
+        """
+        extent = Extent(
+            min_offset=sum(log.min_offset for log in snapshot.logs),
+            max_offset=sum(log.max_offset for log in snapshot.logs),
+            oldest_message_ms=self.broker.oldest_message_ms(snapshot),
+        )
+        disks = (*snapshot.log_disks, snapshot.dependents_disk)
+        self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
 
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
         """Record what the step came to, and how long it took."""

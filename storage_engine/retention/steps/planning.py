@@ -100,7 +100,7 @@ def make_plan(
                 },
             )
             run = context.journal.record_plan(run, plan, decided_from)
-            context.journal.add_sample(run.store_id, decided.disks, decided.plan.decided_at_ms)
+            context.sample(decided.snapshot, decided.plan.decided_at_ms)
     return _result(context, run)
 
 

@@ -116,8 +116,7 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
         snapshot = context.broker.snapshot(clock_ms())
         segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
         lag = _measure(context.journal, context.record, context.store, segments)
-        levels = (*snapshot.log_disks, snapshot.dependents_disk)
-        context.journal.add_sample(context.record.store_id, levels, lag.measured_at_ms, lag)
+        context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
         context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
     return lag
 

@@ -55,7 +55,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     triggers, notices = context.broker.triggers(snapshot, now_ms, request or PlanRequest())
     levels = (*snapshot.log_disks, snapshot.dependents_disk)
     progress = context.broker.progress(now_ms)
-    context.journal.add_sample(context.record.store_id, levels, now_ms, progress=progress)
+    context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
         context.name,
         now_ms,

@@ -9,7 +9,7 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.drift import DONE
-from storage_engine.retention.steps.context import AnyStore, managed_of, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.sensing import SenseResult, sense
@@ -31,40 +31,59 @@ class TendResult:
 def tend(store: AnyStore, run_key: str) -> TendResult:
     """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
 
+    What is found is kept in the journal for who looks later.
+
     :raises BrokerError: the running broker can't be asked.
     """
+    context = open_context(store)
+    is_live = context.store.live is not None
     # First, as drift of a hold can't be told any more once it is renewed.
     try:
-        sensed = sense(store)
+        sensed = sense(context)
     except (StorageEngineError, OSError):
-        if managed_of(store).live is not None:
+        if is_live:
             # Whatever can't be told of the store, a hold that isn't renewed ends.
             with suppress(StorageEngineError):
-                hold(store, run_key=run_key)
+                hold(context, run_key=run_key)
         raise
     status, alarms = None, list(sensed.alarms)
-    if managed_of(store).live is not None:
+    if is_live:
         try:
-            status = hold(store, run_key=run_key).status
+            status = hold(context, run_key=run_key).status
         except GateRefusedError as error:
             alarms.append(f"the store can't be held: {error}")
         else:
             done = tuple(one for one in status.disturbances if one.kind in DONE)
             if done:
-                alarms += alarms_of(open_context(store), replace(status, disturbances=done))
+                alarms += alarms_of(context, replace(status, disturbances=done))
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
-    alarms += _shield_alarms(store)
-    return TendResult(status, sensed, tuple(dict.fromkeys(alarms)))
+    alarms += _shield_alarms(context)
+    result = TendResult(status, sensed, tuple(dict.fromkeys(alarms)))
+    _save(context, result)
+    return result
 
 
-def _shield_alarms(store: AnyStore) -> tuple[str, ...]:
+def _save(context: Context, result: TendResult) -> None:
+    found = {
+        "alarms": result.alarms,
+        "notices": result.sensed.notices,
+        "causes": [trigger.cause for trigger in result.sensed.triggers],
+        "crashed": result.sensed.crashed,
+        "held": None if result.hold is None else result.hold.held,
+        "hold_notices": () if result.hold is None else result.hold.notices,
+        "progress": result.sensed.progress,
+    }
+    context.journal.save_findings(context.record.store_id, found)
+
+
+def _shield_alarms(context: Context) -> tuple[str, ...]:
     """Tend the shield, where no watch does, and say what it keeps that is gone from the log."""
-    managed = managed_of(store)
-    if managed.policy.shield is not ShieldMode.ON and not shield_path(managed.real_root).exists():
+    store = context.store
+    if store.policy.shield is not ShieldMode.ON and not shield_path(store.real_root).exists():
         return ()
     try:
-        result = tend_shield(store)
+        result = tend_shield(context)
     except (StorageEngineError, OSError) as error:
         return (f"the shield can't be tended: {error}",)
     return result.notices if result.gone or result.given_up else ()

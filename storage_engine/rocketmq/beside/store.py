@@ -43,7 +43,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import LOG
-from storage_engine.rocketmq.store_times import LogFile, sealed_at_ms
+from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, sealed_at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,9 @@ class BesideStore(BrokerStore):
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot, may_go=True)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.files.layout, attempts=ATTEMPTS)

@@ -1,0 +1,115 @@
+"""What :mod:`storage_engine.retention.journal_queries` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRow:
+    """A store that the journal knows.
+
+    :param sampled_at_ms: when it was looked at last; None: never.
+    :param used_percent: of its fullest disk then; None: not known.
+    :param oldest_message_ms: when the oldest message was stored, by that look; None: not known.
+    """
+
+    store_id: str
+    name: str | None
+    real_path: str
+    host: str | None
+    broker: str
+    lineage: int
+    sampled_at_ms: int | None
+    used_percent: int | None
+    oldest_message_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in short.
+
+    :param outcome: by its report; None: it has written none.
+    """
+
+    run_id: int
+    run_key: str
+    state: str
+    created_at_ms: int
+    finished_at_ms: int | None
+    outcome: str | None
+    causes: tuple[str, ...]
+    deleted_segments: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReport:
+    """:param version: of the report's fields."""
+
+    version: int
+    written_at_ms: int
+    report: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelBucket:
+    """How full a disk was at most within a span of time; None: not known."""
+
+    path: str
+    start_ms: int
+    used_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogBucket:
+    """What the logs held within a span of time; None: not known.
+
+    :param oldest_message_ms: when the oldest message was stored, by the span's first look.
+    :param bytes_in: written since the span before.
+    :param bytes_out: deleted since the span before.
+    :param archive_lag_bytes: sealed and in no lake, at most.
+    """
+
+    start_ms: int
+    oldest_message_ms: int | None
+    min_offset: int | None
+    max_offset: int | None
+    bytes_in: int | None
+    bytes_out: int | None
+    archive_lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What others did to a store, a loss that a person accepted, or a step that failed."""
+
+    run_key: str
+    step: str
+    subject: str
+    at_ms: int
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the last look between two cleanups found."""
+
+    at_ms: int
+    found: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """The last that became of a segment by a run.
+
+    :param state: archived or deleted.
+    """
+
+    log: str
+    base_offset: int
+    state: str
+    run_key: str
+    at_ms: int

@@ -1,0 +1,324 @@
+"""What the journal says, for who only looks: stores, runs, reports, levels over time, incidents, findings.
+
+Nothing here makes or changes anything, and a journal of another version is not brought up to date. It needs
+SQLAlchemy and the standard library, so that a web server may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from storage_engine.credentials import shown_url, url_secrets, without_secrets
+from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.retention.journal_answers import (
+    Findings,
+    Incident,
+    LevelBucket,
+    LogBucket,
+    RunRow,
+    SegmentRow,
+    StoredReport,
+    StoreRow,
+)
+from storage_engine.retention.journal_records import Phase, Step
+from storage_engine.retention.journal_schema import (
+    SCHEMA_VERSION,
+    disks,
+    events,
+    findings,
+    levels,
+    reports,
+    runs,
+    samples,
+    schema_version,
+    stores,
+)
+from storage_engine.untrusted import MALFORMED
+
+T = TypeVar("T")
+
+
+class JournalReader:
+    """:param url: SQLAlchemy URL of a journal.
+
+    :raises BadInputError: not a URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.name = shown_url(url)
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise BadInputError(f"journal_url: expected a SQLAlchemy URL, found none ({error})") from error
+        self._secrets = url_secrets(url)
+        sqlite = parsed.get_backend_name() == "sqlite"
+        self._file = Path(parsed.database) if sqlite and parsed.database else None
+        self._engine = _engine(url, self._file)
+
+    def stores(self) -> tuple[StoreRow, ...]:
+        """Return every store, by name and path."""
+        last = (
+            select(samples.c.store_id, func.max(samples.c.at_ms).label("at_ms"))
+            .group_by(samples.c.store_id)
+            .subquery()
+        )
+        fullest = (
+            select(disks.c.store_id, func.max(levels.c.used_percent).label("used_percent"))
+            .join(levels, levels.c.disk_id == disks.c.id)
+            .join(last, (disks.c.store_id == last.c.store_id) & (levels.c.at_ms == last.c.at_ms))
+            .group_by(disks.c.store_id)
+            .subquery()
+        )
+        oldest = (
+            select(samples.c.store_id, func.max(samples.c.oldest_message_ms).label("oldest_message_ms"))
+            .join(last, (samples.c.store_id == last.c.store_id) & (samples.c.at_ms == last.c.at_ms))
+            .group_by(samples.c.store_id)
+            .subquery()
+        )
+        query = (
+            select(stores, last.c.at_ms, fullest.c.used_percent, oldest.c.oldest_message_ms)
+            .outerjoin(last, stores.c.store_id == last.c.store_id)
+            .outerjoin(fullest, stores.c.store_id == fullest.c.store_id)
+            .outerjoin(oldest, stores.c.store_id == oldest.c.store_id)
+            .order_by(stores.c.name, stores.c.real_path)
+        )
+        return tuple(
+            StoreRow(
+                row.store_id,
+                row.name,
+                row.real_path,
+                row.host,
+                row.broker,
+                row.lineage,
+                row.at_ms,
+                row.used_percent,
+                row.oldest_message_ms,
+            )
+            for row in self._read(lambda connection: connection.execute(query).all())
+        )
+
+    def runs(self, store_id: str, *, before_id: int | None = None, limit: int = 50) -> tuple[RunRow, ...]:
+        """Return a store's runs, the newest first.
+
+        :param before_id: only those begun before this run.
+        """
+        query = (
+            select(
+                runs.c.id,
+                runs.c.run_key,
+                runs.c.state,
+                runs.c.created_at_ms,
+                runs.c.finished_at_ms,
+                reports.c.outcome,
+                reports.c.causes,
+                reports.c.deleted_segments,
+                reports.c.freed_bytes,
+            )
+            .outerjoin(reports, reports.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id)
+            .order_by(runs.c.id.desc())
+            .limit(limit)
+        )
+        if before_id is not None:
+            query = query.where(runs.c.id < before_id)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return tuple(_run(row) for row in rows)
+
+    def report(self, store_id: str, run_key: str) -> StoredReport | None:
+        """Return a run's report; None: it has written none, or it has expired."""
+        query = (
+            select(reports)
+            .join(runs, reports.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id, runs.c.run_key == run_key)
+        )
+
+        def read(connection: Connection) -> StoredReport | None:
+            row = connection.execute(query).first()
+            if row is None:
+                return None
+            return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
+
+        return self._read(read)
+
+    def water_levels(
+        self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int
+    ) -> tuple[LevelBucket, ...]:
+        """Return the highest level of each disk in each bucket that has a sample, by path and time.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        """
+        start = _bucket(levels.c.at_ms, bucket_ms)
+        # One disk at a time: grouped by path as well, it would take twice as long.
+        of_disk = (
+            select(start, func.max(levels.c.used_percent).label("used_percent"))
+            .where(levels.c.disk_id == bindparam("disk_id"))
+            .where(levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
+            .group_by(start)
+            .order_by(start)
+        )
+        named = select(disks.c.path, disks.c.id).where(disks.c.store_id == store_id).order_by(disks.c.path)
+
+        def read(connection: Connection) -> tuple[LevelBucket, ...]:
+            return tuple(
+                LevelBucket(disk.path, row.start_ms, row.used_percent)
+                for disk in connection.execute(named).all()
+                for row in connection.execute(of_disk, {"disk_id": disk.id})
+            )
+
+        return self._read(read)
+
+    def log_extents(self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int) -> tuple[LogBucket, ...]:
+        """Return what the logs held in each bucket that has a sample, by time.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        """
+        start = _bucket(samples.c.at_ms, bucket_ms)
+        bucket = (
+            select(
+                start,
+                func.min(samples.c.oldest_message_ms).label("oldest_message_ms"),
+                func.max(samples.c.min_offset).label("min_offset"),
+                func.max(samples.c.max_offset).label("max_offset"),
+                func.max(samples.c.archive_lag_bytes).label("archive_lag_bytes"),
+            )
+            .where(samples.c.store_id == store_id, samples.c.at_ms >= start_ms, samples.c.at_ms < end_ms)
+            .group_by(start)
+            .subquery()
+        )
+
+        def before(column: ColumnElement[int]) -> ColumnElement[int]:
+            return func.lag(column).over(order_by=bucket.c.start_ms)
+
+        query = select(
+            bucket,
+            (bucket.c.max_offset - before(bucket.c.max_offset)).label("bytes_in"),
+            (bucket.c.min_offset - before(bucket.c.min_offset)).label("bytes_out"),
+        ).order_by(bucket.c.start_ms)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return tuple(LogBucket(**row._mapping) for row in rows)
+
+    def incidents(self, store_id: str, *, since_ms: int = 0, limit: int = 200) -> tuple[Incident, ...]:
+        """Return what others did, losses that were accepted, and steps that failed, the newest first."""
+        told = events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value])
+        query = (
+            select(runs.c.run_key, events)
+            .join(events, events.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id, events.c.at_ms >= since_ms)
+            .where((events.c.phase == Phase.ERROR.value) | (told & (events.c.phase == Phase.RESULT.value)))
+            .order_by(events.c.id.desc())
+            .limit(limit)
+        )
+        return tuple(
+            Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
+            for row in self._read(lambda connection: connection.execute(query).all())
+        )
+
+    def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
+        """Return the segments that runs archived or deleted last, the newest first; each once."""
+        steps = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
+        newest = (
+            select(func.max(events.c.id).label("id"))
+            .join(runs, events.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id, events.c.step.in_(steps), events.c.subject != "")
+            .where(events.c.phase == Phase.RESULT.value)
+            .group_by(events.c.subject)
+            .order_by(func.max(events.c.id).desc())
+            .limit(limit)
+            .subquery()
+        )
+        query = (
+            select(runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
+            .join(events, events.c.run_id == runs.c.id)
+            .join(newest, newest.c.id == events.c.id)
+            .order_by(events.c.id.desc())
+        )
+        found = []
+        for row in self._read(lambda connection: connection.execute(query).all()):
+            log, _, base_offset = row.subject.rpartition("/")
+            found.append(SegmentRow(log, int(base_offset), steps[row.step], row.run_key, row.at_ms))
+        return tuple(found)
+
+    def findings(self, store_id: str) -> Findings | None:
+        """Return what the last look found; None: nobody has looked yet."""
+        query = select(findings).where(findings.c.store_id == store_id)
+        row = self._read(lambda connection: connection.execute(query).first())
+        return None if row is None else Findings(row.at_ms, row.findings)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        """
+        :raises JournalUnavailableError: there is no journal, or it can't be read.
+        :raises BadInputError: it is of another version.
+        """
+        if self._file is not None and not self._file.is_file():
+            raise JournalUnavailableError(
+                f"{self.name}: expected a journal, found none. Nothing was made. A first run makes it."
+            )
+        try:
+            with self._engine.connect() as connection:
+                self._check_version(connection)
+                return work(connection)
+        except (SQLAlchemyError, zlib.error, *MALFORMED) as error:
+            cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
+            raise JournalUnavailableError(f"{self.name}: the journal can't be read ({cause}).") from error
+
+    def _check_version(self, connection: Connection) -> None:
+        there = inspect(connection).has_table(schema_version.name)
+        version = connection.execute(select(schema_version.c.version)).scalar() if there else None
+        if version != SCHEMA_VERSION:
+            raise BadInputError(
+                f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. Nothing "
+                "was changed. The next run of this release brings an older one up to date."
+            )
+
+
+def _engine(url: str, file: Path | None) -> Engine:
+    if file is not None:
+        # Else SQLite makes a file that isn't there.
+        url = f"sqlite:///file:{quote(str(file.absolute()))}?mode=ro&uri=true"
+    engine = create_engine(url, poolclass=NullPool)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "begin", _begin_read_only)
+    return engine
+
+
+def _begin_read_only(connection: Connection) -> None:
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+
+def _bucket(at_ms: Any, bucket_ms: int) -> Any:
+    """Return the beginning of the bucket that a moment lies in."""
+    return (at_ms - at_ms % bucket_ms).label("start_ms")
+
+
+def _run(row: Any) -> RunRow:
+    return RunRow(
+        run_id=row.id,
+        run_key=row.run_key,
+        state=row.state,
+        created_at_ms=row.created_at_ms,
+        finished_at_ms=row.finished_at_ms,
+        outcome=row.outcome,
+        causes=tuple(row.causes.split(",")) if row.causes else (),
+        deleted_segments=row.deleted_segments or 0,
+        freed_bytes=row.freed_bytes or 0,
+    )

@@ -1,0 +1,149 @@
+"""What the journal answers to who only looks, of runs that really were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine import cycle
+from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.retention.finishing import REPORT_VERSION
+from storage_engine.retention.journal import Extent, Journal
+from storage_engine.retention.journal_answers import LevelBucket, LogBucket
+from storage_engine.retention.journal_queries import JournalReader
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import Outcome
+from storage_engine.retention.steps import tend
+from storage_engine.retention.steps.context import opened
+from tests.retention.conftest import MANUAL
+from tests.retention.test_journal import set_back
+
+MINUTE_MS = 60_000
+HEAVY = ("pyarrow", "pyiceberg", "pyspark", "great_expectations", "numpy", "pandas", "numba", "airflow")
+
+Managed = Callable[..., ManagedStore]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> JournalReader:
+    return JournalReader(f"sqlite:///{tmp_path}/journal.db")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(f"sqlite:///{tmp_path}/journal.db")
+
+
+def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
+    store = managed()
+    with opened(store) as once:
+        cleanup = cycle.Cleanup(once, "r", MANUAL)
+        finished = [step(cleanup) for step in cycle.CLEANUP if step is not cycle.validate][-1]
+        tend(once, "m")
+    reader = JournalReader(store.journal_url)
+    (row,) = reader.stores()
+    assert (row.real_path, row.name, row.broker) == (store.real_root, None, "rocketmq")
+    assert row.used_percent is not None
+    assert row.oldest_message_ms is not None
+
+    (run,) = reader.runs(row.store_id)
+    assert (run.run_key, run.outcome, run.causes) == ("r", Outcome.DONE.value, ("manual",))
+    assert (run.deleted_segments, run.freed_bytes) == (7, 7 << 20)
+    report = reader.report(row.store_id, "r")
+    assert report is not None
+    assert report.version == REPORT_VERSION
+    assert report.report == json.loads(Path(finished.report_json).read_text())
+    assert reader.report(row.store_id, "another") is None
+
+    segments = reader.segments(row.store_id)
+    assert [(one.base_offset >> 20, one.state) for one in segments] == [
+        (number, "deleted") for number in reversed(range(7))
+    ]
+    found = reader.findings(row.store_id)
+    assert found is not None
+    assert found.found["crashed"] is False
+
+
+def test_levels_and_extents_come_in_buckets(journal: Journal, reader: JournalReader) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    other = journal.add_store("/other", "rocketmq")
+    journal.add_sample(other.store_id, [DiskUsage("/s", 99)], MINUTE_MS, extent=Extent(1, 2, 3))
+    for number in range(6):
+        disks = [DiskUsage("/s", 10 + number), DiskUsage("/t", None, error="gone")]
+        lag = ArchiveLag(0, 1, 5, 0, 1) if number == 4 else None
+        extent = Extent(number * 100, 1_000 + number * 300, 7 + number)
+        journal.add_sample(store.store_id, disks, number * MINUTE_MS, lag, extent=extent)
+    span = (store.store_id, MINUTE_MS * 2, MINUTE_MS * 6, MINUTE_MS * 2)
+    assert reader.water_levels(*span) == (
+        LevelBucket("/s", 2 * MINUTE_MS, 13),
+        LevelBucket("/s", 4 * MINUTE_MS, 15),
+        LevelBucket("/t", 2 * MINUTE_MS, None),
+        LevelBucket("/t", 4 * MINUTE_MS, None),
+    )
+    assert reader.log_extents(*span) == (
+        LogBucket(2 * MINUTE_MS, 9, 300, 1_900, None, None, None),
+        LogBucket(4 * MINUTE_MS, 11, 500, 2_500, 600, 200, 5),
+    )
+
+
+def test_runs_come_page_by_page(journal: Journal, reader: JournalReader) -> None:
+    store = journal.add_store("/s", "rocketmq")
+    for number in range(5):
+        journal.begin_run(store.store_id, f"r{number}", MANUAL)
+    first = reader.runs(store.store_id, limit=2)
+    assert [run.run_key for run in first] == ["r4", "r3"]
+    rest = reader.runs(store.store_id, before_id=first[-1].run_id)
+    assert [run.run_key for run in rest] == ["r2", "r1", "r0"]
+    assert {run.outcome for run in rest} == {None}
+
+
+def test_a_step_that_failed_is_an_incident(managed: Managed) -> None:
+    store = managed()
+    with opened(store) as once:
+        cleanup = cycle.Cleanup(once, "r", MANUAL)
+        cycle.plan(cleanup)
+        Path(store.root, "commitlog", f"{0:020d}").unlink()
+        with pytest.raises(Exception, match="found no file"):
+            cycle.release(cleanup)
+    reader = JournalReader(store.journal_url)
+    (incident,) = reader.incidents(reader.stores()[0].store_id)
+    assert (incident.run_key, incident.step) == ("r", "release")
+
+
+def test_where_there_is_no_journal_none_is_made(tmp_path: Path, reader: JournalReader) -> None:
+    with pytest.raises(JournalUnavailableError, match="expected a journal, found none"):
+        reader.stores()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_changes_nothing(tmp_path: Path, journal: Journal, reader: JournalReader) -> None:
+    journal.add_store("/s", "rocketmq")
+    path = tmp_path / "journal.db"
+    before = (path.read_bytes(), path.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
+    assert len(reader.stores()) == 1
+    assert (path.read_bytes(), path.stat().st_mtime_ns, sorted(tmp_path.iterdir())) == before
+
+
+def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, reader: JournalReader) -> None:
+    journal.add_store("/s", "rocketmq")
+    set_back(tmp_path / "journal.db", 7)
+    before = (tmp_path / "journal.db").read_bytes()
+    with pytest.raises(BadInputError, match="expected journal schema version 8, found 7"):
+        reader.stores()
+    assert (tmp_path / "journal.db").read_bytes() == before
+
+
+def test_it_needs_no_data_library() -> None:
+    script = (
+        "import sys, storage_engine.retention.journal_queries\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
