@@ -79,7 +79,7 @@ def _words(command: str, store: object, lake: object, connection: str | None) ->
 
 
 def _has_arguments(rest: str) -> bool:
-    """Whether what follows a command's name are arguments of it, and not the rest of a sentence."""
+    """Return whether what follows a command's name are arguments of it, and not the rest of a sentence."""
     clause = _CLAUSE.match(rest)
     said = "" if clause is None else clause[0]
     return _ARGUMENT.match(rest) is not None or "--lake" in said or "--conn-id" in said

@@ -18,7 +18,7 @@ conn_id_option = with_option(CONN_ID)
 
 
 def store_of_connection(conn_id: str) -> ManagedStore:
-    """What an Airflow connection amounts to.
+    """Return what an Airflow connection amounts to.
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     """

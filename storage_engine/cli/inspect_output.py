@@ -27,7 +27,7 @@ def print_inspection(found: Inspection) -> None:
 
 
 def print_quarantines(found: Sequence[QuarantineLook]) -> None:
-    """What runs have set aside; nothing is shown where nothing is."""
+    """Print what runs have set aside, if anything."""
     if not found:
         return
     print_table(

@@ -66,7 +66,7 @@ def _known(value: int | None) -> int | str:
 
 
 def _goes(row: Mapping[str, Any]) -> str:
-    """When the group's next message may be deleted."""
+    """Return when the group's next message may be deleted."""
     if row["at_risk"]:
         return "now"
     return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

@@ -97,7 +97,7 @@ def _digest(plan: Plan) -> str | None:
 
 
 def print_pending(pending: Iterable[Pending]) -> None:
-    """What a broker owes, if anything, or if anything of it is unknown."""
+    """Print what is pending, if anything is, or may be."""
     rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return
@@ -123,7 +123,7 @@ def print_pending(pending: Iterable[Pending]) -> None:
 
 
 def _no_cause(plan: Plan) -> str:
-    """Why no cause holds: the same for every segment, so it is said once."""
+    """Return why no cause holds: the same for every segment, so it is said once."""
     details = (decision.detail for decision in plan.decisions if decision.reason is Reason.NO_CAUSE)
     sentence, _, _ = next(details, "").rpartition("; ")
     return sentence[:1].upper() + sentence[1:]

@@ -26,7 +26,7 @@ def print_verification(result: StoreVerification) -> None:
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """How much is verified since when, as a sentence."""
+    """Return how much is verified since when, as a sentence."""
     percent = 100 * coverage.verified_bytes // coverage.total_bytes if coverage.total_bytes else 100
     since = f" since {time_text(coverage.since_ms)}" if coverage.since_ms is not None else ""
     never = (

@@ -84,7 +84,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Whether a box is ticked; texts are read as well, since a connection may come as a URI."""
+        """Return whether a box is ticked; texts are read as well, since a connection may come as a URI."""
         value = self.value(name)
         if value is None:
             return False
@@ -126,7 +126,7 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def _shown(self, name: str) -> str:
-        """Where a person finds a field's value: at its new place, unless it stands at its old one."""
+        """Return where a person finds a field's value: at its new place, unless it stands at its old one."""
         if name not in self.moved:
             return name
         group, key = self.moved[name]

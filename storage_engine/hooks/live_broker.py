@@ -20,7 +20,7 @@ TLS_UNVERIFIED = "unverified"
 
 
 def live_broker(read: Fields) -> LiveBroker | None:
-    """What the fields say of a running broker; None where the store's broker is stopped.
+    """Return what the fields say of a running broker; None where the store's broker is stopped.
 
     :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
     """

@@ -117,7 +117,7 @@ def managed_store_of(conn_id: str) -> ManagedStore:
 
 
 def airflow_home() -> Path:
-    """Where this Airflow keeps its own files."""
+    """Return where this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 

@@ -50,7 +50,7 @@ class Held(Protocol):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What could not be checked while it was taken."""
+        """Return what could not be checked while it was taken."""
         ...
 
 
@@ -82,7 +82,7 @@ class BrokerStore(ABC):
 
     @property
     def lets_go_at_once(self) -> int | None:
-        """How many segments one ``let_go`` takes; None: any number."""
+        """Return how many segments one ``let_go`` takes; None: any number."""
         return None
 
     @property
@@ -132,27 +132,30 @@ class BrokerStore(ABC):
         ...
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """When sealed segments were written to last, by what they hold themselves; only where that is cheap.
+        """Return when sealed segments were written to last, by what they hold themselves; only where that is
+        cheap.
 
         :raises OSError: a file can't be read.
         """
         return {}
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """When the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
 
         :raises OSError: a file can't be read.
         """
         return None
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """What the broker has taken and still has to deliver or to decide; what can't be read is unknown."""
+        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
+        unknown.
+        """
         return ()
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        """What consumers have not read of the messages below these offsets; most messages first.
+        """Return what consumers have not read of the messages below these offsets; most messages first.
 
         By default it is unknown.
 
@@ -183,7 +186,7 @@ class BrokerStore(ABC):
         return NO_HOLD
 
     def look_at_hold(self, now_ms: int) -> HoldStatus:
-        """What ``guard`` would find, without changing anything."""
+        """Return what ``guard`` would find, without changing anything."""
         return NO_HOLD
 
     def unmanage(self, now_ms: int) -> HoldStatus:
@@ -211,7 +214,9 @@ class BrokerStore(ABC):
         ...
 
     def shield_need(self) -> ShieldNeed:
-        """How large a shield has to be beside this broker, and whether there may be one; measures disks."""
+        """Return how large a shield has to be beside this broker, and whether there may be one; measures
+        disks.
+        """
         disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
@@ -228,7 +233,7 @@ class BrokerStore(ABC):
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        """How far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
         return None
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
@@ -274,7 +279,7 @@ class FenceWatch(Protocol):
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Where files lie whose change is a reason to look at once, as of the last look."""
+        """Return where files lie whose change is a reason to look at once, as of the last look."""
         ...
 
     def watching(self) -> AbstractContextManager[Beating | None]:

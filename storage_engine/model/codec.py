@@ -56,7 +56,7 @@ class SegmentCodec(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """What the columns of :attr:`schema` are for."""
+        """Return what the columns of :attr:`schema` are for."""
         ...
 
     @property
@@ -122,7 +122,7 @@ class RestoredConfig(Protocol):
 
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
-        """Which files there are, by their path below the restored root."""
+        """Return which files there are, by their path below the restored root."""
         ...
 
     @property

@@ -12,7 +12,7 @@ class HoldMemory(Protocol):
     """Where a broker folder keeps what it must know again after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """What was saved last; None: nothing, or it was dropped."""
+        """Return what was saved last; None: nothing, or it was dropped."""
         ...
 
     def save(self, state: Mapping[str, Any] | None) -> None:

@@ -36,7 +36,7 @@ class LagJob(Protocol):
 
     @property
     def source(self) -> LagSource:
-        """Where the positions are from."""
+        """Return where the positions are from."""
         ...
 
     @property

@@ -173,7 +173,7 @@ class Plan:
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        """What would be deleted of all logs, log by log, oldest first in each."""
+        """Return what would be deleted of all logs, log by log, oldest first in each."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property

@@ -130,7 +130,7 @@ class Receipt:
 
     @property
     def was_settled(self) -> bool:
-        """Whether the proof was made of a settled file; releases before this one didn't see to that."""
+        """Return whether the proof was made of a settled file; older releases didn't see to that."""
         try:
             evidence = json.loads(self.evidence or "null")
         except ValueError:
@@ -144,7 +144,7 @@ class Receipt:
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """What receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+        """Return what receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
 
         :raises ReceiptError: what the row says of its companions can't be believed.
         """

@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, in words."""
+        """Return what a value has to be, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.maximum is not None:

@@ -107,7 +107,7 @@ class Segment:
 
     @property
     def disk_bytes(self) -> int:
-        """What all its files take."""
+        """Return what all its files take."""
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -116,7 +116,7 @@ class Segment:
 
     @property
     def mtime_ns(self) -> int:
-        """When it was last written to, whatever a hold has made of the file's mtime."""
+        """Return when it was last written to, whatever a hold has made of the file's mtime."""
         return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
 
 

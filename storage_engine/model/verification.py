@@ -125,7 +125,7 @@ class StoreVerification:
 
 
 def segment_name(lineage: int, log: str, base_offset: int) -> str:
-    """How findings name a segment within its store."""
+    """Return how findings name a segment within its store."""
     return f"{log}/{base_offset:020d} (lineage {lineage})"
 
 

@@ -100,7 +100,7 @@ class AirflowApi:
         return {task["task_id"]: task["state"] for task in instances["task_instances"]}
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """What a task returned.
+        """Return what a task returned.
 
         :raises ApiError: with status 404 when it returned nothing.
         """

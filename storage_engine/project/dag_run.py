@@ -77,7 +77,7 @@ class DagRun:
         return self._follow(look)
 
     def result(self, task_id: str) -> dict[str, Any]:
-        """What a task gave; empty when it gave nothing."""
+        """Return what a task gave; empty when it gave nothing."""
         try:
             result: dict[str, Any] = self._api.result(self._dag_id, self._run_id, task_id)
             return result

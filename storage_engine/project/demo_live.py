@@ -156,7 +156,7 @@ def _check_disk(directory: Path) -> None:
 
 
 def _connection(mq: RocketMQ) -> dict[str, object]:
-    """What the store's connection says of its broker, beyond what every new connection says."""
+    """Return what the store's connection says of its broker, beyond what every new connection says."""
     return {
         "mode": "live",
         "broker_address": mq.address,

@@ -131,7 +131,7 @@ def init_project(
 
 
 def next_steps(project: Project, *, store_is_known: bool) -> str:
-    """What a person does with a new project."""
+    """Return what a person does with a new project."""
     edit = (
         ""
         if store_is_known

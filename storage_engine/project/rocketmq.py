@@ -152,12 +152,12 @@ class RocketMQ:
         return BrokerAdmin(self.address)
 
     def min_offset(self) -> int:
-        """Where the log begins."""
+        """Return where the log begins."""
         with self.admin() as admin:
             return admin.runtime_info().commitlog_min_offset
 
     def max_offset(self) -> int:
-        """Where the next message will begin."""
+        """Return where the next message will begin."""
         with self.admin() as admin:
             return admin.runtime_info().commitlog_max_offset
 
@@ -188,7 +188,7 @@ class RocketMQ:
         self.name_servers = f"{_HOST}:{first + 4}"
 
     def _lost_a_port(self) -> bool:
-        """Whether another process took a port between our look at it and the start."""
+        """Return whether another process took a port between our look at it and the start."""
         ended = [_tail(self._log(name), _START_LINES) for name in self._tree.ended()]
         return any(_PORT_TAKEN in said for said in ended)
 

@@ -210,7 +210,7 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
 
 
 def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
-    """Whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
+    """Return whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
@@ -219,7 +219,7 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """What journal and stamp know of the store's lakes: of each the longest chain."""
+    """Return what journal and stamp know of the store's lakes: of each the longest chain."""
     found = read_stamp(store.real_root)
     of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}

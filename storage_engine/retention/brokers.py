@@ -41,7 +41,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
 
 
 def running_broker(store: ManagedStore) -> RunningBroker | None:
-    """What the broker that runs on the store says of itself; None: the store's broker is stopped.
+    """Return what the broker that runs on the store says of itself; None: the store's broker is stopped.
 
     :raises BrokerError: the broker can't be asked.
     """

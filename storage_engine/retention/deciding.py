@@ -89,7 +89,7 @@ def cut_by_policy(
 
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
-    """When segments were written to last by what they hold; nothing is read where nobody asks."""
+    """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
     return {} if policy.minimum_retention_hours is None else broker.sealed_at_ms(snapshot)
 
 

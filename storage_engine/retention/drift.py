@@ -60,7 +60,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """What all runs deleted from a store, and what was found to have gone without them.
+    """Return what all runs deleted from a store, and what was found to have gone without them.
 
     :param unasked: where the lakes are that can't be asked now.
     """
@@ -192,7 +192,7 @@ def lost(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
 def _in_unasked_lakes(
     journal: Journal, record: StoreRecord, spans: Iterable[ReleasedSpan], unasked: set[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """What the journal knows to be in lakes that can't be asked, of these spans."""
+    """Return what the journal knows to be in lakes that can't be asked, of these spans."""
     if not unasked:
         return ()
     wanted = list(spans)

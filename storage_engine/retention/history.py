@@ -63,7 +63,7 @@ class SegmentRelease:
 
 
 def segment_subject(log: str, base_offset: int) -> str:
-    """How events name a segment."""
+    """Return how events name a segment."""
     return f"{log}/{base_offset:020d}"
 
 
@@ -111,7 +111,7 @@ def _undone(journal: Journal, store_id: str) -> set[str]:
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """What all runs deleted from a store, for laying store and lake over each other.
+    """Return what all runs deleted from a store, for laying store and lake over each other.
 
     :param unasked: where the lakes are that can't be asked now.
     """

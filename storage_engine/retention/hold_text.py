@@ -8,7 +8,7 @@ from storage_engine.wording import bytes_text, time_text
 
 
 def broker_text(broker: RunningBroker) -> str:
-    """What a broker says of itself, in one line."""
+    """Return what a broker says of itself, in one line."""
     return (
         f"Broker {broker.name} at {broker.address}: {broker.role}, {broker.version}, up since "
         f"{time_text(broker.boot_timestamp_ms)}; offsets {broker.min_offset} to {broker.max_offset}, "

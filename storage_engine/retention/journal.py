@@ -99,7 +99,7 @@ class Journal(JournalStores):
         self._database.write(lambda connection: renew(connection, lease))
 
     def hold_memory(self, store_id: str) -> HoldMemory:
-        """What the store's broker folder remembers of its hold on it."""
+        """Return what the store's broker folder remembers of its hold on it."""
         return JournalHoldMemory(self._database, store_id)
 
     # Runs
@@ -349,7 +349,7 @@ class Journal(JournalStores):
         return self._database.read(read)
 
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
-        """What the clocks said at a store's newest samples, the last taken first."""
+        """Return what the clocks said at a store's newest samples, the last taken first."""
         query = (
             select(samples.c.clock)
             .where(samples.c.store_id == store_id, samples.c.clock.is_not(None))

@@ -204,7 +204,7 @@ def _is_damaged(error: Exception) -> bool:
 
 
 def missing_sqlite_file(url: str) -> bool:
-    """Whether a URL names a SQLite file that is not there yet."""
+    """Return whether a URL names a SQLite file that is not there yet."""
     if not url.startswith("sqlite"):
         return False
     database = make_url(url).database

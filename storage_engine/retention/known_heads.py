@@ -47,7 +47,7 @@ class KnownHeads:
         )
 
     def in_journal(self, lake: Lake, segments: Table) -> bool:
-        """Whether the journal by itself knows what the lake held last."""
+        """Return whether the journal by itself knows what the lake held last."""
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str) -> None:

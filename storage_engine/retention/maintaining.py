@@ -149,7 +149,7 @@ def _maintain(
 
 
 def _jumped(journal_url: str, store_id: str) -> str:
-    """Why nothing of a store expires now; "" where the clock can be believed."""
+    """Return why nothing of a store expires now; "" where the clock can be believed."""
     ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
     if not ahead_ms:
         return ""

@@ -50,7 +50,8 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """What a person should know: what goes with the plan's segments though it is pending, and what is lost.
+    """Return what a person should know: what goes with the plan's segments though it is pending, and what is
+    lost.
 
     :param plan: as it is after :func:`apply_pending_policy`.
     """
@@ -74,7 +75,7 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
 
 
 def pending_text(item: Pending) -> str:
-    """How much is pending, from where in the log on, and until when."""
+    """Return how much is pending, from where in the log on, and until when."""
     if item.count is None:
         kind = _NAMES[item.kind]
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"

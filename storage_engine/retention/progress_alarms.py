@@ -35,7 +35,7 @@ def progress_alarms(progress: BrokerProgress | None, policy: Policy) -> tuple[st
 
 
 def progress_text(progress: BrokerProgress) -> str:
-    """How far the broker is, in one line."""
+    """Return how far the broker is, in one line."""
     parts = [f"log [{progress.min_offset}, {progress.max_offset})"]
     for behind, what in (
         (progress.flush_behind_bytes, "flush"),

@@ -80,7 +80,7 @@ class Proofs:
         ]
 
     def lake_of(self, receipt: Receipt) -> str:
-        """Where the lake is that a receipt comes from."""
+        """Return where the lake is that a receipt comes from."""
         slot = (receipt.log, receipt.base_offset)
         return next(proofs.lake.location for proofs in self.asked if receipt in proofs.of(slot))
 

@@ -277,7 +277,7 @@ def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
 def _while(
     what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
 ) -> Iterator[str]:
-    """What was noticed then, and wasn't ``known`` before."""
+    """Return what was noticed then, and wasn't ``known`` before."""
     notices = result.notices if result else ()
     yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
 
@@ -303,7 +303,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 
 def _archived_ahead(events: Sequence[Event]) -> int:
-    """How many segments the run proved beside those that it deletes."""
+    """Return how many segments the run proved beside those that it deletes."""
     return len({e.subject for e in events if (e.step, e.phase) == (Step.SEALED, Phase.RESULT)} - {WHOLE})
 
 

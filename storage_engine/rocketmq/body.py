@@ -98,7 +98,7 @@ def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Which messages have a compressed body, whatever it is compressed by."""
+    """Return which messages have a compressed body, whatever it is compressed by."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return found
@@ -183,7 +183,7 @@ def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -
 
 
 def _within(rows: Longs, start: int, end: int) -> Longs:
-    """Which of a slice's rows some rows are."""
+    """Return which of a slice's rows some rows are."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
 
 
@@ -198,7 +198,7 @@ def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
-    """What ``pa.array`` makes, at a sixth of its cost."""
+    """Return what ``pa.array`` makes, at a sixth of its cost."""
     offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
     np.cumsum([len(value or b"") for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values]).buffers()[1]

@@ -291,7 +291,7 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
 
 
 def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> bool:
-    """Whether any frame at or behind ``start`` gets a consume queue entry.
+    """Return whether any frame at or behind ``start`` gets a consume queue entry.
 
     Those flagged prepared or rollback get none (CommitLogDispatcherBuildConsumeQueue). Bad bytes are passed
     over, not taken for the end: what lies behind them may still wait for dispatch.
@@ -372,7 +372,7 @@ def _damages(
 
 
 def _explain(data: npt.NDArray[np.uint8], base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """What a valid frame has at ``position``, and what is there."""
+    """Return what a valid frame has at ``position``, and what is there."""
     from storage_engine.rocketmq import frame_kernels
 
     header = data[position : position + frame.SYS_FLAG_AT].tobytes()

@@ -46,12 +46,12 @@ class StoreLayout:
 
     @property
     def dependent_directories(self) -> tuple[Path, ...]:
-        """What holds the files that point into the log."""
+        """Return what holds the files that point into the log."""
         return (self.consumequeue, self.consumequeue_ext, self.batchconsumequeue, self.index)
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Where any of the store's files are."""
+        """Return where any of the store's files are."""
         return tuple(dict.fromkeys((self.root, *self.log_paths, *self.dependent_directories, self.config)))
 
     @property

@@ -198,7 +198,9 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """What a person should know of a store that no broker stopped: it crashed, and where its log is torn."""
+    """Return what a person should know of a store that no broker stopped: it crashed, and where its log is
+    torn.
+    """
     if not layout.abort.exists():
         return ()
     crashed = (

@@ -48,7 +48,7 @@ def file_name(base_offset: int) -> str:
 
 
 def is_offset(name: str) -> bool:
-    """Whether a file's name is an offset (UtilAll#offset2FileName)."""
+    """Return whether a file's name is an offset (UtilAll#offset2FileName)."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
@@ -60,7 +60,7 @@ def queue_id_of(name: str) -> int | None:
 
 
 def has_directory(topic: str) -> bool:
-    """Whether a topic of this name can have a directory among the queues, and only there.
+    """Return whether a topic of this name can have a directory among the queues, and only there.
 
     A frame or an offset table of others may name any text as a topic.
     """
@@ -131,7 +131,7 @@ def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) ->
 
 
 def _is_reachable(name: str, size_bytes: int) -> bool:
-    """Whether a file's last byte has an offset that a broker can count (a long)."""
+    """Return whether a file's last byte has an offset that a broker can count (a long)."""
     return int(name) + size_bytes <= _MAX_OFFSET
 
 

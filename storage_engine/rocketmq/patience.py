@@ -34,7 +34,8 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """What ``read`` finds; after that is unsound, or fails, what it finds with the log as it is then.
+        """Return what ``read`` finds; after that is unsound, or fails, what it finds with the log as it is
+        then.
 
         :raises StorageEngineError, OSError: those of the last attempt.
         """
@@ -54,11 +55,11 @@ class Patience:
         return row
 
     def again(self, read: Callable[[], Row]) -> Row:
-        """What ``read`` finds, where it may fail for what changes meanwhile."""
+        """Return what ``read`` finds, where it may fail for what changes meanwhile."""
         return reread(read, self.attempts)
 
     def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """What is left of things that the broker is to delete by itself.
+        """Return what is left of things that the broker is to delete by itself.
 
         :param count: counts them again, one function a place.
         :param found: how many there were.

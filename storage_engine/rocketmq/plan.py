@@ -186,7 +186,7 @@ def _cut(
 
 
 def _after(stopped: Decision, decision: Decision) -> Decision:
-    """What becomes of a segment that may go by itself, behind one that stays."""
+    """Return what becomes of a segment that may go by itself, behind one that stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
     detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"
@@ -197,7 +197,7 @@ _LIMITS = frozenset({Reason.TARGET_REACHED, Reason.BATCH_FULL})
 
 
 def _target_reached(disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None) -> str:
-    """Why the target holds once ``going`` is gone; empty when it does not, or there is none.
+    """Return why the target holds once ``going`` is gone; empty when it does not, or there is none.
 
     The fullest commitlog disk whose figures are known decides. With no known disk nobody can say that the
     target is not reached, so it counts as reached.

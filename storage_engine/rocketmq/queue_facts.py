@@ -115,7 +115,7 @@ def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
 
 
 def _is_sound(row: _Row) -> bool:
-    """Whether nothing in it looks like a fault, or like a look at a moment between two changes."""
+    """Return whether nothing in it looks like a fault, or like a look at a moment between two changes."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -138,7 +138,7 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """How many of these messages have no entry that points at them.
+    """Return how many of these messages have no entry that points at them.
 
     In a consume queue it has to be the entry of their queue offset; a topic with a batch consume queue has
     one entry a frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
@@ -247,7 +247,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
 
 
 def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
-    """How many files point only below the log's min offset; never the last one."""
+    """Return how many files point only below the log's min offset; never the last one."""
     for index, file in enumerate(files[:-1]):
         last = queue.format.entry(file, queue.format.capacity(file) - 1)
         if last is None or int(last["offset"]) >= minimum:
@@ -256,7 +256,7 @@ def _left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> in
 
 
 def _entries_up_to(newest: tuple[MappedFile, int] | None, first: MappedFile, form: EntryFormat) -> int:
-    """How many entries lie from the beginning of a file up to the newest one."""
+    """Return how many entries lie from the beginning of a file up to the newest one."""
     if newest is None:
         return 0
     file, position = newest
@@ -270,7 +270,7 @@ def _end(entry: Mapping[str, int]) -> int:
 def _messages(
     queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
 ) -> tuple[str, str]:
-    """What the first live entry stands for, and what the frame it points at says it is.
+    """Return what the first live entry stands for, and what the frame it points at says it is.
 
     An LMQ's entry points at a message of another topic, whose own offset is a property; a batch entry
     names its first message.

@@ -29,7 +29,7 @@ FILLER_SIZE = 0x7FFFFFFF
 
 
 def physical_offset(entry: Mapping[str, int]) -> int:
-    """Where an entry's message lies in the commitlog; -1 for a filler."""
+    """Return where an entry's message lies in the commitlog; -1 for a filler."""
     return -1 if int(entry["size"]) == FILLER_SIZE else int(entry["offset"])
 
 
@@ -130,7 +130,7 @@ class EntryFormat:
         return entry if self.in_use(entry) else None
 
     def count_in_use(self, file: MappedFile) -> int:
-        """How many entries of a file are in use, by bisection: written ones come first."""
+        """Return how many entries of a file are in use, by bisection: written ones come first."""
         with open_stored(file.path) as opened:
             fd, high = opened.fileno(), self.capacity(file)
             if self.in_use(self._read_at(fd, file, high - 1)):
@@ -138,7 +138,7 @@ class EntryFormat:
             return self._bisect(fd, file, high - 1, self.in_use)
 
     def last_position(self, files: tuple[MappedFile, ...]) -> tuple[MappedFile, int] | None:
-        """Where a queue's last entry in use is: its file and position there; None in an empty queue.
+        """Return where a queue's last entry in use is: its file and position there; None in an empty queue.
 
         Files behind it are preallocated or left over.
         """
@@ -178,7 +178,9 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """How many of the first ``count`` entries something holds for; it does for those that come first."""
+        """Return how many of the first ``count`` entries something holds for; it does for those that come
+        first.
+        """
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

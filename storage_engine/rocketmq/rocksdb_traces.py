@@ -69,7 +69,7 @@ def _manifests_and_logs(directory: Path) -> Iterator[Path]:
 
 
 def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
-    """Whether a file has one of these somewhere. Reads nothing into memory."""
+    """Return whether a file has one of these somewhere. Reads nothing into memory."""
     try:
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size

@@ -134,7 +134,7 @@ def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
 
 
 def expires_at_ms(segment: Segment, config: BrokerConfig) -> int:
-    """When a segment's mtime is fileReservedTime ago (MappedFileQueue#deleteExpiredFileByTime)."""
+    """Return when a segment's mtime is fileReservedTime ago (MappedFileQueue#deleteExpiredFileByTime)."""
     return mtime_ms(segment) + config.file_reserved_time_hours * HOUR_MS
 
 

@@ -44,7 +44,7 @@ class RocketMQStore:
         return cls(config, resolve_layout(config))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """What the store is now: everything that a plan is decided from.
+        """Return what the store is now: everything that a plan is decided from.
 
         :param now_ms: the moment, in milliseconds since the epoch.
         :raises StoreNotFoundError: no segment in it.
@@ -118,7 +118,7 @@ class RocketMQStore:
         )
 
     def _used_bytes(self, log: LogSnapshot) -> int:
-        """What the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
+        """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
         dependents = (self.layout.consumequeue, self.layout.batchconsumequeue, self.layout.index)
         files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
         sizes = (stat.st_size for stat in files if S_ISREG(stat.st_mode))

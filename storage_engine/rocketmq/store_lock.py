@@ -96,7 +96,8 @@ def lock_holder(layout: StoreLayout) -> Holder | None:
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
-    """Whether another process has the broker's lock, in whatever container; None: this system can't tell.
+    """Return whether another process has the broker's lock, in whatever container; None: this system can't
+    tell.
 
     Never opens the file while this process holds the store.
 
@@ -260,7 +261,9 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """What a process has open, by name. Asking for more than the name may wait for a file system for ever."""
+    """Return what a process has open, by name. Asking for more than the name may wait for a file system for
+    ever.
+    """
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return
@@ -273,7 +276,7 @@ def _open_paths(pid: int) -> Iterator[str]:
 
 
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
-    """What a person should know of a broker that maps segments which are deleted; empty otherwise.
+    """Return what a person should know of a broker that maps segments which are deleted; empty otherwise.
 
     It was loading them, where nobody could see it, while they were deleted.
     """

@@ -45,7 +45,7 @@ class Consumers:
 
 
 def consumers_in_files(layout: StoreLayout) -> Consumers:
-    """What the broker last wrote down.
+    """Return what the broker last wrote down.
 
     :raises CorruptFileError: a config file that can't be read as what it is.
     """
@@ -183,7 +183,7 @@ def _committed_among(
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:
-    """Where a topic's consume queues are, and its batch consume queues if it has those instead.
+    """Return where a topic's consume queues are, and its batch consume queues if it has those instead.
 
     :param topic: one that ``has_directory``.
     """

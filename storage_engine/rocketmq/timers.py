@@ -155,7 +155,7 @@ def _due_ms(records: np.ndarray) -> Longs:
 
 
 def _all_due_before(data: memoryview, read_time_ms: int) -> bool:
-    """Whether a full file's last record, which was written after the others, says that none waits."""
+    """Return whether a full file's last record, which was written after the others, says that none waits."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False

@@ -121,7 +121,8 @@ def _in_queue(
     committed: Longs,
     known: Flags,
 ) -> tuple[Longs, Longs]:
-    """How many unread messages of a queue each row loses, -1 for an unknown number; and where they begin.
+    """Return how many unread messages of a queue each row loses, -1 for an unknown number; and where they
+    begin.
 
     :param min_offsets: of the log, now and after the deletion.
     """

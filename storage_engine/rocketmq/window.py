@@ -36,7 +36,7 @@ def time_zone(name: str | None) -> ZoneInfo:
 
 
 def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
-    """Whether the local clock shows one of the hours; the whole hour counts (UtilAll#isItTimeToDo).
+    """Return whether the local clock shows one of the hours; the whole hour counts (UtilAll#isItTimeToDo).
 
     :param hours: from ``broker_config.parse_delete_when``.
     """
@@ -44,7 +44,7 @@ def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
-    """When the window is next open: now if it is, else at the next beginning of one of its hours.
+    """Return when the window is next open: now if it is, else at the next beginning of one of its hours.
 
     An hour that a change of the clock leaves out has no window that day, one that comes twice has two.
 

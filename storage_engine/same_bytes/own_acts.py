@@ -129,7 +129,7 @@ class Acting:
 
     @property
     def record(self) -> OwnActs:
-        """What is to be recorded: files that are gone are forgotten."""
+        """Return what is to be recorded: files that are gone are forgotten."""
         left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
         return OwnActs(tuple(file for file in left if file.paths))
 

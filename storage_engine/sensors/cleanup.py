@@ -74,11 +74,11 @@ class _CauseSensor(BaseSensorOperator):
 
     @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
-        """Whether the cause that is waited for holds."""
+        """Return whether the cause that is waited for holds."""
 
     @abstractmethod
     def trigger(self) -> BaseTrigger:
-        """What waits for it in the triggerer."""
+        """Return what waits for it in the triggerer."""
 
     def poke(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps.sensing import sense

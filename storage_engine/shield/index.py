@@ -80,7 +80,7 @@ class Link:
 
     @property
     def mtime_ns(self) -> int:
-        """When the segment was last written to."""
+        """Return when the segment was last written to."""
         return self.segment.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
 
 

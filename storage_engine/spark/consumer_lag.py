@@ -209,7 +209,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
 
 
 def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -> ConsumerLagResult | None:
-    """What the job computes and writes, computed and written here: no Spark has to start.
+    """Return what the job computes and writes, computed and written here: no Spark has to start.
 
     :param most_positions: of groups in queues; more than these are Spark's to compute. None: there is none.
     :return: None where it is Spark's.

@@ -75,7 +75,7 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
 def local_directories(
     master: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, Path]:
-    """Where Spark puts temporary files on this machine, by what they are for a person.
+    """Return where Spark puts temporary files on this machine, by what they are for a person.
 
     SPARK_LOCAL_DIRS wins over spark.local.dir (Utils#getConfiguredLocalDirs).
 
@@ -194,7 +194,7 @@ def _shut_gateway(context: Any) -> None:
 
 
 def _is_local(master: str) -> bool:
-    """Whether all of Spark runs on this machine; ``local-cluster`` does so in processes of its own."""
+    """Return whether all of Spark runs on this machine; ``local-cluster`` does so in processes of its own."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 

@@ -94,11 +94,11 @@ class _CauseTrigger(BaseEventTrigger):
 
     @abstractmethod
     def over(self, seen: Watch) -> bool:
-        """Whether the cause has certainly ended, so that its next beginning is news."""
+        """Return whether the cause has certainly ended, so that its next beginning is news."""
 
     @abstractmethod
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        """How long nothing can be missed."""
+        """Return how long nothing can be missed."""
 
     async def _store(self) -> ManagedStore:
         hook = StorageEngineHook(self.storage_engine_conn_id)

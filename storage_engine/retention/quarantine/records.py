@@ -48,7 +48,7 @@ class Quarantine:
 
     @property
     def there(self) -> bool:
-        """Whether something may lie in it."""
+        """Return whether something may lie in it."""
         return self.state not in (QuarantineState.EMPTIED, QuarantineState.UNDONE)
 
 

@@ -135,7 +135,7 @@ def _kept(context: Context, run: Run) -> Quarantine:
 
 
 def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
-    """What the run deleted or was about to delete: segments by log and offset, and dependents."""
+    """Return what the run deleted or was about to delete: segments by log and offset, and dependents."""
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     there = {subject: one for subject, one in meant.items() if not Path(one.facts.path).exists()}
     gone = sorted({**there, **done}.values(), key=lambda one: (one.log, one.base_offset))

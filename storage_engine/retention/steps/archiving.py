@@ -73,7 +73,8 @@ class ArchiveResult:
 def archive_jobs(
     store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
 ) -> tuple[SegmentJob, ...]:
-    """What the run has to archive before its plan may be released: planned, and without a valid receipt.
+    """Return what the run has to archive before its plan may be released: planned, and without a valid
+    receipt.
 
     :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
     :param accept_damage: archive bytes that don't decode as they are.
@@ -287,7 +288,7 @@ def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Se
 
 
 def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
-    """What the store's lakes prove."""
+    """Return what the store's lakes prove."""
     return read_proofs(
         context.store.lakes,
         context.record,

@@ -75,7 +75,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
 
 
 def _measured(context: Context, run_key: str, now_ms: int) -> CheckpointResult:
-    """How far the running broker is. That its checkpoint goes on is what it should do."""
+    """Return how far the running broker is. That its checkpoint goes on is what it should do."""
     checkpoint = context.broker.checkpoint()
     progress = context.broker.progress(now_ms)
     alarms = progress_alarms(progress, context.store.policy)

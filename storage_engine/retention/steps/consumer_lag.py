@@ -44,7 +44,7 @@ class LagQuestion:
 
 
 def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
-    """Whether the run's lag has to be taken, and for which segments.
+    """Return whether the run's lag has to be taken, and for which segments.
 
     It is taken again as long as every planned segment is there. Once one is gone, what was taken before
     stands: what was at risk in that segment can't be found out any more.
@@ -193,7 +193,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
-    """What a person should know of the run's lag where the policy lets segments go all the same."""
+    """Return what a person should know of the run's lag where the policy lets segments go all the same."""
     doubt = _doubt(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()
@@ -201,7 +201,7 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt(context: Context, run: Run) -> str:
-    """Why the recorded lag says nothing of the consumers as they are now; "" when it does."""
+    """Return why the recorded lag says nothing of the consumers as they are now; "" when it does."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE

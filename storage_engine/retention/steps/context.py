@@ -55,7 +55,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """What the store is called: the name that it is known by, or as its settings call it."""
+        """Return what the store is called: the name that it is known by, or as its settings call it."""
         return self.record.name or self.store.name
 
     def renewed(self) -> Context:
@@ -75,7 +75,7 @@ class Context:
         return self.journal.run(self.record.store_id, run_key)
 
     def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
-        """What the step came to, if it was done already."""
+        """Return what the step came to, if it was done already."""
         done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
         return from_jsonable(cls, done[0].payload["result"]) if done else None
 

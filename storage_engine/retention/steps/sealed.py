@@ -138,7 +138,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
-    """What the run measured last."""
+    """Return what the run measured last."""
     results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
     return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
 

@@ -27,7 +27,7 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 
 
 def live_consumers(admin: BrokerAdmin, layout: StoreLayout) -> tuple[Consumers, LagSource]:
-    """What the broker knows, light message queues included.
+    """Return what the broker knows, light message queues included.
 
     A group that has no offset yet is known by what its connected members subscribe to, unless each of them
     takes every message (broadcasting): such members keep their positions themselves.
@@ -53,7 +53,8 @@ def live_consumers(admin: BrokerAdmin, layout: StoreLayout) -> tuple[Consumers, 
 
 
 def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
-    """What the broker last wrote to its files, which is behind what it knows by up to 10 s while it runs.
+    """Return what the broker last wrote to its files, which is behind what it knows by up to 10 s while it
+    runs.
 
     :param error: why it can't be asked.
     :raises BrokerError: it never wrote anything down, so nothing is known.

@@ -51,7 +51,7 @@ def has_moved(state: HoldState, found: Found) -> bool:
 
 
 def name_of(disturbance: Drift) -> str:
-    """What ``HoldState.reported`` has of it: the same as long as it lasts."""
+    """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
     d = disturbance
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
@@ -233,7 +233,7 @@ def _meaning(key: str, value: str | None) -> str:
 
 
 def _saved(state: HoldState, found: Found) -> Iterator[Drift]:
-    """What a restart would undo; what can't be read is for a notice, not for an alarm."""
+    """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
     if found.saved.values is None:
         return
     for key in _expected(state):
@@ -252,7 +252,7 @@ def _expected(state: HoldState) -> dict[str, str]:
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Where the segment began that was active: what is below it was sealed, and on disk."""
+    """Return where the segment began that was active: what is below it was sealed, and on disk."""
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 

@@ -221,7 +221,7 @@ def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
 
 
 def is_ours(touched: Touched) -> bool:
-    """Whether the file still has the mtime that we gave it, or would just have given."""
+    """Return whether the file still has the mtime that we gave it, or would just have given."""
     try:
         stat = Path(touched.path).lstat()
     except FileNotFoundError:
@@ -232,7 +232,7 @@ def is_ours(touched: Touched) -> bool:
 
 
 def same_ms(left_ns: int, right_ns: int) -> bool:
-    """Whether two mtimes are one to a broker, which reads milliseconds."""
+    """Return whether two mtimes are one to a broker, which reads milliseconds."""
     return left_ns // _MS_NS == right_ns // _MS_NS
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def find(store: BesideStore, now_ms: int, state: HoldState | None = None) -> Found:
-    """What there is now; the broker is asked before the files are listed.
+    """Return what there is now; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
         its own, since that disturbance tells more.
@@ -81,7 +81,7 @@ def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ..
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
-    """What broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
+    """Return what broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
     if broker_conf is None:
         return SavedSettings()
     try:

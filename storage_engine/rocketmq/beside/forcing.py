@@ -37,12 +37,13 @@ def reserved_hours(found: Found, root: str) -> int:
 
 
 def deletes_by_force(found: Found) -> bool:
-    """Whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
+    """Return whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 
 def check_force_is_far(found: Found, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:
-    """Whether a store can be held though its broker may delete by force, since its disks are far from that.
+    """Return whether a store can be held though its broker may delete by force, since its disks are far from
+    that.
 
     Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
 

@@ -249,7 +249,7 @@ def _forbid_force(store: BesideStore, memory: HoldMemory, state: HoldState, foun
 
 
 def _as_found(state: HoldState, found: Found) -> HoldState:
-    """What is there now is what the next look expects."""
+    """Return what is there now is what the next look expects."""
     ours = {changed.key: changed.ours for changed in state.changed_settings}
     there = {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
     return replace(

@@ -137,7 +137,7 @@ class HoldMemories:
     root: Path
 
     def load(self) -> Mapping[str, Any] | None:
-        """What the journal has, with the segments that a watch has fenced since.
+        """Return what the journal has, with the segments that a watch has fenced since.
 
         :raises GateRefusedError: what lies in the store can't be read.
         """
@@ -179,7 +179,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """What a hold that no journal knows any more has left of itself: the segments that it still keeps.
+    """Return what a hold that no journal knows any more has left of itself: the segments that it still keeps.
 
     :raises GateRefusedError: it can't be read.
     """
@@ -201,7 +201,7 @@ def _slots(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _slot(data: bytes) -> dict[str, Any] | None:
-    """What is in a slot; None: nothing whole."""
+    """Return what is in a slot; None: nothing whole."""
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):

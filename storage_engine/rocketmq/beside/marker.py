@@ -124,7 +124,7 @@ def _busy(root: Path) -> StoreBusyError:
 
 
 def _locked_by_a_manager(fd: int) -> bool:
-    """Whether a process of the directory's owner or of root, which we can see, has it locked (flock)."""
+    """Return whether a process of the directory's owner or of root that we can see has it locked (flock)."""
     here = os.fstat(fd)
     managers = {0, here.st_uid}
     if not _LOCKS.exists():

@@ -24,7 +24,7 @@ def interval_ms(config: BrokerConfig) -> int:
 
 
 def until_first_pass_seconds(boot_timestamp_ms: int) -> float:
-    """How long a broker that just started deletes nothing yet; 0 where it may have begun."""
+    """Return how long a broker that just started deletes nothing yet; 0 where it may have begun."""
     wait_ms = boot_timestamp_ms + FIRST_PASS_MS - time.time_ns() // 1_000_000
     return min(max(wait_ms, 0), FIRST_PASS_MS) / 1000
 

@@ -233,7 +233,9 @@ def _have_it_go(store: BesideStore, state: HoldState, prefix: Prefix, patience: 
 
 
 def _is_exposed(state: HoldState) -> bool:
-    """Whether all files that we touched still have the mtimes that we gave them, and the fence is whole."""
+    """Return whether all files that we touched still have the mtimes that we gave them, and the fence is
+    whole.
+    """
     for touched in state.touched:
         try:
             if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):

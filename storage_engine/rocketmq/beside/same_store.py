@@ -141,7 +141,7 @@ def _where_to_ask(host: str) -> str:
 def _check_reaches_end(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
 ) -> None:
-    """Where the newest message lies there has to be a file."""
+    """Make sure that there is a file where the newest message lies."""
     end = info.commitlog_max_offset
     holder = next((file for file in reversed(files) if file.base_offset < end), None)
     if end == info.commitlog_min_offset if holder is None else holder.base_offset + holder.size_bytes >= end:

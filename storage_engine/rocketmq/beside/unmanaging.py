@@ -64,7 +64,7 @@ def _put_settings_back(store: BesideStore, state: HoldState, found: Found) -> It
 
 
 def _left_settings(state: HoldState) -> Iterator[str]:
-    """What we changed on a broker that doesn't answer any more."""
+    """Return what we changed on a broker that doesn't answer any more."""
     for changed in state.changed_settings:
         yield (
             f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "

@@ -210,7 +210,7 @@ class BrokerAdmin:
         )
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[tuple[str, int], QueueConsumption]:
-        """How far a group is, by topic and queue id (GET_CONSUME_STATS).
+        """Return how far a group is, by topic and queue id (GET_CONSUME_STATS).
 
         :param topic: one topic only; None: every topic of which the broker knows an offset of the group.
         :return: empty for a group that never committed an offset.

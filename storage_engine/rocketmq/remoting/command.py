@@ -83,7 +83,7 @@ def encode(command: RemotingCommand, serialise_type: SerialiseType = SerialiseTy
 
 
 def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """How many bytes follow the first four of a frame.
+    """Return how many bytes follow the first four of a frame.
 
     :raises FrameError: no frame begins like this, or it is longer than allowed.
     """

@@ -70,7 +70,7 @@ class Connection:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
-        """How the same peer is spoken to at another of its addresses."""
+        """Return how the same peer is spoken to at another of its addresses."""
         tls = self._access.tls
         return replace(
             self._access,

@@ -65,7 +65,7 @@ class NameServers:
         return known[name]
 
     def route(self, topic: str) -> TopicRoute:
-        """Where a topic lies (GET_ROUTEINFO_BY_TOPIC).
+        """Return where a topic lies (GET_ROUTEINFO_BY_TOPIC).
 
         Where slaves may act as masters (enableActingMaster), it names one as master while there is none.
         Ask ``broker`` for the real one.
