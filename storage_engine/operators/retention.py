@@ -166,6 +166,8 @@ class StorageEngineMonitorOperator(StoreOperator):
             self.log.info("%s", progress_text(tended.sensed.progress))
         for notice in tended.sensed.notices:
             self.warn(notice)
+        if tended.lag_error:
+            self.warn(f"consumer groups' lag is not known: {tended.lag_error}")
         result: Result = to_jsonable(tended)
         if tended.alarms:
             # Failing ends the task here, before its result would be pushed.

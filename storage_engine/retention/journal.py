@@ -5,13 +5,12 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, insert, select, true, update
+from sqlalchemy import Connection, insert, select, true, update
 
 from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.model.hold import BrokerProgress, HoldMemory
@@ -37,11 +36,10 @@ from storage_engine.retention.journal_records import (
     StoreRecord,
     Waiver,
 )
+from storage_engine.retention.journal_reports import put_findings, put_report
 from storage_engine.retention.journal_rows import Subjects
 from storage_engine.retention.journal_schema import (
     events,
-    findings,
-    reports,
     runs,
     samples,
     waivers,
@@ -50,6 +48,9 @@ from storage_engine.retention.journal_stores import JournalStores
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
 from storage_engine.retention.stamp import LakeHead
+
+if TYPE_CHECKING:
+    from storage_engine.retention.group_lag import GroupLag
 
 __all__ = [
     "Event",
@@ -262,32 +263,14 @@ class Journal(JournalStores):
 
     def save_report(self, run: Run, row: ReportRow) -> None:
         """Keep the run's report; the latest one counts."""
-        values = {
-            "run_id": run.run_id,
-            "version": row.version,
-            "outcome": row.outcome,
-            "causes": ",".join(row.causes),
-            "deleted_segments": row.deleted_segments,
-            "freed_bytes": row.freed_bytes,
-            "report": zlib.compress(row.report),
-            "at_ms": clock_ms(),
-        }
+        self._database.write(lambda connection: put_report(connection, run.run_id, row))
 
-        def write(connection: Connection) -> None:
-            connection.execute(delete(reports).where(reports.c.run_id == run.run_id))
-            connection.execute(insert(reports).values(**values))
+    def save_findings(self, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None) -> None:
+        """Keep what the last look at a store between its cleanups found.
 
-        self._database.write(write)
-
-    def save_findings(self, store_id: str, found: Mapping[str, Any]) -> None:
-        """Keep what the last look at a store between its cleanups found."""
-
-        def write(connection: Connection) -> None:
-            connection.execute(delete(findings).where(findings.c.store_id == store_id))
-            row = {"store_id": store_id, "findings": to_jsonable(found), "at_ms": clock_ms()}
-            connection.execute(insert(findings).values(**row))
-
-        self._database.write(write)
+        :param lags: of all consumer groups; None: they were not measured.
+        """
+        self._database.write(lambda connection: put_findings(connection, store_id, found, lags))
 
     # Samples and waivers
 

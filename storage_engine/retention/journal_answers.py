@@ -94,6 +94,24 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How far a consumer group was behind at a moment.
+
+    :param lag_messages: in the queues where its position was known.
+    :param unknown_queues: where it wasn't.
+    :param first_unread_offset: physical offset of its first unread message; None: it had read all.
+    :param time_to_loss_ms: until that one may be deleted by age; None: it had read all.
+    """
+
+    consumer_group: str
+    lag_messages: int
+    unknown_queues: int
+    first_unread_offset: int | None
+    time_to_loss_ms: int | None
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What the last look between two cleanups found."""
 

@@ -32,6 +32,7 @@ from storage_engine.credentials import shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.retention.journal_answers import (
     Findings,
+    GroupRow,
     Incident,
     LevelBucket,
     LogBucket,
@@ -46,6 +47,7 @@ from storage_engine.retention.journal_schema import (
     disks,
     events,
     findings,
+    groups,
     levels,
     reports,
     runs,
@@ -263,6 +265,17 @@ class JournalReader:
         query = select(findings).where(findings.c.store_id == store_id)
         row = self._read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
+
+    def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
+        """Return the consumer groups by the last look, those that lose messages first at the head."""
+        query = (
+            select(*(column for column in groups.columns if column is not groups.c.store_id))
+            .where(groups.c.store_id == store_id)
+            .order_by(groups.c.time_to_loss_ms.is_(None), groups.c.time_to_loss_ms, groups.c.consumer_group)
+            .limit(limit)
+        )
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return tuple(GroupRow(**row._mapping) for row in rows)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         """

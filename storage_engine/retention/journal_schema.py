@@ -198,6 +198,19 @@ reports = Table(
 )
 """The report of a run that wrote one: JSON, compressed by zlib; ``version`` is that of its fields."""
 
+groups = Table(
+    "storage_engine_groups",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("consumer_group", Text, primary_key=True),
+    Column("lag_messages", BigInteger, nullable=False),
+    Column("unknown_queues", Integer, nullable=False),
+    Column("first_unread_offset", BigInteger),
+    Column("time_to_loss_ms", BigInteger),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""How far each consumer group was behind at the last look."""
+
 findings = Table(
     "storage_engine_findings",
     metadata,

@@ -200,6 +200,7 @@ def set_back(path: Path, version: int) -> None:
             DROP TABLE storage_engine_disks;
             DROP TABLE storage_engine_reports;
             DROP TABLE storage_engine_findings;
+            DROP TABLE storage_engine_groups;
             DROP TABLE storage_engine_heads;
             DROP INDEX storage_engine_samples_measured;
             UPDATE storage_engine_samples SET levels = '[{{"path": "/s", "used_percent": 50}}]';

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_engine import cycle
+from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive_lag import ArchiveLag
@@ -68,7 +70,28 @@ def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
     ]
     found = reader.findings(row.store_id)
     assert found is not None
-    assert found.found["crashed"] is False
+    assert (found.found["crashed"], found.found["lag_error"]) == (False, "")
+
+
+def test_groups_come_with_what_they_lose_first(managed: Managed) -> None:
+    store = managed()
+    with opened(store) as once:
+        tend(once, "m")
+    reader = JournalReader(store.journal_url)
+    rows = {row.consumer_group: row for row in reader.groups(reader.stores()[0].store_id)}
+    seen = preview_lag(store)
+    assert rows.keys() == {row["group"] for row in seen}
+    for name, row in rows.items():
+        of_group = [one for one in seen if one["group"] == name]
+        known = [one["lag_messages"] for one in of_group if one["lag_messages"] is not None]
+        assert (row.lag_messages, row.unknown_queues) == (sum(known), len(of_group) - len(known))
+        unread = [one["next_physical_offset"] for one in of_group if one["next_physical_offset"] is not None]
+        assert row.first_unread_offset == min(unread, default=None)
+    assert any(row.lag_messages for row in rows.values())
+
+
+def preview_lag(store: ManagedStore) -> list[dict[str, Any]]:
+    return [row for table in in_process_lag(store, ()) for row in table.to_pylist()]
 
 
 def test_levels_and_extents_come_in_buckets(journal: Journal, reader: JournalReader) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
+from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.drift import DONE
+from storage_engine.retention.group_lag import GroupLag, measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
@@ -21,11 +23,13 @@ from storage_engine.shield.index import shield_path
 class TendResult:
     """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
+    :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
     """
 
     hold: HoldStatus | None
     sensed: SenseResult
     alarms: tuple[str, ...]
+    lag_error: str = ""
 
 
 def tend(store: AnyStore, run_key: str) -> TendResult:
@@ -59,12 +63,21 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
-    result = TendResult(status, sensed, tuple(dict.fromkeys(alarms)))
-    _save(context, result)
+    lags, lag_error = _lags(context)
+    result = TendResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error)
+    _save(context, result, lags)
     return result
 
 
-def _save(context: Context, result: TendResult) -> None:
+def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
+    """Measure how far consumer groups are behind, and return why not where that can't be told."""
+    try:
+        return measure_groups(context.store, clock_ms()), ""
+    except (StorageEngineError, OSError) as error:
+        return None, str(error)
+
+
+def _save(context: Context, result: TendResult, lags: tuple[GroupLag, ...] | None) -> None:
     found = {
         "alarms": result.alarms,
         "notices": result.sensed.notices,
@@ -73,8 +86,9 @@ def _save(context: Context, result: TendResult) -> None:
         "held": None if result.hold is None else result.hold.held,
         "hold_notices": () if result.hold is None else result.hold.notices,
         "progress": result.sensed.progress,
+        "lag_error": result.lag_error,
     }
-    context.journal.save_findings(context.record.store_id, found)
+    context.journal.save_findings(context.record.store_id, found, lags)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:
