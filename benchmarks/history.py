@@ -36,12 +36,13 @@ from sqlalchemy import update
 
 from storage_engine.lake import receipt_commit
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import CHAIN_START, row_hash
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.jobs import data_file_name
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import location_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.writing import mark_commits
+from storage_engine.model.heads import CHAIN_START
 from storage_engine.model.receipt import Receipt
 
 COMMIT_EVERY_MS = 600_000

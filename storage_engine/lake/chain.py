@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,8 @@ from storage_engine.lake.file_memory import FileMemory
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.scan import is_whole_file, plan_files, read_files
 from storage_engine.model.companions import files_fault
+from storage_engine.model.heads import CHAIN_START, ChainHead
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
-
-CHAIN_START = "0" * 64
-"""``previous_hash`` of a store's first row."""
 
 _LINK_TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),
@@ -49,23 +47,6 @@ _WHAT_NOW = (
     "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
     "the table segments back to a snapshot before it, or bring it back from a backup."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ChainHead:
-    """The last row of a store's chain, or the last one that somebody knows of."""
-
-    sequence: int
-    row_hash: str
-
-    @classmethod
-    def of(cls, receipts: Iterable[Receipt]) -> ChainHead:
-        """The last of some rows of one store; the start of the chain when there are none."""
-        last = max(receipts, key=lambda row: row.sequence, default=None)
-        return EMPTY_CHAIN if last is None else cls(last.sequence, last.row_hash)
-
-
-EMPTY_CHAIN = ChainHead(-1, CHAIN_START)
 
 
 def row_hash(receipt: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
-from storage_engine.lake.chain import ChainHead, check_chain
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit_lock import committing, nobody_commits_at
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.file_checks import proven_hashes
@@ -53,6 +53,7 @@ from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.lake.store_places import local_directories, refuse_below_store
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import MESSAGES, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]

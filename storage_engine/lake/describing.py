@@ -12,7 +12,6 @@ from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog import Lake, broker_in, connect, open_lake
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import (
     COPIED_HEADS_PROPERTY,
@@ -26,6 +25,7 @@ from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, 
 from storage_engine.lake.pointers import TABLES, read_pointers, sql_catalog
 from storage_engine.lake.receipts import current
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 

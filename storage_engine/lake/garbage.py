@@ -17,7 +17,6 @@ from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake, connect
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import metadata_errors
@@ -29,6 +28,7 @@ from storage_engine.lake.live_twins import ReadBack
 from storage_engine.lake.tables import MESSAGES, SEGMENTS
 from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
+from storage_engine.model.heads import ChainHead
 
 _HOUR_MS = 3_600_000
 

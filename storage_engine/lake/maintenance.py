@@ -26,7 +26,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake
-from storage_engine.lake.chain import ChainHead, check_chain, check_links
+from storage_engine.lake.chain import check_chain, check_links
 from storage_engine.lake.commit_steps import Step, commit_steps
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.garbage import Collection, collect
@@ -36,6 +36,7 @@ from storage_engine.lake.scan import list_manifests, ranges_of
 from storage_engine.lake.tables import METADATA_AGE_MS
 from storage_engine.lake.transactions import begin
 from storage_engine.lake.writing import ready_to_write
+from storage_engine.model.heads import ChainHead
 from storage_engine.wording import bytes_text, count_text
 
 DAY_MS = 24 * 3_600_000

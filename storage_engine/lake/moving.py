@@ -14,7 +14,6 @@ from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
@@ -40,6 +39,7 @@ from storage_engine.lake.pointers import TABLES, read_pointers, repoint
 from storage_engine.lake.small_files import list_files, read_small_file
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 Tables = Mapping[str, PlacedTable]

@@ -21,7 +21,7 @@ from storage_engine.exceptions import (
     ProofError,
 )
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
-from storage_engine.lake.chain import ChainHead, row_fault
+from storage_engine.lake.chain import row_fault
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
@@ -49,6 +49,7 @@ from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_point
 from storage_engine.lake.small_files import list_files
 from storage_engine.lake.tables import MESSAGES, SEGMENTS, check_version_of
 from storage_engine.lake.writing import give_identity
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 _TOGETHER = 16

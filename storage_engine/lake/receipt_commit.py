@@ -14,11 +14,12 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import FileScanTask, Table, Transaction
 
-from storage_engine.lake.chain import ChainHead, row_hash
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.scan import plan_files, read_files
 from storage_engine.lake.transactions import begin
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 MERGED_FILES = 4

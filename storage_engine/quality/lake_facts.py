@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import CHAIN_START, row_hash
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.errors import lake_errors
@@ -26,6 +26,7 @@ from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import data_file_of, proven_files
 from storage_engine.lake.receipts import broken_receipts, current, receipt_history
 from storage_engine.lake.segment_reader import origin_of, read_segment
+from storage_engine.model.heads import CHAIN_START
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 Slot = tuple[str, int]

@@ -12,6 +12,7 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.lake.receipts import list_stores
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
@@ -32,14 +33,7 @@ from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.place_errors import name_taken
-from storage_engine.retention.stamp import (
-    LakeHead,
-    Stamp,
-    read_stamp,
-    replace_stamp,
-    stamp_path,
-    update_stamp,
-)
+from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, stamp_path, update_stamp
 from storage_engine.retention.store_moves import carry_out, is_there
 
 STAMP_RUN = "stamp"

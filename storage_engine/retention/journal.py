@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, insert, select, true, update
 
 from storage_engine.exceptions import JournalConflictError, RunStateError
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
@@ -47,7 +48,6 @@ from storage_engine.retention.journal_schema import (
 from storage_engine.retention.journal_stores import JournalStores
 from storage_engine.retention.lease import Lease, give_up, renew, take
 from storage_engine.retention.plan_storage import store_plan
-from storage_engine.retention.stamp import LakeHead
 
 if TYPE_CHECKING:
     from storage_engine.retention.group_lag import GroupLag

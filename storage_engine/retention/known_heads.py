@@ -13,11 +13,12 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeIdentityError, ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import EMPTY_CHAIN, ChainHead, check_links
+from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
+from storage_engine.model.heads import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.retention.stamp import LakeHead, read_stamp
+from storage_engine.retention.stamp import read_stamp
 
 RESET = "reset"
 """Field of a stamp event by which a person said that what was known of the lakes before is over."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.lake.chain import ChainHead
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.own_directory import DIRECTORY, locked, own_directory
@@ -26,25 +26,6 @@ NAME = "stamp.json"
 _MAX_BYTES = 1 << 20
 
 _LOCK = "stamp.lock"
-
-
-@dataclass(frozen=True, slots=True)
-class LakeHead:
-    """The last receipt of the store that a lake had.
-
-    :param location: of the lake, by its configuration.
-    :param place: location of its table ``segments``; "" where an older version recorded none.
-    """
-
-    lake_id: str
-    location: str
-    sequence: int
-    row_hash: str
-    place: str = ""
-
-    @property
-    def chain_head(self) -> ChainHead:
-        return ChainHead(self.sequence, self.row_hash)
 
 
 @dataclass(frozen=True, slots=True)

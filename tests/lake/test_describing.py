@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.describing import describe
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.model.heads import ChainHead
 from tests.lake.lake_acts import archive, at, tree
 
 

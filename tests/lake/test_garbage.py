@@ -20,7 +20,6 @@ from storage_engine.exceptions import (
 from storage_engine.lake import receipt_commit
 from storage_engine.lake.archive import archive_all, archive_segment
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.commit_lock import committing
 from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
@@ -31,6 +30,7 @@ from storage_engine.lake.receipts import broken_receipts, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.staging import publish
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
 from tests.lake.garbage_helpers import collected, expire_snapshots, local, make_old, names, root_of

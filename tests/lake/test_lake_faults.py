@@ -14,7 +14,7 @@ from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.lake import receipt_commit, tables
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import ChainHead, check_chain, check_links
+from storage_engine.lake.chain import check_chain, check_links
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import proven_files
@@ -22,6 +22,7 @@ from storage_engine.lake.receipts import broken_receipts, receipt_history, recei
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
 from tests.lakes import path_of

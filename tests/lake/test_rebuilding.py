@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError
 from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import ChainHead, check_chain
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
 from storage_engine.lake.identity import MARK_NAME, copy_of, lake_id_of
@@ -18,6 +18,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.rebuilding import Rebuilt, rebuild
 from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.model.heads import ChainHead
 from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
 
 pytestmark = pytest.mark.slow

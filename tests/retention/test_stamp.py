@@ -21,6 +21,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
@@ -32,7 +33,7 @@ from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes
-from storage_engine.retention.stamp import DIRECTORY, LakeHead, read_stamp, stamp_path, update_stamp
+from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_store
 

@@ -23,9 +23,9 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import ChainHead
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import lake_id_of
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
