@@ -77,8 +77,8 @@ stress: install  ## Histories for SECONDS (default: 3600); then kills at every p
 	STORAGE_ENGINE_COMMAND_KILLS=1000000 $(BIN)/python -m pytest tests/lake/test_command_kills.py
 	STORAGE_ENGINE_POWER_CUTS=1000000 $(BIN)/python -m pytest tests/retention/test_power_loss.py
 	STORAGE_ENGINE_ALL_ROUNDS=1 STORAGE_ENGINE_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/integration/test_spark_clusters.py
-	STORAGE_ENGINE_BESIDE_KILLS=150 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/test_beside_kill.py
-	STORAGE_ENGINE_ALL_ROUNDS=1 STORAGE_ENGINE_BESIDE_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_beside_faults.py
+	STORAGE_ENGINE_BESIDE_KILLS=150 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/test_live_kill.py
+	STORAGE_ENGINE_ALL_ROUNDS=1 STORAGE_ENGINE_BESIDE_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_live_faults.py
 	STORAGE_ENGINE_LIVE_ROUNDS=20 STORAGE_ENGINE_VALIDATION_ROUNDS=20 $(BIN)/python -m pytest tests/integration/test_release_live.py
 
 .PHONY: clean

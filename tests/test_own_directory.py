@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
 from storage_engine.own_directory import DIRECTORY, locked
-from storage_engine.rocketmq.beside import local_hold, marker
+from storage_engine.rocketmq.live import local_hold, marker
 from storage_engine.shield import index
 from storage_engine.shield.index import locked_shield, opened_shield
 

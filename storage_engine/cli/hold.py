@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from storage_engine.cli.beside_output import print_broker, print_hold
+from storage_engine.cli.live_output import print_broker, print_hold
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store

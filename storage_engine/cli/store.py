@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from storage_engine.brokers import find_broker
-from storage_engine.cli.beside_output import beside_json, look_beside, print_beside
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
+from storage_engine.cli.live_output import live_json, look_live, print_live
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_pending, print_plan
@@ -44,27 +44,27 @@ def inspect(
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     now_ms = clock_ms()
-    beside = look_beside(managed, now_ms) if managed.live is not None else None
+    look = look_live(managed, now_ms) if managed.live is not None else None
     found = find_broker(managed.broker).inspect(
         settings_of(managed),
         now_ms,
         messages=messages,
         queues=queues,
-        snapshot=None if beside is None else beside.snapshot,
+        snapshot=None if look is None else look.snapshot,
     )
     aside = look_at_quarantines(managed, found.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
     if as_json:
         shown = {**found.data, "quarantines": to_jsonable(aside)}
-        if beside is not None:
-            shown |= beside_json(beside)
+        if look is not None:
+            shown |= live_json(look)
         if shield is not None:
             shown["shield"] = to_jsonable(shield)
         print_json(shown if lag is None else {**shown, "archive_lag": lag})
         return 0
-    if beside is not None:
-        print_beside(beside)
+    if look is not None:
+        print_live(look)
     print_inspection(found)
     print_quarantines(aside)
     if shield is not None:
@@ -107,7 +107,7 @@ def plan(
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
-    Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
+    Live a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
     seen = preview(
         managed,

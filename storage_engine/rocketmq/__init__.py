@@ -56,9 +56,9 @@ class RocketMQ(Broker):
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         if settings.live is not None:
-            from storage_engine.rocketmq.beside.store import open_beside
+            from storage_engine.rocketmq.live.store import open_live
 
-            return open_beside(settings, settings.live, memory)
+            return open_live(settings, settings.live, memory)
         from storage_engine.rocketmq.broker import open_files
 
         return open_files(settings)
@@ -70,7 +70,7 @@ class RocketMQ(Broker):
 
     def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
         if settings.live is not None:
-            from storage_engine.rocketmq.beside.watch import watch_store
+            from storage_engine.rocketmq.live.watch import watch_store
 
             return watch_store(settings, settings.live, now_ms)
         return super().watch_store(settings, now_ms)
@@ -107,19 +107,19 @@ class RocketMQ(Broker):
         return lag_job(request)
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch:
-        from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
+        from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
 
         return FenceKeeper(Path(settings.root))
 
     def local_settings(self, settings: StoreSettings) -> StoreSettings:
         if settings.live is None:
             return settings
-        from storage_engine.rocketmq.beside.running import settings_in_effect
+        from storage_engine.rocketmq.live.running import settings_in_effect
 
         return settings_in_effect(settings, settings.live)
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.rocketmq.beside.running import running_broker
+        from storage_engine.rocketmq.live.running import running_broker
 
         return running_broker(live)
 

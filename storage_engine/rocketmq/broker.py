@@ -18,10 +18,10 @@ from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
-from storage_engine.rocketmq.beside.originals import with_original_times
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
+from storage_engine.rocketmq.live.originals import with_original_times
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore

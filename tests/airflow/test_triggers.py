@@ -24,13 +24,13 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.watching import watch
-from storage_engine.rocketmq.beside import reach
-from storage_engine.rocketmq.beside.heartbeat import no_watch
-from storage_engine.rocketmq.beside.watch import unknown
+from storage_engine.rocketmq.live import reach
+from storage_engine.rocketmq.live.heartbeat import no_watch
+from storage_engine.rocketmq.live.watch import unknown
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
-from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
+from tests.rocketmq.live.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 NEVER = "99"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.rocketmq.beside import unmanaging
+from storage_engine.rocketmq.live import unmanaging
 from tests.fixture_stores import unpack
 from tests.integration.broker import Broker, name_server, running_broker
 from tests.integration.object_store import ObjectStore

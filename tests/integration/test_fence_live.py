@@ -22,8 +22,8 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.tending import tend
-from storage_engine.rocketmq.beside.heartbeat import SILENT_SECONDS
-from storage_engine.rocketmq.beside.marker import NAME
+from storage_engine.rocketmq.live.heartbeat import SILENT_SECONDS
+from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic

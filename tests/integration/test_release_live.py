@@ -32,7 +32,7 @@ from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.beside import release, unmanaging
+from storage_engine.rocketmq.live import release, unmanaging
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.spark.consumer_lag import ConsumerLagRequest
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker

@@ -31,10 +31,10 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend
 from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.beside import release, unmanaging
-from storage_engine.rocketmq.beside.heartbeat import no_watch
-from storage_engine.rocketmq.beside.hold_state import HoldState
-from storage_engine.rocketmq.beside.store import BesideStore
+from storage_engine.rocketmq.live import release, unmanaging
+from storage_engine.rocketmq.live.heartbeat import no_watch
+from storage_engine.rocketmq.live.hold_state import HoldState
+from storage_engine.rocketmq.live.store import LiveStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
@@ -331,7 +331,7 @@ def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_b
 ) -> None:
     names = log.names()
 
-    def somebody_interferes(beside: BesideStore) -> HoldState:
+    def somebody_interferes(beside: LiveStore) -> HoldState:
         log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
         until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
         return trigger(beside)

@@ -32,18 +32,18 @@ from storage_engine.retention.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.store_watch import HostWatch
-from storage_engine.rocketmq.beside import heartbeat
-from storage_engine.rocketmq.beside.fence_keeper import FenceKeeper
-from storage_engine.rocketmq.beside.heartbeat import NAME, is_shield_tended, no_watch
-from storage_engine.rocketmq.beside.local_hold import settled
+from storage_engine.rocketmq.live import heartbeat
+from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
+from storage_engine.rocketmq.live.heartbeat import NAME, is_shield_tended, no_watch
+from storage_engine.rocketmq.live.local_hold import settled
 from storage_engine.shield.index import shield_path
-from tests.rocketmq.beside.held_files import LEASE_NS, held_store, mtimes_ns, path_of
+from tests.rocketmq.live.held_files import LEASE_NS, held_store, mtimes_ns, path_of
 
 SECONDS = 120
 FIRST_WATCH = """
 import sys, time
 from pathlib import Path
-from storage_engine.rocketmq.beside.heartbeat import watching
+from storage_engine.rocketmq.live.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:
     while True:

@@ -1,0 +1,72 @@
+"""A running broker and the hold on its store: looked at, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.cli.output import say
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.live import RunningBroker
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.brokers import open_to_look, running_broker
+from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLook:
+    """What a look at a store beside its running broker found.
+
+    :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
+    """
+
+    broker: RunningBroker
+    snapshot: StoreSnapshot
+    hold: HoldStatus | None
+    refusal: str
+
+
+def look_live(managed: ManagedStore, now_ms: int) -> LiveLook:
+    """Look, and change nothing.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    broker = running_broker(managed)
+    assert broker is not None
+    store = open_to_look(managed)
+    snapshot = store.snapshot(now_ms)
+    try:
+        return LiveLook(broker, snapshot, store.look_at_hold(now_ms), "")
+    except GateRefusedError as error:
+        return LiveLook(broker, snapshot, None, str(error))
+
+
+def live_json(look: LiveLook) -> dict[str, Any]:
+    return {
+        "broker": to_jsonable(look.broker),
+        "hold": to_jsonable(look.hold),
+        "hold_refusal": look.refusal or None,
+    }
+
+
+def print_live(look: LiveLook) -> None:
+    print_broker(look.broker)
+    if look.hold is None:
+        say(f"Hold: can't be had: {look.refusal}")
+    else:
+        print_hold(look.hold)
+
+
+def print_broker(broker: RunningBroker) -> None:
+    say(broker_text(broker))
+
+
+def print_hold(status: HoldStatus) -> None:
+    say(f"Hold: {hold_text(status)}")
+    for disturbance in status.disturbances:
+        say(f"WARNING {disturbance_text(disturbance)}")
+    for notice in status.notices:
+        say(f"Note: {notice}")

@@ -1,0 +1,276 @@
+"""What somebody else, or time, did to a held store: what is remembered of it against what is found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Final
+
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
+from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, SLAVE
+from storage_engine.rocketmq.store import LOG
+from storage_engine.wording import paths_text, times_text
+
+ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
+"""What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
+
+LASTS: Final = frozenset({DriftKind.SETTING_NOT_SAVED})
+"""What renewing a hold neither repairs nor takes for the new state of things: told once, not at each look."""
+
+_DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
+"""What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
+
+
+def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
+    """Everything that isn't as it was left; what lasts and was reported already is left out.
+
+    Where the broker has another store now, nothing else is said: it would be about the wrong one.
+    """
+    seen = tuple(chain(_role(state, found), _replaced(state, found)))
+    if not seen:
+        seen = tuple(
+            chain(
+                _moved(state, found),
+                _restarted(state, found),
+                _lapsed(state, found),
+                _gone(state, found),
+                _touched(state, found),
+                _settings(state, found),
+                _saved(state, found),
+            )
+        )
+    return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
+
+
+def has_moved(state: HoldState, found: Found) -> bool:
+    """Return whether another process answers as the master, at another address than the one that was held."""
+    elsewhere = bool(state.address) and found.address != state.address
+    return found.role != SLAVE and elsewhere and _is_other_process(state, found)
+
+
+def name_of(disturbance: Drift) -> str:
+    """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
+    d = disturbance
+    said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
+    return f"{d.kind.value}: {said}"
+
+
+def _role(state: HoldState, found: Found) -> Iterator[Drift]:
+    if found.role == SLAVE:
+        yield Drift(
+            DriftKind.ROLE_CHANGED,
+            f"{found.address}: expected a master, found a slave (brokerRole={found.role}): another broker is "
+            "the master now. Nothing is held or deleted here. Manage the new master's store, and unmanage "
+            "this one.",
+        )
+    elif has_moved(state, found) and (why := _why_another(state, found)):
+        yield Drift(
+            DriftKind.ROLE_CHANGED,
+            f"expected the master at {state.address}, found another process as the master at "
+            f"{found.address}, which isn't provably the same broker ({why.rstrip('.')}): a slave was "
+            "promoted, or the broker has moved. Its segments need not be the files here, so nothing is held "
+            "or deleted. Where they are the same files, unmanage the store, and the next run holds it again; "
+            "where they aren't, manage the new master's store.",
+        )
+
+
+def _why_another(state: HoldState, found: Found) -> str:
+    """Return why a broker at another address isn't provably the one that was held; empty: it is."""
+    for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
+        if not expected:
+            return f"the hold doesn't know {key} of the one that was held"
+        if (there := found.settings.get(key, "")) != expected:
+            return f"expected {key}={expected}, found {there}"
+    return found.unproven
+
+
+def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
+    if has_moved(state, found):
+        yield Drift(
+            DriftKind.BROKER_MOVED,
+            f"expected broker {state.broker_name} at {state.address}, found it at {found.address}: the same "
+            "name and cluster, the lock of this store on this host, and its messages. The hold goes on. "
+            "Where the connection names the address, change it there.",
+        )
+
+
+def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
+    what = ""
+    if found.max_offset < _newest_offset(state):
+        what = (
+            f"expected a log that reaches beyond {_newest_offset(state)}, where its newest segment began, "
+            f"found one that ends at {found.max_offset}"
+        )
+    elif _is_known_frame_other(state, found):
+        what = f"expected the message at offset {state.frame_offset} that was there, found other bytes"
+    if what:
+        yield Drift(
+            DriftKind.BROKER_REPLACED,
+            f"{found.address}: {what}: the broker has another store than before (restored, wiped, or another "
+            "broker). Nothing is held or deleted. Find out why; then `unmanage` the store, since what is "
+            "remembered is of the other one, and begin a new lineage with `adopt`: what is in the lake "
+            "stays.",
+        )
+
+
+def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
+    if not _is_other_process(state, found):
+        return
+    shorter = (
+        f" Its log ends at {found.max_offset}, {state.max_offset - found.max_offset} bytes before where it "
+        "ended: the crash lost what was not flushed."
+        if found.max_offset < state.max_offset
+        else ""
+    )
+    yield Drift(
+        DriftKind.BROKER_RESTARTED,
+        f"{found.address}: expected the process started {_time(state.boot_timestamp_ms)}, found one started "
+        f"{_time(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its files; settings "
+        f"are as broker.conf has them.{shorter}",
+    )
+
+
+def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
+    if not 0 < state.ends_at_ms < found.at_ms:
+        return
+    free_ms = max(state.ends_at_ms, state.deletes_from_ms)
+    since = f"since {_time(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
+    yield Drift(
+        DriftKind.HOLD_LAPSED,
+        f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody did: "
+        f"{since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
+    )
+
+
+def _gone(state: HoldState, found: Found) -> Iterator[Drift]:
+    """One a range that is gone, as far as its segments are neighbours."""
+    if not state.segments:
+        return  # the first look was cut short before it remembered any
+    there = {file.base_offset for file in found.files}
+    ends = [base for base, _ in state.segments[1:]] + [state.end_offset]
+    start = -1
+    end = -1
+    for (base, _), behind in zip(state.segments, ends, strict=True):
+        # Files behind the newest message are preallocated: there is nothing in them to be lost.
+        gone = base not in there and base not in state.releasing and base < state.max_offset
+        if gone and start < 0:
+            start = base
+        if gone:
+            end = min(behind, state.max_offset)
+        elif start >= 0:
+            yield _range_gone(start, end)
+            start = -1
+    if start >= 0:
+        yield _range_gone(start, end)
+
+
+def _range_gone(start: int, end: int) -> Drift:
+    return Drift(
+        DriftKind.SEGMENT_GONE,
+        f"expected the log's bytes [{start}, {end}), found no file, and no run deleted them. Find out who "
+        "deletes (the broker's own rules, an administrator, another tool), and stop it.",
+        log=LOG,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
+    """One for all whose times were changed, and one for all that are other files."""
+    there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
+    seen = [(touched, file) for touched, file in there if file is not None]
+    others = [(touched, file) for touched, file in seen if file.inode != touched.inode]
+    if others:
+        inodes = [", ".join(str(of.inode) for of in side) for side in zip(*others, strict=True)]
+        name = "its name" if len(others) == 1 else "each name"
+        why = f"expected inode {inodes[0]}, found {inodes[1]}: another file has {name}"
+        yield _disturbed([file for _, file in others], why)
+    changed = [
+        (touched, file)
+        for touched, file in seen
+        if file.inode == touched.inode and file.mtime_ns not in touched.possible_mtimes_ns
+    ]
+    if changed:
+        expected, now = (
+            times_text([of.mtime_ns // 1_000_000 for of in side]) for side in zip(*changed, strict=True)
+        )
+        them = "it" if len(changed) == 1 else "them"
+        why = f"expected the modification time {expected} that the hold set, found {now}"
+        why += f": somebody touched {them}"
+        yield _disturbed([file for _, file in changed], why)
+
+
+def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
+    return Drift(
+        DriftKind.MTIME_CHANGED,
+        f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
+        "it is renewed. Find out who changes the store's files, and stop it.",
+        log=LOG,
+    )
+
+
+def _settings(state: HoldState, found: Found) -> Iterator[Drift]:
+    for key, expected in _expected(state).items():
+        value = found.settings.get(key)
+        if value != expected:
+            yield Drift(
+                DriftKind.SETTING_CHANGED,
+                f"{found.address}: expected {key}={expected}, found {value}: somebody changed it while the "
+                f"store was held.{_meaning(key, value)} Find out who, and set it back.",
+            )
+
+
+def _meaning(key: str, value: str | None) -> str:
+    """Say what a value means that a broker takes unchecked."""
+    if key != RESERVED or not (value or "").startswith("-"):
+        return ""
+    return (
+        " Below 0 a segment has expired before it is written: the hold ends so much earlier, and makes up "
+        "for it when it is renewed."
+    )
+
+
+def _saved(state: HoldState, found: Found) -> Iterator[Drift]:
+    """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
+    if found.saved.values is None:
+        return
+    for key in _expected(state):
+        saved, works = found.saved.values.get(key, _DEFAULTS[key]), found.settings.get(key)
+        if works is not None and saved != works:
+            yield Drift(
+                DriftKind.SETTING_NOT_SAVED,
+                f"{found.saved.path}: expected {key}={works}, as the broker works now, found {key}={saved}"
+                f"{'' if key in found.saved.values else ' (the default)'}: a restart brings that back. Make "
+                "the file writable for the broker, or write it there.",
+            )
+
+
+def _expected(state: HoldState) -> dict[str, str]:
+    return {**state.expected_settings, **{changed.key: changed.ours for changed in state.changed_settings}}
+
+
+def _newest_offset(state: HoldState) -> int:
+    """Return where the segment began that was active: what is below it was sealed, and on disk."""
+    return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
+
+
+def _is_known_frame_other(state: HoldState, found: Found) -> bool:
+    return (
+        state.frame_offset >= found.min_offset
+        and bool(state.frame_sha256)
+        and found.frame_sha256 is not None
+        and found.frame_sha256 != state.frame_sha256
+    )
+
+
+def _is_other_process(state: HoldState, found: Found) -> bool:
+    return found.boot_timestamp_ms != state.boot_timestamp_ms
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # an mtime can be any number
+        return f"{ms} ms after 1970"

@@ -1,0 +1,116 @@
+"""Look at a running broker and its log, as far as a hold depends on them. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import javaproperties
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
+from storage_engine.rocketmq.live.drift import has_moved
+from storage_engine.rocketmq.live.hold_state import (
+    HELD_SETTINGS,
+    Found,
+    HoldState,
+    SavedSettings,
+    SeenFile,
+)
+from storage_engine.rocketmq.live.live_config import ROLE, SLAVE
+from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.live.same_store import check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
+from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.untrusted import read_file
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.live.store import LiveStore
+
+
+def find(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Found:
+    """Return what there is now; the broker is asked before the files are listed.
+
+    :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
+        its own, since that disturbance tells more.
+    :raises BrokerError: the broker can't be asked.
+    :raises BadInputError: the directory isn't this broker's store.
+    """
+    layout = store.files.files.layout
+    info = store.admin.runtime_info()
+    config = store.admin.config()
+    with as_who_may_read(layout.root):
+        files = list_files(layout.log_paths)
+    listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
+    found = Found(
+        at_ms=now_ms,
+        address=store.admin.address,
+        boot_timestamp_ms=info.boot_timestamp_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        settings=config,
+        role=config.get(ROLE, ""),
+        files=files,
+        saved=saved_settings(store.broker_conf),
+    )
+    if state is not None and has_moved(state, found):
+        return replace(found, unproven=why_unproven(store.admin, info, layout, listed))
+    if state is not None and found.role == SLAVE:
+        return found
+    if check_same_store(store.admin, info, layout, listed):
+        return found
+    return replace(found, unproven=left_open(store.admin, layout))
+
+
+def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ...]:
+    """Say that the broker serves from segments that aren't there; nothing where it doesn't.
+
+    A broker that was loading its store, or running, while others removed segments goes on serving them. While
+    it deletes, its min offset is behind for a moment, so that only what a look before saw, too, counts.
+    """
+    first = found.files[0].base_offset if found.files else 0
+    if state is None or not state.segments or state.segments[0][0] != first or found.min_offset >= first:
+        return ()
+    said = (
+        f"broker {found.address} says that its log begins at {found.min_offset}, but its first file at "
+        f"{first}: what is before that was removed while the broker loaded the store or had it open, not by "
+        "the broker, which serves it from memory. Restart the broker, which puts that right"
+    )
+    return (said,)
+
+
+def saved_settings(broker_conf: str | None) -> SavedSettings:
+    """Return what broker.conf has of the settings that a hold rests on (java.util.Properties syntax)."""
+    if broker_conf is None:
+        return SavedSettings()
+    try:
+        properties = javaproperties.loads(read_file(Path(broker_conf), MAX_CONF_BYTES))
+    except (OSError, ValueError, CorruptFileError) as error:
+        return SavedSettings(broker_conf, None, str(error))
+    values: dict[str, str] = {key: properties[key].strip() for key in HELD_SETTINGS if key in properties}
+    return SavedSettings(broker_conf, values)
+
+
+def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
+    """A file that goes in the middle of it is one that went before."""
+    seen = []
+    for path, _ in list_raw_files(directories):
+        if not is_offset(path.name):
+            continue
+        try:
+            stat = path.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.st_size:
+            seen.append(
+                SeenFile(
+                    base_offset=int(path.name),
+                    path=str(path),
+                    inode=stat.st_ino,
+                    size_bytes=stat.st_size,
+                    mtime_ns=stat.st_mtime_ns,
+                    ctime_ns=stat.st_ctime_ns,
+                )
+            )
+    return tuple(seen)

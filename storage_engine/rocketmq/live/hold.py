@@ -1,0 +1,272 @@
+"""Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
+
+The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
+that must stay are a fence (:mod:`fence`), and the broker doesn't delete by force (:mod:`forcing`). It ends by
+itself when nobody renews it, so that a dead pipeline fills no disk. What is unknown, as an unreachable broker
+or a file that can't be looked at, never leads to a change.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.hold import HoldMemory, HoldStatus
+from storage_engine.model.store import Segment
+from storage_engine.rocketmq.live import fence, marker
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, name_of
+from storage_engine.rocketmq.live.finding import below_the_first_file, find
+from storage_engine.rocketmq.live.forcing import announce_rewrite, deletes_by_force, reserved_hours
+from storage_engine.rocketmq.live.hold_look import all_disturbances, notices, root_of, weaknesses
+from storage_engine.rocketmq.live.hold_state import (
+    FORCIBLY,
+    HELD_SETTINGS,
+    ChangedSetting,
+    Found,
+    HoldState,
+    load_state,
+    save_state,
+)
+from storage_engine.rocketmq.live.known_frame import ask_known_frame, know_newest_frame
+from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, refuse_slave
+from storage_engine.rocketmq.live.local_hold import left_behind
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.live.store import LiveStore
+
+LETS_GO_MTIME_NS: Final = 0
+"""Of what may be deleted: no fileReservedTime makes it young."""
+
+_LOOKS: Final = 5
+"""A broker deletes a file each 100 ms (deleteCommitLogFilesInterval): the next look is ahead of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLive:
+    """Implements :class:`storage_engine.model.broker.Held`."""
+
+    notices: tuple[str, ...]
+
+
+def guard(store: LiveStore, now_ms: int) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.BrokerStore.guard`.
+
+    Where the broker has another store or another role than before, nothing is changed, and it isn't held.
+
+    :raises GateRefusedError: it can't be held; nothing was changed.
+    :raises StoreBusyError: another process works on the hold.
+    :raises BrokerError: the broker can't be asked, or doesn't take a setting.
+    :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
+    """
+    with marker.alone(root_of(store)), marker.changing(root_of(store)):
+        return _guard(store, now_ms)
+
+
+@contextmanager
+def held(store: LiveStore) -> Iterator[HeldLive]:
+    """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
+
+    :raises GateRefusedError: it can't be held.
+    """
+    with marker.alone(root_of(store)):
+        with marker.changing(root_of(store)):
+            status = _guard(store, time.time_ns() // 1_000_000)
+        if not status.held:
+            raise GateRefusedError("; ".join(status.notices))
+        yield HeldLive(status.notices)
+
+
+def expose(
+    store: LiveStore, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
+) -> HoldState:
+    """Let segments be the only ones that the broker may delete. To be called while the store is held.
+
+    As whatever changes the hold, this is for who keeps others from that (:func:`marker.changing`).
+
+    The fence stands behind them before the first one is made old.
+
+    :param segments: the log's first ones, oldest first; those that are gone already are left out.
+    :param stays: the first file that must stay.
+    :return: the state as it is remembered now.
+    :raises GateRefusedError: the fence can't be put there, or an mtime can't be set.
+    """
+    found = find(store, time.time_ns() // 1_000_000)
+    state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
+    behind = next((file for file in found.files if file.base_offset > state.releasing[-1]), None)
+    if behind is None or Path(behind.path) != stays:
+        raise GateRefusedError(
+            f"{stays}: expected the first segment that stays, found {behind.path if behind else 'no file'}. "
+            "Nothing was deleted. Plan again."
+        )
+    save_state(memory, state)
+    state = _put_fence(store, memory, state, found)
+    # What an earlier call has made old may go at this moment.
+    young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
+    old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
+    return fence.set_mtimes(root_of(store), memory, state, old)
+
+
+def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
+    """Forget the segments that were exposed, once they are gone.
+
+    :param min_offset: where the log begins now.
+    :return: the state as it is remembered now.
+    """
+    gone = frozenset(state.releasing)
+    state = replace(
+        state,
+        releasing=(),
+        touched=tuple(touched for touched in state.touched if touched.base_offset not in gone),
+        segments=tuple((base, inode) for base, inode in state.segments if base not in gone),
+        min_offset=min_offset,
+    )
+    save_state(memory, state)
+    return state
+
+
+def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
+    memory = store.memory
+    if memory is None:
+        raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
+    if store.live.hold_hours < 1:
+        raise BadInputError(f"hold_hours: expected at least 1, found {store.live.hold_hours}")
+    # What an earlier hold has left still keeps the store, though no journal knows it.
+    begins = load_state(memory) is None and left_behind(root_of(store)) is None
+    try:
+        for _ in range(_LOOKS - 1):
+            with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
+                return _guard_as_found(store, memory, now_ms)
+        return _guard_as_found(store, memory, now_ms)
+    except GateRefusedError:
+        if begins:
+            _undo(store, memory)
+        raise
+
+
+def _undo(store: LiveStore, memory: HoldMemory) -> None:
+    """Take back a hold that could not be begun, as far as it was."""
+    state = load_state(memory)
+    if state is not None:
+        fence.put_all_back(root_of(store), memory, state)
+        marker.remove_marker(root_of(store), state.manager)
+        save_state(memory, None)
+
+
+def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
+    root, live = root_of(store), store.live
+    before = load_state(memory)
+    found = find(store, now_ms, before)
+    if before is None:
+        refuse_slave(found.settings, found.address)
+    else:
+        found = ask_known_frame(store.admin, before, found)
+    lasting, new = all_disturbances(store, before, found)
+    if before is not None and any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
+        save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
+        return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
+    try:
+        marker.refuse_foreign(root, before.manager if before else None, now_ms)
+        reserved = reserved_hours(found, str(root))
+        said = [*notices(store, found), *below_the_first_file(found, before)]
+        state = before or _first_state(root, found)
+        ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
+        if before is None:  # by which the marker is known for ours
+            save_state(memory, state)
+        said.append(marker.write_marker(root, state.manager, ends_at_ms))
+        state = _put_fence(store, memory, state, found)
+    except GateRefusedError as error:
+        if new and not isinstance(error, fence.SegmentGoneError):
+            details = "; ".join(disturbance.detail for disturbance in new)
+            raise GateRefusedError(f"{error} Drift found: {details}") from error
+        raise
+    if deletes_by_force(found) and store.live.may_change_settings:
+        said.append(announce_rewrite(found))
+    state = _forbid_force(store, memory, state, found)
+    state = know_newest_frame(store.admin, _as_found(state, found), found)
+    state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))
+    if state != before:
+        save_state(memory, state)
+    said += weaknesses(store, state, found)
+    return HoldStatus(
+        held=state.ends_at_ms > now_ms,
+        fence_offset=state.fence_offset,
+        ends_at_ms=state.ends_at_ms,
+        disturbances=new,
+        notices=tuple(filter(None, said)),
+        deletes_from_ms=state.deletes_from_ms,
+    )
+
+
+def _first_state(root: Path, found: Found) -> HoldState:
+    """Return a new hold's; of one that no journal knows any more it takes over what that changed."""
+    state = HoldState(uuid.uuid4().hex, found.boot_timestamp_ms)
+    left = left_behind(root)
+    if left is None:
+        return state
+    return replace(state, touched=left.touched, changed_settings=left.changed_settings)
+
+
+def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
+    """Have the fence where it belongs, then every other file that we touched as it was."""
+    reserved = reserved_hours(found, str(root_of(store)))
+    wanted = fence.fence(found, state, store.live.hold_hours, reserved)
+    # The newest first: it stands before a broker that is deleting comes there.
+    young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
+    state = fence.set_mtimes(root_of(store), memory, state, young)
+    fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
+    put = replace(
+        state,
+        fence_offset=wanted.offset,
+        ends_at_ms=wanted.ends_at_ms,
+        fence=fenced,
+        fence_count=fence.fence_count(found.settings),
+        deletes_from_ms=wanted.deletes_from_ms,
+    )
+    if put != state:
+        save_state(memory, put)
+    stay = {*fenced, *put.releasing}
+    return fence.put_back(
+        root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
+    )
+
+
+def _forbid_force(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
+    """Have the broker delete nothing by force, where we may."""
+    if not deletes_by_force(found) or not store.live.may_change_settings:
+        return state
+    if all(changed.key != FORCIBLY for changed in state.changed_settings):
+        changed = ChangedSetting(FORCIBLY, found.settings.get(FORCIBLY, ""), "false")
+        state = replace(state, changed_settings=(*state.changed_settings, changed))
+        save_state(memory, state)
+    store.admin.update_config({FORCIBLY: "false"})
+    return state
+
+
+def _as_found(state: HoldState, found: Found) -> HoldState:
+    """Return what is there now is what the next look expects."""
+    ours = {changed.key: changed.ours for changed in state.changed_settings}
+    there = {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
+    return replace(
+        state,
+        boot_timestamp_ms=found.boot_timestamp_ms,
+        address=found.address,
+        broker_name=found.settings.get(NAME, ""),
+        cluster_name=found.settings.get(CLUSTER, ""),
+        expected_settings=there | ours,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        segments=tuple((file.base_offset, file.inode) for file in found.files),
+        # What went after who let it go was killed.
+        releasing=tuple(
+            offset
+            for offset in state.releasing
+            if offset >= found.min_offset or found.file_at(offset) is not None
+        ),
+        end_offset=found.files[-1].end_offset if found.files else found.max_offset,
+    )

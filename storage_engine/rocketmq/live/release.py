@@ -1,0 +1,328 @@
+"""Let exactly a prefix of a running broker's log go: the broker deletes it, and nothing behind it.
+
+A broker has no call for that. It deletes what has expired by its mtime, from the oldest on and as long as
+each has; so what stays is fenced, the prefix is made as old as can be, and the broker is told to delete. What
+went is known from both: its min offset, and the files. Killed at any instant and called again with what is
+left of the prefix, it goes on: the fence behind the prefix stands before anything of it can go.
+
+It takes minutes. A watch mends the hold meanwhile, so that each change begins with what is remembered then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine import durable
+from storage_engine.exceptions import (
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    ChangedUnderUsError,
+    GateRefusedError,
+    ReleasedTooMuchError,
+    StoreBusyError,
+    StoreNotFoundError,
+)
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.own_directory import WAIT_SECONDS
+from storage_engine.rocketmq.live import hold, marker
+from storage_engine.rocketmq.live.fence import is_due, same_ms
+from storage_engine.rocketmq.live.hold_look import root_of
+from storage_engine.rocketmq.live.hold_state import HoldState, load_state, save_state
+from storage_engine.rocketmq.live.passes import (
+    MANUAL_PASSES,
+    Patience,
+    interval_ms,
+    segment_patience_seconds,
+    until_first_pass_seconds,
+)
+from storage_engine.rocketmq.mapped_files import NAME_DIGITS
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.same_bytes.own_acts import read_own_acts
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.live.store import LiveStore
+
+POLL_SECONDS: Final = 0.25
+UNANSWERED_SECONDS: Final = 30.0
+"""How long a broker may leave us without an answer while it is waited for, and another process the hold."""
+_LOCK_SECONDS: Final = 1.0
+"""Then the broker is looked at again, and the lease renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What goes, and the first file that stays.
+
+    :param stays: whatever it holds, no broker deletes its last file.
+    :param directories: of the files, with (device, inode): a disk that is gone looks like deleted files.
+    """
+
+    segments: tuple[Segment, ...]
+    stays: Path
+    directories: dict[Path, tuple[int, int]]
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def let_go(
+    store: LiveStore, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.
+
+    :param meanwhile: called now and then while it waits.
+    :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
+    :raises GateRefusedError: the store isn't held, or its broker restarted meanwhile; nothing was done.
+    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
+    :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
+    :raises ReleasedTooMuchError: more is gone than these.
+    :raises StoreBusyError: another process keeps the hold's lock; all of them may go any time.
+    """
+    if not segments:
+        return
+    _, state = _standing_hold(store)
+    prefix = _prefix(store, segments)
+    _check_unchanged(store, prefix, state)
+    info = store.admin.runtime_info()
+    if info.boot_timestamp_ms != state.boot_timestamp_ms:
+        raise GateRefusedError(
+            f"{store.admin.address}: expected the broker that was held, started at "
+            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. Nothing was "
+            "deleted. Run the same again, which looks at the new one."
+        )
+    _check_not_too_much(store, info, prefix)
+    state = _expose(store, prefix)
+    patience = Patience(
+        segment_patience_seconds(store.files.config),
+        until_first_pass_seconds(info.boot_timestamp_ms),
+        meanwhile,
+    )
+    _have_it_go(store, state, prefix, patience)
+    for directory in prefix.directories:
+        durable.fsync_path(directory)
+    # Whoever looks at the hold next forgets them, too.
+    with suppress(StoreBusyError), _changing(store, UNANSWERED_SECONDS) as (memory, state):
+        hold.forget_released(memory, state, prefix.end_offset)
+
+
+@contextmanager
+def _changing(store: LiveStore, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
+    """Give the hold as it is remembered now, to change it.
+
+    :raises GateRefusedError: the store isn't held.
+    :raises StoreBusyError: another process changes it, and isn't done after ``wait_seconds``.
+    """
+    with marker.changing(root_of(store), wait_seconds):
+        yield _standing_hold(store)
+
+
+def _expose(store: LiveStore, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
+    """
+    :raises GateRefusedError: as :func:`hold.expose`.
+    :raises StoreBusyError: as :func:`_changing`.
+    """
+    with _changing(store, wait_seconds) as (memory, state):
+        return hold.expose(store, memory, state, prefix.segments, prefix.stays)
+
+
+def _standing_hold(store: LiveStore) -> tuple[HoldMemory, HoldState]:
+    state = load_state(store.memory)
+    if store.memory is None or state is None:
+        raise GateRefusedError(
+            f"{root_of(store)}: expected the store to be held, found no hold of it. Nothing "
+            "was deleted. Hold it first."
+        )
+    return store.memory, state
+
+
+def _prefix(store: LiveStore, segments: Sequence[Segment]) -> Prefix:
+    """
+    :raises GateRefusedError: no file follows the last of them: then nothing would be left.
+    """
+    name = str(segments[-1].end_offset).zfill(NAME_DIGITS)
+    paths = store.files.files.layout.log_paths
+    stays = next((path / name for path in paths if (path / name).exists()), None)
+    if stays is None:
+        raise GateRefusedError(
+            f"{', '.join(map(str, paths))}: expected segment {name} behind those that go, found none. "
+            "Nothing was deleted. Plan again."
+        )
+    directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
+    return Prefix(tuple(segments), stays, {path: _identity(path) for path in directories})
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    stat = directory.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _check_unchanged(store: LiveStore, prefix: Prefix, state: HoldState) -> None:
+    """
+    :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
+    :raises GateRefusedError: likewise, while one is: they may still go as it meant.
+    """
+    acts = read_own_acts(root_of(store))
+    for segment in prefix.segments:
+        try:
+            found = FileFacts.of(segment.facts.path)
+        except FileNotFoundError:
+            if segment.base_offset in state.releasing:
+                continue
+            found = None
+        if found is not None and acts.same_file(found, segment.facts):
+            continue
+        text = (
+            f"{segment.facts.path}: expected it as it was a moment ago, {segment.facts}, found "
+            f"{found or 'no file'}: somebody changes the store while we hold it."
+        )
+        if state.releasing:
+            raise GateRefusedError(f"{text} What an earlier call exposed may still go. Stop who does.")
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
+
+
+def _have_it_go(store: LiveStore, state: HoldState, prefix: Prefix, patience: Patience) -> None:
+    """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
+    one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
+    triggered: float | None = None
+    before: tuple[int, int] | None = None
+    busy_since: float | None = None
+    while True:
+        info = _ask(store, state, patience)
+        left = _left(prefix)
+        _check_not_too_much(store, info, prefix)
+        if not left and info.commitlog_min_offset == prefix.end_offset:
+            return
+        left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
+        try:
+            if not _is_exposed(state) or is_due(left_ms, store.live.hold_hours):
+                # The broker flushed what was just sealed, or somebody touched or removed some of it, or the
+                # hold would end soon.
+                state = _expose(store, prefix, _LOCK_SECONDS)
+            if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
+                state = _trigger(store)
+                triggered = time.monotonic()
+            busy_since = None
+        except StoreBusyError as error:
+            busy_since = busy_since or time.monotonic()
+            if time.monotonic() - busy_since >= UNANSWERED_SECONDS:
+                raise _kept_busy(store, prefix, error) from error
+        now = (info.commitlog_min_offset, len(left))
+        if before is not None and now != before:
+            patience.progressed()
+        before = now
+        if patience.is_over:
+            raise BrokerRefusedError(
+                f"{store.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
+                f"broker says {info.commitlog_min_offset} and {len(left)} of {len(prefix.segments)} files "
+                f"are left after {patience.waited_seconds:.0f} s, first {left[0] if left else 'none'}. What "
+                "is behind them stays; they may go any time. Look into the broker's store.log for why it "
+                "doesn't delete, and run the same again, which goes on.",
+                may_have_acted=True,
+            )
+        patience.pause(POLL_SECONDS)
+
+
+def _is_exposed(state: HoldState) -> bool:
+    """Return whether all files that we touched still have the mtimes that we gave them, and the fence is
+    whole.
+    """
+    for touched in state.touched:
+        try:
+            if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):
+                return False
+        except FileNotFoundError:
+            if touched.base_offset in state.fence:
+                return False
+    return True
+
+
+def _kept_busy(store: LiveStore, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+    return StoreBusyError(
+        f"{root_of(store)}: expected to change the hold while the broker deletes, found that another process "
+        f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
+        f"{len(prefix.segments)} segments are left, and may go any time; what is behind them stays. End the "
+        "process that hangs, such as a watch, and run the same again, which goes on."
+    )
+
+
+def _trigger(store: LiveStore) -> HoldState:
+    """A lost answer may be that of a broker which is at it: the files will tell.
+
+    :raises BrokerError: it was not told.
+    :raises StoreBusyError: as :func:`_changing`.
+    """
+    with _changing(store, _LOCK_SECONDS) as (memory, state):
+        state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
+        save_state(memory, state)
+    try:
+        store.admin.delete_expired_commitlog()
+    except BrokerError as error:
+        if not error.may_have_acted:
+            raise
+    return state
+
+
+def _ask(store: LiveStore, state: HoldState, patience: Patience) -> RuntimeInfo:
+    """
+    :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
+    """
+    ends = time.monotonic() + UNANSWERED_SECONDS
+    while True:
+        try:
+            info = store.admin.runtime_info()
+            break
+        except BrokerError as error:
+            if time.monotonic() >= ends:
+                error.may_have_acted = True
+                raise
+        patience.pause(POLL_SECONDS)
+    if info.boot_timestamp_ms != state.boot_timestamp_ms:
+        raise BrokerUnavailableError(
+            f"{store.admin.address}: expected the broker that was told to delete, started at "
+            f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. What was to "
+            "stay stays. Run the same again, which looks at the new one and goes on.",
+            may_have_acted=True,
+        )
+    return info
+
+
+def _left(prefix: Prefix) -> list[Path]:
+    """Files of the prefix that are there.
+
+    :raises StoreNotFoundError: a directory isn't the one that it was, so nobody can say.
+    """
+    left = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
+    for directory, identity in prefix.directories.items():
+        if not directory.is_dir() or _identity(directory) != identity:
+            raise StoreNotFoundError(
+                f"{directory}: expected the directory that was there a moment ago, found another or none. "
+                "Check that its disk is mounted, and run the same again."
+            )
+    return left
+
+
+def _check_not_too_much(store: LiveStore, info: RuntimeInfo, prefix: Prefix) -> None:
+    """
+    :raises ReleasedTooMuchError: what was to stay is gone.
+    """
+    if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
+        return
+    if info.commitlog_min_offset > prefix.end_offset:
+        found = f"the broker says that it begins at {info.commitlog_min_offset}"
+        behind = f" to {info.commitlog_min_offset}"
+    else:
+        found, behind = f"{prefix.stays} is gone", " on"
+    raise ReleasedTooMuchError(
+        f"{root_of(store)}: expected the log to begin at {prefix.end_offset}, found that "
+        f"{found}: bytes from offset {prefix.end_offset}{behind} were deleted but not approved. Find "
+        "out who deletes or touches files there, and run verify, which tells what of it is in the lake and "
+        "what is lost."
+    )

@@ -1,0 +1,168 @@
+"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from storage_engine.exceptions import BadInputError, BrokerError
+from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.remoting.access import split_address
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.store_lock import is_locked, lock_holder
+from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.stored_files import open_stored
+
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
+"""Where to ask who listens everywhere."""
+_LOCAL_SECONDS: Final = 3.0
+
+
+def why_unproven(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]) -> str:
+    """Return why a directory isn't provably the store of the broker that answers; empty: it is."""
+    try:
+        proven = check_same_store(admin, info, layout, files)
+    except BadInputError as error:
+        return str(error)
+    return "" if proven else left_open(admin, layout)
+
+
+def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
+    """Say what nobody could tell where nothing spoke against it."""
+    return (
+        f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
+        f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
+        "told from here"
+    )
+
+
+def check_same_store(
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+) -> bool:
+    """Compare the first frame of the newest segment that has one, and which broker runs on these files.
+
+    A copy has the same frames; a broker's lock it hasn't. A slave's store has both; its lock is another
+    process's than the one that answers.
+
+    :return: whether nothing was left open: a message was compared, and the broker that answers runs here.
+
+    :param info: asked for before the files were listed.
+    :param files: of the log, in order; older ones may be gone by now.
+    :raises BadInputError: they aren't the broker's.
+    """
+    _check_reaches_end(admin, info, layout, files)
+    with as_who_may_read(layout.root):
+        locked = is_locked(layout)
+    if locked is False:
+        raise BadInputError(
+            f"{layout.root}: expected the store on which broker {admin.address} runs, found that no process "
+            f"has the lock {layout.lock}: it is a copy, or a mount that doesn't show the locks of the "
+            "broker's machine. Nothing was changed. Check the path, and run where the broker runs."
+        )
+    runs_here = _check_process(admin, info, layout)
+    for file in reversed(files):
+        if file.base_offset >= info.commitlog_max_offset:
+            continue
+        with as_who_may_read(layout.root):
+            frame = _first_frame(Path(file.path))
+        if frame is None:
+            continue
+        if admin.view_message(file.base_offset) == frame:
+            return runs_here
+        raise BadInputError(
+            f"{file.path}: expected the store of broker {admin.address}, found another message at offset "
+            f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
+            "mounted there, and the address."
+        )
+    return False
+
+
+def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
+    """Ask the process that has the store's lock itself: the one that answers has to have started when it did.
+
+    In another container, or as a user who may not see its sockets, nobody can tell.
+
+    :return: whether it said so; where it can't be asked, whether the address of who answers is of this host.
+    """
+    holder = lock_holder(layout)
+    if holder is None:
+        return _is_here(admin.address)
+    try:
+        sockets = psutil.Process(holder.pid).net_connections("tcp")
+    except psutil.Error:
+        return _is_here(admin.address)
+    listening = {int(one.laddr.port): one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    expected_port = split_address(admin.address)[1]
+    for port in sorted(listening, key=lambda port: (port != expected_port, port)):
+        local = f"{_where_to_ask(listening[port])}:{port}"
+        try:
+            with admin.at(local, _LOCAL_SECONDS) as itself:
+                boot_timestamp_ms = itself.runtime_info().boot_timestamp_ms
+        except BrokerError:  # it has ports of other kinds
+            continue
+        # It may have restarted meanwhile; asking again costs a busy broker up to a second.
+        if boot_timestamp_ms == info.boot_timestamp_ms:
+            return True
+        if boot_timestamp_ms == admin.runtime_info().boot_timestamp_ms:
+            return True
+        raise BadInputError(
+            f"{layout.root}: expected the store on which broker {admin.address} runs, found that another "
+            f"one, at {local}, has the lock {layout.lock}: it is a slave's, or another broker's. Nothing was "
+            "changed. Check the path, and run on that broker's host."
+        )
+    return _is_here(admin.address)
+
+
+def _is_here(address: str) -> bool:
+    """Return whether an address is one of this host, or of the network namespace that it shows us."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
+    except OSError:
+        return False
+    own = {one.address.partition("%")[0] for ones in psutil.net_if_addrs().values() for one in ones}
+    return bool(found) and found <= own
+
+
+def _where_to_ask(host: str) -> str:
+    """One of our hosts for an address that somebody listens at. Java listens by IPv6, which takes IPv4 in."""
+    host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
+    return f"[{host}]" if ":" in host else host
+
+
+def _check_reaches_end(
+    admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]
+) -> None:
+    """Make sure that there is a file where the newest message lies."""
+    end = info.commitlog_max_offset
+    holder = next((file for file in reversed(files) if file.base_offset < end), None)
+    if end == info.commitlog_min_offset if holder is None else holder.base_offset + holder.size_bytes >= end:
+        return
+    there = f"the last at offset {files[-1].base_offset}" if files else "none"
+    raise BadInputError(
+        f"{layout.root}: expected the store of broker {admin.address}, whose log ends at {end}, found other "
+        f"files, {there}. Nothing was changed. Check the path, what is mounted there, and the address."
+    )
+
+
+def _first_frame(path: Path) -> bytes | None:
+    """A segment's first frame; None where no message begins it, or it has just gone."""
+    try:
+        with open_stored(path) as file:
+            header = os.pread(file.fileno(), 8, 0)
+            if len(header) < 8:
+                return None
+            size, magic = struct.unpack(">iI", header)
+            if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_MESSAGE_BYTES:
+                return None
+            return os.pread(file.fileno(), size, 0)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,252 @@
+"""A store whose broker runs on, as retention sees it: files for what they say, the broker for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import BrokerError, GateRefusedError
+from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
+from storage_engine.model.lag import Unread
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.pending import Pending
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.store import LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.watch import Watch
+from storage_engine.rocketmq import store_lock
+from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.live import (
+    dependents,
+    hold,
+    hold_look,
+    progress,
+    release,
+    shield,
+    unmanaging,
+    watch,
+)
+from storage_engine.rocketmq.live.hold import HeldLive
+from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
+from storage_engine.rocketmq.live.local_hold import HoldMemories
+from storage_engine.rocketmq.live.newest import newest_message_ms
+from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
+from storage_engine.rocketmq.live.reach import reach
+from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.live.same_store import check_same_store
+from storage_engine.rocketmq.pending import pending
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.store import LOG
+from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, sealed_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStore(BrokerStore):
+    """A running broker's store.
+
+    :param files: the store's files, by the broker's live settings.
+    :param settings: those settings, as the broker says them.
+    :param opened_by: how it is reached, and the broker's config file if somebody named it.
+    """
+
+    admin: BrokerAdmin
+    files: RocketMQBrokerStore
+    settings: Mapping[str, str]
+    live: LiveBroker
+    memory: HoldMemory | None
+    opened_by: StoreSettings
+
+    @property
+    def broker_conf(self) -> str | None:
+        """The broker's config file as it is named here; None: nobody named it."""
+        return self.opened_by.broker_conf
+
+    def renewed(self, memory: HoldMemory) -> LiveStore:
+        """Ask for the settings again, on the same connection unless another broker is the master by now."""
+        admin = reach(self.live)
+        if admin.address == self.admin.address:
+            return _open(self.admin, self.opened_by, self.live, memory)
+        self.close()
+        return _open(admin, self.opened_by, self.live, memory)
+
+    def close(self) -> None:
+        self.admin.close()
+
+    @property
+    def lets_go_at_once(self) -> int | None:
+        return None
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return self.files.data_paths
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Sealed is what both the files and the broker have behind them.
+
+        :raises BrokerError: the broker can't be asked.
+        :raises BadInputError: a slave, or the directory isn't this broker's store.
+        """
+        before = self.admin.runtime_info()
+        with as_who_may_read(self.files.config.store_path_root_dir):
+            seen = reread(lambda: self.files.snapshot(now_ms), ATTEMPTS)
+        (log,) = seen.logs
+        refuse_slave(self.settings, self.admin.address)
+        listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
+        check_same_store(self.admin, before, self.files.files.layout, listed)
+        root = self.files.files.layout.root
+        log = with_original_times(as_the_broker_says(log, before), self.memory, root)
+        return replace(seen, crashed=False, logs=(log,))
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        before = self.admin.runtime_info()
+        with as_who_may_read(self.files.config.store_path_root_dir):
+            log = self.files.files.raw_log()
+        root = self.files.files.layout.root
+        return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
+
+    def watch(self, now_ms: int) -> Watch:
+        return watch.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        return self.files.triggers(snapshot, now_ms, request)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        return self.files.plan(snapshot, now_ms, request)
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot, may_go=True)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.files.files.layout, attempts=ATTEMPTS)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
+        from storage_engine.rocketmq.subscriptions import group_positions
+        from storage_engine.rocketmq.unread import unread_messages
+
+        (log,) = snapshot.logs
+        layout = self.files.files.layout
+        try:
+            consumers, source = live_consumers(self.admin, layout)
+        except BrokerError as error:
+            consumers, source = consumers_written_down(layout, error)
+        positions = group_positions(layout, consumers)
+        end_offset = new_min_offsets[LOG]
+        found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        return replace(found, notices=source.notices)
+
+    def guard(self, now_ms: int) -> HoldStatus:
+        return hold.guard(self, now_ms)
+
+    def look_at_hold(self, now_ms: int) -> HoldStatus:
+        return hold_look.look(self, now_ms)
+
+    def unmanage(self, now_ms: int) -> HoldStatus:
+        return unmanaging.unmanage(self, now_ms)
+
+    @contextmanager
+    def hold(self) -> Iterator[HeldLive]:
+        """The hold must stand before anything is decided on; it outlives the block.
+
+        :raises GateRefusedError: it can't be had, or what is remembered of it can't be kept.
+        """
+        if self.memory is None:
+            raise GateRefusedError(
+                f"{self.files.files.layout.root}: expected a journal that remembers its hold, found none."
+            )
+        with hold.held(self) as held:
+            yield held
+
+    def let_go(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        release.let_go(self, segments, meanwhile)
+
+    def shield_need(self) -> ShieldNeed:
+        return shield.shield_need(self)
+
+    def end_force(self) -> Drift | None:
+        return shield.end_force(self)
+
+    def running_pid(self) -> int | None:
+        with suppress(OSError):
+            holder = store_lock.lock_holder(self.files.files.layout)
+            return None if holder is None else holder.pid
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        checkpoint, info = self.checkpoint(), self.admin.runtime_info()
+        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        return progress.progress(info, checkpoint, now_ms, newest_ms)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return dependents.expired(self, min_offsets)
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        dependents.wait_until_gone(self, files, meanwhile)
+
+    def checkpoint(self) -> Mapping[str, int]:
+        return self.files.checkpoint()
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        return self.files.flush_paths(snapshot)
+
+
+def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
+    """A log as its files show it, cut to what the broker said before they were looked at.
+
+    :param info: asked for before the files were listed: only what it has behind it is sealed.
+    """
+    end = min(log.max_offset, info.commitlog_max_offset)
+    # The broker counts what is behind against a max offset that it takes a moment later.
+    dispatched = min(log.dispatched_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
+    return replace(
+        log,
+        segments=tuple(
+            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
+            for segment in log.segments
+        ),
+        dispatched_offset=max(dispatched, log.min_offset),
+    )
+
+
+def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None) -> LiveStore:
+    """Open a store by the settings that its broker says it has.
+
+    :raises BadInputError: settings that can't be worked with, or a broker of another name.
+    :raises StoreNotFoundError: a directory of the store is missing here.
+    :raises BrokerError: the broker can't be asked.
+    """
+    return _open(reach(live), settings, live, memory)
+
+
+def _open(
+    admin: BrokerAdmin, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
+) -> LiveStore:
+    if memory is not None:
+        memory = HoldMemories(memory, Path(settings.root))
+    found = admin.config()
+    refuse_other_broker(found, live.broker_name, admin.address)
+    planned_by = with_original_settings(found, memory)
+    here = local_settings(planned_by, settings.root, settings.overrides)
+    with as_who_may_read(settings.root):
+        files = open_files(replace(settings, broker_conf=None, overrides=here))
+    return LiveStore(admin, files, found, live, memory, settings)

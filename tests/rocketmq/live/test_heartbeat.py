@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.rocketmq.live import heartbeat
+from storage_engine.rocketmq.live.heartbeat import NAME, is_shield_tended, no_watch, watching
+from tests.full_disks import fill, small_disk
+
+
+def test_a_watch_is_known_to_be_alive_as_long_as_it_is(tmp_path: Path) -> None:
+    assert no_watch(tmp_path) == "no watch is alive"
+    with watching(tmp_path) as own:
+        assert own is not None
+        assert no_watch(tmp_path) == "no watch is alive"
+        own.beat()
+        assert no_watch(tmp_path) == ""
+        own.beat()
+        assert no_watch(tmp_path) == ""
+    assert no_watch(tmp_path) == "no watch is alive"
+
+
+def test_only_a_watch_that_acts_on_deletions_tends_the_shield(tmp_path: Path) -> None:
+    for tends_shield in (False, True):
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat(tends_shield=tends_shield)
+            assert no_watch(tmp_path) == ""
+            assert is_shield_tended(tmp_path) is tends_shield
+        assert not is_shield_tended(tmp_path)
+
+
+def test_a_store_has_one_watch_at_a_time(tmp_path: Path) -> None:
+    with watching(tmp_path) as own:
+        assert own is not None
+        with watching(tmp_path) as other:
+            assert other is None
+        own.beat()
+    with watching(tmp_path) as own:
+        assert own is not None
+
+
+def test_one_that_does_not_beat_is_said_to_be_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with watching(tmp_path) as own:
+        assert own is not None
+        own.beat()
+        monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.01)
+        time.sleep(0.02)
+        assert f"the watch (process {os.getpid()} on " in no_watch(tmp_path)
+        assert "was killed or hangs" in no_watch(tmp_path)
+
+
+def test_on_a_full_disk_a_watch_begins_again_and_is_seen(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 1 << 20):
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+        fill(tmp_path)
+        assert no_watch(tmp_path) == "no watch is alive"
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+            assert no_watch(tmp_path) == ""
+        assert no_watch(tmp_path) == "no watch is alive"
+
+
+def test_a_disk_that_was_full_before_the_first_watch_keeps_none_from_its_work(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 1 << 20):
+        with watching(tmp_path) as own:  # makes its lock
+            assert own is not None
+        filler = fill(tmp_path)
+        with watching(tmp_path) as own:
+            assert own is not None
+            own.beat()
+            assert no_watch(tmp_path) == "no watch is alive"
+            filler.unlink()
+            time.sleep(heartbeat.BEAT_SECONDS)
+            own.beat()
+            assert no_watch(tmp_path) == ""
+
+
+def _watch(root: Path, began: Event) -> None:
+    with watching(root) as own:
+        assert own is not None
+        own.beat()
+        began.set()
+        time.sleep(600)
+
+
+def test_a_watch_that_was_killed_leaves_its_place_to_another(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    began = context.Event()
+    process = context.Process(target=_watch, args=(tmp_path, began))
+    process.start()
+    assert began.wait(120)
+    with watching(tmp_path) as own:
+        assert own is None
+    process.kill()
+    process.join()
+    with watching(tmp_path) as own:
+        assert own is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"host": 1}', b"\xff"])
+def test_a_sign_of_life_that_can_not_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / NAME).write_bytes(content)
+    assert no_watch(tmp_path).startswith("no watch is known to be alive")
