@@ -31,7 +31,7 @@ def hold(
     code 1 when the store isn't held after all.
     """
     broker = _running(managed)
-    before = open_to_look(managed).look_at_hold(clock_ms())
+    before = open_to_look(managed).hold_status(clock_ms())
     for notice in () if before.held else before.notices:
         say(f"Before: {notice}", err=True)
     result = steps.hold(managed, run_key=f"hold-{clock_ms()}")

@@ -39,7 +39,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook:
     store = open_to_look(managed)
     snapshot = store.snapshot(now_ms)
     try:
-        return LiveLook(broker, snapshot, store.look_at_hold(now_ms), "")
+        return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
     except GateRefusedError as error:
         return LiveLook(broker, snapshot, None, str(error))
 

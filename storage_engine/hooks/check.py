@@ -51,7 +51,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
     crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
     yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
     if store.live is not None:
-        status = opened.look_at_hold(now_ms)
+        status = opened.hold_status(now_ms)
         yield f"Hold: {hold_text(status)}."
         yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)
         yield from (f"{notice}." for notice in status.notices)

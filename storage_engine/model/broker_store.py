@@ -45,8 +45,8 @@ Remove = Callable[[Path, int], bool]
 """Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
 
 
-class Held(Protocol):
-    """A store that is held."""
+class LockedStore(Protocol):
+    """A store that nobody else changes: locked, or held beside its running broker."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -61,7 +61,8 @@ NO_HOLD = HoldStatus(held=False, notices=("no broker runs, so nothing has to be 
 class BrokerStore(ABC):
     """One store, with the broker's own settings and rules.
 
-    Only ``let_go``, ``delete_dependents`` and, beside a running broker, ``guard`` and ``unmanage`` change it.
+    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
+    ``end_hold`` change it.
     """
 
     __slots__ = ()
@@ -81,8 +82,8 @@ class BrokerStore(ABC):
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
-    def lets_go_at_once(self) -> int | None:
-        """Return how many segments one ``let_go`` takes; None: any number."""
+    def max_delete_batch(self) -> int | None:
+        """Return how many segments one ``delete_segments`` takes; None: any number."""
         return None
 
     @property
@@ -169,14 +170,14 @@ class BrokerStore(ABC):
         return Unread(error="the broker doesn't say who consumes")
 
     @abstractmethod
-    def hold(self) -> AbstractContextManager[Held]:
+    def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.
 
         :raises StoreBusyError: somebody has it.
         """
         ...
 
-    def guard(self, now_ms: int) -> HoldStatus:
+    def renew_hold(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
 
         Only a running broker needs one: of a stopped one's store, it says so and does nothing.
@@ -185,16 +186,16 @@ class BrokerStore(ABC):
         """
         return NO_HOLD
 
-    def look_at_hold(self, now_ms: int) -> HoldStatus:
-        """Return what ``guard`` would find, without changing anything."""
+    def hold_status(self, now_ms: int) -> HoldStatus:
+        """Return what ``renew_hold`` would find, without changing anything."""
         return NO_HOLD
 
-    def unmanage(self, now_ms: int) -> HoldStatus:
+    def end_hold(self, now_ms: int) -> HoldStatus:
         """End the hold: put every file's time and every setting back as they were."""
         return NO_HOLD
 
     @abstractmethod
-    def let_go(
+    def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         """Delete the oldest segments of logs with their companions, exactly these; durable when it returns.
@@ -254,7 +255,7 @@ class BrokerStore(ABC):
         A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
 
         :param meanwhile: called now and then where it waits for a broker.
-        :param remove: as for ``let_go``.
+        :param remove: as for ``delete_segments``.
         """
         for path in (Path(file.facts.path) for file in files):
             directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -25,7 +25,7 @@ from storage_engine.rocketmq.live.originals import with_original_times
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
-from storage_engine.rocketmq.store_lock import Hold
+from storage_engine.rocketmq.store_lock import LockedStore
 from storage_engine.rocketmq.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
@@ -93,14 +93,14 @@ class RocketMQBrokerStore(BrokerStore):
         layout, end_offset = self.files.layout, new_min_offsets[LOG]
         return unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
 
-    def hold(self) -> AbstractContextManager[Hold]:
-        return self.files.hold()
+    def lock(self) -> AbstractContextManager[LockedStore]:
+        return self.files.lock()
 
     @property
-    def lets_go_at_once(self) -> int | None:
+    def max_delete_batch(self) -> int | None:
         return 1
 
-    def let_go(
+    def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         for segment in segments:

@@ -101,12 +101,12 @@ class RocketMQStore:
         with memoryview(data).toreadonly() as view:
             yield view
 
-    def hold(self) -> AbstractContextManager[store_lock.Hold]:
-        """Keep brokers and other managers away until the block ends; see :func:`store_lock.hold`.
+    def lock(self) -> AbstractContextManager[store_lock.LockedStore]:
+        """Keep brokers and other managers away until the block ends; see :func:`store_lock.lock`.
 
         :raises StoreBusyError: somebody else uses the store.
         """
-        return store_lock.hold(self.layout)
+        return store_lock.lock(self.layout)
 
     def _log(self, files: tuple[MappedFile, ...]) -> LogSnapshot:
         active, max_offset = find_active(files)

@@ -37,7 +37,7 @@ _held_guard = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LockedStore:
     """A store that is held. ``notices`` say what could not be checked, for the report."""
 
     root: Path
@@ -57,7 +57,7 @@ class Holder:
 
 
 @contextmanager
-def hold(layout: StoreLayout) -> Iterator[Hold]:
+def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     """Keep every broker and every other manager away from the store until the block ends.
 
     A missing lock file is created for the broker's user, who has to open it afterwards.
@@ -75,7 +75,7 @@ def hold(layout: StoreLayout) -> Iterator[Hold]:
         try:
             _take(fd, layout)
             notices = _check_nobody_else(layout)
-            yield Hold(layout.root, notices)
+            yield LockedStore(layout.root, notices)
         finally:
             os.close(fd)
     finally:

@@ -216,7 +216,7 @@ def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any
     store = store_connection(STORE, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 1)
     before = content(store.root)
-    with RocketMQStore.open(load_broker_config(None, {}, root=store.root)).hold():
+    with RocketMQStore.open(load_broker_config(None, {}, root=store.root)).lock():
         state, tasks = run("storage_forced_cleanup.py", {"reason": "a test", "segments": 1, "dry_run": False})
     assert state == "failed"
     assert (tasks["archive"], tasks["release"], tasks["report"]) == ("success", "failed", "failed")

@@ -43,7 +43,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.holding import hold, unmanage
-from storage_engine.rocketmq.live import unmanaging
+from storage_engine.rocketmq.live import ending
 from storage_engine.rocketmq.remoting.connection import Connection
 from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic, send
@@ -249,7 +249,7 @@ def after_round(store: ManagedStore, run_key: str) -> list[str]:
     names = sorted(int(path.name) for path in (Path(store.root) / "commitlog").iterdir())
     expect("first file", names[0], run.plan.logs[0].new_min_offset)
     expect("report", (build_report(store, run_key).outcome.value, run.state.value), ("done", "finished"))
-    status = context.broker.look_at_hold(time.time_ns() // 10**6)
+    status = context.broker.hold_status(time.time_ns() // 10**6)
     expect("hold", (status.held, status.fence_offset), (True, names[0]))
     lake = open_lake(store.lake)
     rows = receipts(lake, context.record.store_id)
@@ -283,7 +283,7 @@ def served_body(client: RemotingClient, offset: int) -> bytes | None:
 
 def put_back(store: ManagedStore, mtime_ns: dict[int, int]) -> list[str]:
     """End the hold; says what isn't as it was before it."""
-    unmanaging.FIRST_PASS_MS = 0  # type: ignore[misc]  # this broker's passes begin as it starts
+    ending.FIRST_PASS_MS = 0  # type: ignore[misc]  # this broker's passes begin as it starts
     status = unmanage(store).status
     problems = [f"still held: {status}"] if status.held else []
     for base, expected in mtime_ns.items():

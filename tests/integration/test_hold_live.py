@@ -160,7 +160,7 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     fenced_ns = log.mtimes()[first]
 
     os.utime(log.path(first), ns=(log.mtime_ns[first], log.mtime_ns[first]))
-    look = open_context(store).broker.look_at_hold(now_ms())
+    look = open_context(store).broker.hold_status(now_ms())
     assert not look.held
     assert [one.kind for one in look.disturbances] == [DriftKind.MTIME_CHANGED]
     assert log.mtimes()[first] == log.mtime_ns[first]
@@ -168,7 +168,7 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     assert abs(log.mtimes()[first] - fenced_ns) < 60 * 10**9
 
     client.update_config({"cleanFileForciblyEnable": "true"})
-    assert not open_context(store).broker.look_at_hold(now_ms()).held
+    assert not open_context(store).broker.hold_status(now_ms()).held
     assert {one.kind for one in hold(store).status.disturbances} == {DriftKind.SETTING_CHANGED}
     assert client.config()["cleanFileForciblyEnable"] == "false"
 
@@ -236,10 +236,10 @@ def test_a_master_that_became_a_slave_is_neither_touched_nor_held(log: LiveLog, 
     set_anything(log.broker, brokerRole="SLAVE")
     try:
         broker = open_context(store).broker
-        status = broker.guard(now_ms() + 23 * HOUR_MS)
+        status = broker.renew_hold(now_ms() + 23 * HOUR_MS)
         assert not status.held
         assert [one.kind for one in status.disturbances] == [DriftKind.ROLE_CHANGED]
-        with pytest.raises(GateRefusedError, match="found a slave"), broker.hold():
+        with pytest.raises(GateRefusedError, match="found a slave"), broker.lock():
             pytest.fail("held a slave's store")
         assert log.mtimes() == before
     finally:
@@ -340,7 +340,7 @@ def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: Manag
     mtimes, context = log.mtimes(), open_context(store)
     memory = context.journal.hold_memory(context.record.store_id)
     with pytest.raises(Killed):
-        BROKER.open_store(settings_of(store), CutMemory(memory, saves)).guard(now_ms())
+        BROKER.open_store(settings_of(store), CutMemory(memory, saves)).renew_hold(now_ms())
     assert load_state(memory) is not None
     unmanage(store)
     assert log.mtimes() == mtimes

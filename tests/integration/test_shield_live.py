@@ -31,7 +31,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend
 from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.live import release, unmanaging
+from storage_engine.rocketmq.live import ending, release
 from storage_engine.rocketmq.live.heartbeat import no_watch
 from storage_engine.rocketmq.live.hold_state import HoldState
 from storage_engine.rocketmq.live.store import LiveStore
@@ -100,7 +100,7 @@ def store(live_log: LiveLog, disk: Disk, tmp_path_factory: pytest.TempPathFactor
     # Where the command line has its lake.
     store = make_lakes(replace(live_log.managed(directory), lake=LakeConfig.local(str(directory))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unmanaging, "FIRST_PASS_MS", 0)
+        patch.setattr(ending, "FIRST_PASS_MS", 0)
         assert steps.hold(store).status.held
         yield store
         disk.fill_to(60)
@@ -367,7 +367,7 @@ def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
 ) -> None:
     """What a release does for minutes: read the lake, hash, wait for the broker."""
     names = log.names()
-    with open_context(store).broker.hold():
+    with open_context(store).broker.lock():
         log.broker.client.update_config({"cleanFileForciblyEnable": "true"})
         until(lambda: log.broker.client.config()["cleanFileForciblyEnable"] == "false", said)
         log.path(names[0]).unlink()

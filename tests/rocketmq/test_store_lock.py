@@ -14,7 +14,7 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.store_lock import hold, is_locked, lock_holder
+from storage_engine.rocketmq.store_lock import is_locked, lock, lock_holder
 
 LOCK = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)"
 MAP = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()"
@@ -53,7 +53,7 @@ def try_lock(path: Path) -> int:
 
 
 def test_a_held_store_keeps_a_broker_out_until_the_block_ends(layout: StoreLayout) -> None:
-    with hold(layout) as held:
+    with lock(layout) as held:
         assert held.root == layout.root
         assert try_lock(layout.lock) != 0
         assert lock_holder(layout) is None  # asking must not drop our own lock
@@ -63,16 +63,16 @@ def test_a_held_store_keeps_a_broker_out_until_the_block_ends(layout: StoreLayou
 
 
 def test_the_lock_is_gone_after_an_error(layout: StoreLayout) -> None:
-    with pytest.raises(ValueError, match="inside"), hold(layout):
+    with pytest.raises(ValueError, match="inside"), lock(layout):
         raise ValueError("inside")
-    with hold(layout):
+    with lock(layout):
         pass
 
 
 def test_a_store_that_a_broker_holds_is_busy_and_the_error_names_the_process(layout: StoreLayout) -> None:
     before = bytes_of(layout.root)
     with other_process(LOCK, layout.lock) as broker:
-        with pytest.raises(StoreBusyError, match=f"process {broker.pid} "), hold(layout):
+        with pytest.raises(StoreBusyError, match=f"process {broker.pid} "), lock(layout):
             pass
         holder = lock_holder(layout)
         assert holder is not None
@@ -91,20 +91,20 @@ def test_a_store_whose_files_somebody_has_open_or_mapped_is_busy(
     with (
         other_process(code, layout.root / file) as reader,
         pytest.raises(StoreBusyError, match=rf"process {reader.pid} .*{file}"),
-        hold(layout),
+        lock(layout),
     ):
         pass
-    with hold(layout):
+    with lock(layout):
         pass
 
 
 def test_our_own_open_files_do_not_count(layout: StoreLayout) -> None:
-    with (layout.root / "checkpoint").open("rb"), hold(layout):
+    with (layout.root / "checkpoint").open("rb"), lock(layout):
         pass
 
 
 def test_one_process_holds_a_store_once(layout: StoreLayout) -> None:
-    with hold(layout), pytest.raises(StoreBusyError, match="holds the store already"), hold(layout):
+    with lock(layout), pytest.raises(StoreBusyError, match="holds the store already"), lock(layout):
         pass
 
 
@@ -112,14 +112,14 @@ def test_a_missing_lock_file_is_created_as_a_broker_does(layout: StoreLayout) ->
     layout.lock.unlink()
     assert lock_holder(layout) is None
     assert not layout.lock.exists()
-    with hold(layout):
+    with lock(layout):
         assert layout.lock.read_bytes() == b""
 
 
 def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
     layout.lock.unlink()
     layout.lock.mkdir()
-    with pytest.raises(StoreBusyError, match="can't be opened"), hold(layout):
+    with pytest.raises(StoreBusyError, match="can't be opened"), lock(layout):
         pass
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_we_may_not_look_into_becomes_a_notice(
 ) -> None:
     with other_process(OPEN, Path(__file__)) as process:
         not_ours.add(process.pid)
-        with hold(layout) as held:
+        with lock(layout) as held:
             (notice,) = held.notices
             assert "could not be checked" in notice
             assert str(process.pid) in notice
@@ -154,7 +154,7 @@ def test_a_broker_that_we_may_not_look_into_is_refused(layout: StoreLayout, not_
         not_ours.add(broker.pid)
         with (
             pytest.raises(StoreBusyError, match=f"process {broker.pid} .*broker of another user"),
-            hold(layout),
+            lock(layout),
         ):
             pass
 
@@ -166,7 +166,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 def test_a_lock_that_root_makes_can_be_opened_by_the_brokers_user(layout: StoreLayout) -> None:
     layout.lock.unlink()
     os.chown(layout.root, 3000, 3000)
-    with hold(layout):
+    with lock(layout):
         made = layout.lock.stat()
     assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (3000, 3000, 0o600)
 
@@ -174,20 +174,20 @@ def test_a_lock_that_root_makes_can_be_opened_by_the_brokers_user(layout: StoreL
 def test_whoever_may_write_a_store_may_open_its_new_lock(layout: StoreLayout) -> None:
     layout.lock.unlink()
     layout.root.chmod(0o770)
-    with hold(layout):
+    with lock(layout):
         assert stat.S_IMODE(layout.lock.stat().st_mode) == 0o660
 
 
 def test_the_lock_that_a_broker_made_keeps_its_mode(layout: StoreLayout) -> None:
     layout.lock.chmod(0o644)
-    with hold(layout):
+    with lock(layout):
         assert stat.S_IMODE(layout.lock.stat().st_mode) == 0o644
 
 
 def test_a_lock_that_is_a_symbolic_link_makes_no_file_elsewhere(layout: StoreLayout, tmp_path: Path) -> None:
     layout.lock.unlink()
     layout.lock.symlink_to(tmp_path / "made")
-    with pytest.raises(StoreBusyError, match="found a symbolic link"), hold(layout):
+    with pytest.raises(StoreBusyError, match="found a symbolic link"), lock(layout):
         pass
     assert not (tmp_path / "made").exists()
 
@@ -202,13 +202,13 @@ def test_no_file_of_another_process_is_looked_at_while_the_lock_is_ours(
         "import sys; from pathlib import Path;"
         "from storage_engine.rocketmq.broker_config import load_broker_config;"
         "from storage_engine.rocketmq.layout import resolve_layout;"
-        "from storage_engine.rocketmq.store_lock import hold;"
+        "from storage_engine.rocketmq.store_lock import lock;"
         "layout = resolve_layout(load_broker_config(None, root=Path(sys.argv[1])));"
         "names = [];"
         "sys.addaudithook(lambda name, args: names.append((name, str(args[0]) if args else '')));"
         "import os; stat = os.stat;"
         "os.stat = lambda path, **more: (names.append(('stat', str(path))), stat(path, **more))[1];"
-        "held = hold(layout); held.__enter__();"
+        "held = lock(layout); held.__enter__();"
         "print(*(f'{name} {path}' for name, path in names), sep=chr(10))"
     )
     with other_process(OPEN, strange) as reader:
@@ -228,6 +228,6 @@ def test_a_broker_that_serves_deleted_segments_is_told_of(layout: StoreLayout) -
         segment.unlink()
         with (
             pytest.raises(StoreBusyError, match=rf"Process {broker.pid} still maps 1 segment file that"),
-            hold(layout),
+            lock(layout),
         ):
             pass

@@ -59,7 +59,7 @@ class TwoLogs:
     parts: Mapping[str, RocketMQBrokerStore]
     root: str
 
-    lets_go_at_once = 1
+    max_delete_batch = 1
 
     def __getattr__(self, name: str) -> Any:
         """What doesn't concern logs."""
@@ -104,16 +104,16 @@ class TwoLogs:
         return Unread(rows, error="; ".join(one.error for one in found if one.error))
 
     @contextmanager
-    def hold(self) -> Iterator[Any]:
+    def lock(self) -> Iterator[Any]:
         with ExitStack() as stack:
-            held = [stack.enter_context(part.hold()) for part in self.parts.values()]
+            held = [stack.enter_context(part.lock()) for part in self.parts.values()]
             yield held[0]
 
-    def let_go(
+    def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         for segment in segments:
-            self.parts[segment.log].let_go([segment], meanwhile, remove)
+            self.parts[segment.log].delete_segments([segment], meanwhile, remove)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         found = (self.parts[log].dependents({LOG: offset}) for log, offset in min_offsets.items())

@@ -94,7 +94,7 @@ class ToyStore(BrokerStore):
             yield Decision(segment, Reason.EXPIRED if segment in going else Reason.NOT_EXPIRED, detail)
 
     @contextmanager
-    def hold(self) -> Iterator[ToyStore]:
+    def lock(self) -> Iterator[ToyStore]:
         with (self.root / MARKER).open() as marker:
             try:
                 fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ class ToyStore(BrokerStore):
                 raise StoreBusyError(f"{self.root}: expected an unlocked marker, found a lock") from error
             yield self
 
-    def let_go(
+    def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         for segment in segments:

@@ -35,7 +35,7 @@ WHOLE = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Locked:
     """A store that is ours to change, as it was when it became so.
 
     :param notices: what could not be checked.
@@ -128,7 +128,7 @@ class Context:
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager
-    def changing(self, now_ms: int) -> Iterator[Holding]:
+    def changing(self, now_ms: int) -> Iterator[Locked]:
         """Hold the store, by the broker's lock and by our lease, and look at it again.
 
         Of a running broker there is no lock, so the lease comes first: two of our runs must not begin a hold
@@ -141,7 +141,7 @@ class Context:
         with ExitStack() as stack:
             if self.store.live is not None:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
-            held = stack.enter_context(self.broker.hold())
+            held = stack.enter_context(self.broker.lock())
             if self.store.live is None:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.broker.snapshot(now_ms)
@@ -151,7 +151,7 @@ class Context:
                     "its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
                     "stop it cleanly, and run again."
                 )
-            yield Holding(snapshot, lease, held.notices)
+            yield Locked(snapshot, lease, held.notices)
 
 
 AnyStore = ManagedStore | Context

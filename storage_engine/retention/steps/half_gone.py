@@ -17,11 +17,11 @@ from storage_engine.retention.history import SegmentRelease, open_releases, stil
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.quarantine.set_aside import remover
-from storage_engine.retention.steps.context import Context, Holding
+from storage_engine.retention.steps.context import Context, Locked
 from storage_engine.same_bytes.removal import remove_rest
 
 
-def finish_removals(context: Context, plan: Plan, held: Holding, now_ms: int) -> tuple[str, ...]:
+def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> tuple[str, ...]:
     """Remove what is left of segments that a run was killed in the middle of.
 
     A running broker deletes by itself; so does it here.
@@ -47,7 +47,7 @@ def _half_gone(context: Context, there: Collection[SegmentId]) -> Iterator[tuple
 
 
 def _finish(
-    context: Context, half_gone: list[tuple[str, SegmentRelease]], held: Holding, now_ms: int
+    context: Context, half_gone: list[tuple[str, SegmentRelease]], held: Locked, now_ms: int
 ) -> Iterator[str]:
     proofs = _proofs(context, {release.segment.id: release for _, release in half_gone}, held)
     for run_key, release in half_gone:
@@ -62,7 +62,7 @@ def _finish(
             yield f"{path}: left of a deleted segment, and touched since, so it stays"
 
 
-def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Holding) -> Proofs:
+def _proofs(context: Context, wanted: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
     """
     :raises LakeUnavailableError: a lake can't be asked, so that it is unknown what is proven.
     """

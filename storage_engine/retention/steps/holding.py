@@ -68,7 +68,7 @@ def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
     make_removable(context)
     was_held = context.journal.hold_memory(context.record.store_id).load() is not None
     with context.journal.lease(context.record.store_id):
-        status = context.broker.unmanage(now_ms)
+        status = context.broker.end_hold(now_ms)
         record_hold_drift(context, status)
     # Behind that: a watch makes links for a held store only.
     left = remove_all(context)
@@ -114,18 +114,18 @@ def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]
 def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
     if context.store.live is None:
-        return context.broker.guard(now_ms), False
+        return context.broker.renew_hold(now_ms), False
     # First: renewing it takes what is there for how it should be.
-    record_hold_drift(context, context.broker.look_at_hold(now_ms), run)
+    record_hold_drift(context, context.broker.hold_status(now_ms), run)
     done = done_since_renewal(context.journal, context.record)
     try:
         # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id):
-            status = context.broker.guard(now_ms)
+            status = context.broker.renew_hold(now_ms)
             record_hold_drift(context, status, run)
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
-        status = context.broker.look_at_hold(now_ms)
+        status = context.broker.hold_status(now_ms)
         return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False
 
 

@@ -276,7 +276,7 @@ def _delete_all(
     :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
     """
     stopped: list[Refusal] = []
-    left, size = deque(verdicts), context.broker.lets_go_at_once or len(verdicts)
+    left, size = deque(verdicts), context.broker.max_delete_batch or len(verdicts)
     while left:
         batch = [left.popleft() for _ in range(min(size, len(left)))]
         compared = compared_last(context, batch, unseen, lease)
@@ -324,7 +324,7 @@ def _delete(
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
         segments = [verdict.segment for verdict in verdicts]
-        context.broker.let_go(segments, lambda: context.journal.renew(lease), remove)
+        context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
     except ChangedUnderUsError as error:
         gone = {
             one.subject: one

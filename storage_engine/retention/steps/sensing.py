@@ -73,6 +73,6 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
     if context.store.live is None:
         return None
-    status = context.broker.look_at_hold(now_ms)
+    status = context.broker.hold_status(now_ms)
     record_hold_drift(context, status)
     return status

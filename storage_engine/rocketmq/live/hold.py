@@ -48,14 +48,14 @@ _LOOKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLive:
-    """Implements :class:`storage_engine.model.broker.Held`."""
+class LockedLive:
+    """Implements :class:`storage_engine.model.broker_store.LockedStore`."""
 
     notices: tuple[str, ...]
 
 
-def guard(store: LiveStore, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.BrokerStore.guard`.
+def renew(store: LiveStore, now_ms: int) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.BrokerStore.renew_hold`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
 
@@ -69,7 +69,7 @@ def guard(store: LiveStore, now_ms: int) -> HoldStatus:
 
 
 @contextmanager
-def held(store: LiveStore) -> Iterator[HeldLive]:
+def locked(store: LiveStore) -> Iterator[LockedLive]:
     """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
 
     :raises GateRefusedError: it can't be held.
@@ -79,7 +79,7 @@ def held(store: LiveStore) -> Iterator[HeldLive]:
             status = _guard(store, time.time_ns() // 1_000_000)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
-        yield HeldLive(status.notices)
+        yield LockedLive(status.notices)
 
 
 def expose(

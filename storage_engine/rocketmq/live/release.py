@@ -73,7 +73,7 @@ class Prefix:
         return self.segments[-1].end_offset
 
 
-def let_go(
+def delete_segments(
     store: LiveStore, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.

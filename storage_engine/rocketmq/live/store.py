@@ -22,15 +22,15 @@ from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.live import (
     dependents,
+    ending,
     hold,
     hold_look,
     progress,
     release,
     shield,
-    unmanaging,
     watch,
 )
-from storage_engine.rocketmq.live.hold import HeldLive
+from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
 from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.newest import newest_message_ms
@@ -79,7 +79,7 @@ class LiveStore(BrokerStore):
         self.admin.close()
 
     @property
-    def lets_go_at_once(self) -> int | None:
+    def max_delete_batch(self) -> int | None:
         return None
 
     @property
@@ -148,17 +148,17 @@ class LiveStore(BrokerStore):
         found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
         return replace(found, notices=source.notices)
 
-    def guard(self, now_ms: int) -> HoldStatus:
-        return hold.guard(self, now_ms)
+    def renew_hold(self, now_ms: int) -> HoldStatus:
+        return hold.renew(self, now_ms)
 
-    def look_at_hold(self, now_ms: int) -> HoldStatus:
+    def hold_status(self, now_ms: int) -> HoldStatus:
         return hold_look.look(self, now_ms)
 
-    def unmanage(self, now_ms: int) -> HoldStatus:
-        return unmanaging.unmanage(self, now_ms)
+    def end_hold(self, now_ms: int) -> HoldStatus:
+        return ending.end_hold(self, now_ms)
 
     @contextmanager
-    def hold(self) -> Iterator[HeldLive]:
+    def lock(self) -> Iterator[LockedLive]:
         """The hold must stand before anything is decided on; it outlives the block.
 
         :raises GateRefusedError: it can't be had, or what is remembered of it can't be kept.
@@ -167,13 +167,13 @@ class LiveStore(BrokerStore):
             raise GateRefusedError(
                 f"{self.files.files.layout.root}: expected a journal that remembers its hold, found none."
             )
-        with hold.held(self) as held:
+        with hold.locked(self) as held:
             yield held
 
-    def let_go(
+    def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        release.let_go(self, segments, meanwhile)
+        release.delete_segments(self, segments, meanwhile)
 
     def shield_need(self) -> ShieldNeed:
         return shield.shield_need(self)

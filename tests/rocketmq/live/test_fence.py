@@ -118,7 +118,7 @@ class SimulatedBroker:
             touched=tuple(touched.values()),
         )
 
-    def let_go(self, hold_hours: int) -> tuple[set[int], set[int]]:
+    def delete_segments(self, hold_hours: int) -> tuple[set[int], set[int]]:
         """Make the older half of what is sealed as old as can be; returns what goes, and what stays."""
         offsets = sorted(self.mtimes_ns)
         goes = offsets[: len(offsets) // 2]
@@ -173,7 +173,7 @@ def test_a_broker_never_passes_a_fence_that_stands_whatever_its_setting_becomes(
             case "roll":
                 broker.roll()
             case "release":
-                goes, stays = broker.let_go(hold_hours)
+                goes, stays = broker.delete_segments(hold_hours)
                 while broker.clean():
                     pass
                 if broker.state.fence_offset >= 0:

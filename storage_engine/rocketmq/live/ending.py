@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.store import LiveStore
 
 
-def unmanage(store: LiveStore, now_ms: int) -> HoldStatus:
+def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.BrokerStore.unmanage`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
