@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -60,6 +61,13 @@ def test_docstrings_messages_and_comments_are_in_the_fields_words(folder: str) -
     paths = sorted((ROOT / folder).rglob("*.py"))
     assert paths
     assert [advice for path in paths for advice in said_otherwise(path, texts(path.read_text()))] == []
+
+
+def test_a_file_name_is_there_once_in_a_package() -> None:
+    for package in (path for path in (ROOT / "storage_engine").iterdir() if (path / "__init__.py").exists()):
+        names = Counter(path.name for path in package.rglob("*.py") if path.name != "__init__.py")
+        assert names, package
+        assert [name for name, count in names.items() if count > 1] == [], package
 
 
 def test_docs_are_in_the_fields_words() -> None:

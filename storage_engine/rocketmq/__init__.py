@@ -56,7 +56,7 @@ class RocketMQ(Broker):
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         if settings.live is not None:
-            from storage_engine.rocketmq.live.store import open_live
+            from storage_engine.rocketmq.live.live_store import open_live
 
             return open_live(settings, settings.live, memory)
         from storage_engine.rocketmq.broker import open_files
@@ -70,7 +70,7 @@ class RocketMQ(Broker):
 
     def watch_store(self, settings: StoreSettings, now_ms: int) -> Watch:
         if settings.live is not None:
-            from storage_engine.rocketmq.live.watch import watch_store
+            from storage_engine.rocketmq.live.live_causes import watch_store
 
             return watch_store(settings, settings.live, now_ms)
         return super().watch_store(settings, now_ms)

@@ -19,6 +19,7 @@ from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSn
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.causes import watch
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live.originals import with_original_times
@@ -27,7 +28,6 @@ from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_lock import LockedStore
 from storage_engine.rocketmq.store_times import oldest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.watch import watch
 from storage_engine.rocketmq.window import time_zone as zone_of
 from storage_engine.same_bytes.removal import remove_unchanged
 

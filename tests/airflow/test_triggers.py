@@ -26,7 +26,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.live import reach
 from storage_engine.rocketmq.live.heartbeat import no_watch
-from storage_engine.rocketmq.live.watch import unknown
+from storage_engine.rocketmq.live.live_causes import unknown
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.triggers import cleanup
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger

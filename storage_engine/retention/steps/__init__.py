@@ -4,12 +4,12 @@ Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense;
 release do by themselves, and unmanage; tend; accept_loss.
 """
 
+from storage_engine.retention.steps.accepting_loss import accept_loss
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
-from storage_engine.retention.steps.losses import accept_loss
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag

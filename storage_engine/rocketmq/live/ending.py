@@ -17,7 +17,7 @@ from storage_engine.rocketmq.live.passes import FIRST_PASS_MS, MANUAL_PASSES, in
 from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 
 def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:

@@ -26,7 +26,7 @@ from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.untrusted import read_file
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 
 def find(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Found:

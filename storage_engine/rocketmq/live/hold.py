@@ -38,7 +38,7 @@ from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, refuse_slave
 from storage_engine.rocketmq.live.local_hold import left_behind
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 LETS_GO_MTIME_NS: Final = 0
 """Of what may be deleted: no fileReservedTime makes it young."""

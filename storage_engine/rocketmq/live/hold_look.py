@@ -29,7 +29,7 @@ from storage_engine.rocketmq.live.lost_topics import with_topics
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 
 def look(store: LiveStore, now_ms: int) -> HoldStatus:

@@ -47,7 +47,7 @@ from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0

@@ -27,7 +27,7 @@ from storage_engine.rocketmq.live.known_frame import ask_known_frame
 from storage_engine.rocketmq.live.passes import interval_ms
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 
 def shield_need(store: LiveStore) -> ShieldNeed:

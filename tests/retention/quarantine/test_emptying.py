@@ -26,8 +26,8 @@ from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
+from storage_engine.rocketmq import causes as rocketmq_causes
 from storage_engine.rocketmq import store as rocketmq_store
-from storage_engine.rocketmq import watch as rocketmq_watch
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 
@@ -209,7 +209,7 @@ def disk_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManagedStore, int], No
             return DiskUsage(path, percent, 100 * MIB, (100 - percent) * MIB, device=1)
 
         monkeypatch.setattr(rocketmq_store, "disk_usage", usage)
-        monkeypatch.setattr(rocketmq_watch, "disk_usage", usage)
+        monkeypatch.setattr(rocketmq_causes, "disk_usage", usage)
 
     return fill
 

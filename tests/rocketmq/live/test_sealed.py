@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
-from storage_engine.rocketmq.live.store import as_the_broker_says
+from storage_engine.rocketmq.live.live_store import as_the_broker_says
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 
 SIZE = 1000

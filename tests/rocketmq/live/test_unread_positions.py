@@ -12,7 +12,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import LagPolicy
 from storage_engine.retention.unread import find_unread
 from storage_engine.rocketmq.broker import open_files
-from storage_engine.rocketmq.live.store import LiveStore
+from storage_engine.rocketmq.live.live_store import LiveStore
 
 NOW_MS = 1_900_000_000_000
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from storage_engine.rocketmq.live.passes import (
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.store import LiveStore
+    from storage_engine.rocketmq.live.live_store import LiveStore
 
 POLL_SECONDS: Final = 0.25
 

@@ -21,14 +21,14 @@ from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.live import (
-    dependents,
+    dependents_gone,
     ending,
     hold,
     hold_look,
+    live_causes,
     progress,
     release,
     shield,
-    watch,
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
@@ -111,7 +111,7 @@ class LiveStore(BrokerStore):
         return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
 
     def watch(self, now_ms: int) -> Watch:
-        return watch.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
+        return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)
 
     def triggers(
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
@@ -193,7 +193,7 @@ class LiveStore(BrokerStore):
         return progress.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return dependents.expired(self, min_offsets)
+        return dependents_gone.expired(self, min_offsets)
 
     def delete_dependents(
         self,
@@ -201,7 +201,7 @@ class LiveStore(BrokerStore):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        dependents.wait_until_gone(self, files, meanwhile)
+        dependents_gone.wait_until_gone(self, files, meanwhile)
 
     def checkpoint(self) -> Mapping[str, int]:
         return self.files.checkpoint()
