@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import cycle
-from storage_engine.exceptions import StoreIdentityError
+from storage_engine.exceptions import LakeMissingError, StoreIdentityError
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.managed_store import ManagedStore
@@ -80,6 +80,13 @@ def test_another_store_that_takes_the_place_midway_is_refused(
         with pytest.raises(StoreIdentityError, match="found no stamp: another store lies here"):
             cycle.release(cleanup)
     assert len(list((root / "commitlog").iterdir())) == 8
+
+
+def test_where_there_is_no_lake_no_journal_is_made(store_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    store = ManagedStore.local("s", str(store_copy("clean-stop")), tmp_path / "managed")
+    with pytest.raises(LakeMissingError), opened(store):
+        pass
+    assert not (tmp_path / "managed").exists()
 
 
 def test_a_step_asks_for_nothing_twice(managed: Managed) -> None:

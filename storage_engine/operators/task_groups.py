@@ -40,10 +40,7 @@ OPERATORS: Mapping[Callable[[cycle.Cleanup], object], type[StoreOperator]] = {
     cycle.archive_lag: StorageEngineArchiveLagOperator,
 }
 
-WHATEVER_FAILED: Mapping[Callable[[cycle.Cleanup], object], Mapping[str, Any]] = {
-    cycle.report: {"trigger_rule": TriggerRule.ALL_DONE},
-    cycle.archive_lag: {"trigger_rule": TriggerRule.ALL_DONE},
-}
+WHATEVER_FAILED = (cycle.report, cycle.archive_lag)
 
 
 def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
@@ -85,5 +82,6 @@ def _tasks(
     :param arguments: of every task.
     :param plan: of the task that plans.
     """
-    own = {**WHATEVER_FAILED, cycle.plan: plan or {}}
+    own: dict[Callable[..., object], Mapping[str, Any]] = {cycle.plan: plan or {}}
+    own |= {step: {"trigger_rule": TriggerRule.ALL_DONE} for step in WHATEVER_FAILED}
     return [OPERATORS[step](task_id=step.__name__, **{**arguments, **own.get(step, {})}) for step in steps]

@@ -71,12 +71,13 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
             report = report_of(context, context.run(run_key), in_lakes)
         directory = run_directory(context.store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
+        written = None
         if since is None:
             written = json.dumps(report_json(report), indent=2).encode()
             durable.make_dirs(directory)
             durable.write_file(json_path, written)
             durable.write_file(text_path, report_text(report).encode())
-            context.journal.save_report(run, _row(report, written))
+        context.journal.save_report(run, _row(report, written, since))
     ended = report.outcome in _ENDED
     return FinishResult(
         run_key=run_key,
@@ -91,15 +92,21 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
     )
 
 
-def _row(report: Report, written: bytes) -> ReportRow:
+def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
+    deleted = 0 if report.outcome is Outcome.UNDONE else _deleted(report)
     return ReportRow(
         version=REPORT_VERSION,
         outcome=report.outcome.value,
         causes=tuple(dict.fromkeys(trigger.cause.value for trigger in report.triggers)),
-        deleted_segments=sum(segment.fate is Fate.DELETED for segment in report.segments),
+        deleted_segments=deleted,
         freed_bytes=report.freed_bytes,
         report=written,
+        unchanged_since=since,
     )
+
+
+def _deleted(report: Report) -> int:
+    return sum(segment.fate is Fate.DELETED for segment in report.segments)
 
 
 def _refused_text(report: Report) -> str:

@@ -12,7 +12,7 @@ from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.host import ANY_HOST, check_host, this_host
-from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.retention.journal import Journal, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.place_errors import moved, name_taken, name_taken_in_lake, renamed
 from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
@@ -190,7 +190,7 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
     """
     if stamp is not None and stamp.store_id == known.store_id:
         return
-    if stamp is None and not journal.store_events(known.store_id, Step.STAMP, Phase.RESULT):
+    if stamp is None and journal.last_result(known.store_id, Step.STAMP) is None:
         return
     found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(

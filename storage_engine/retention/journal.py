@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, update
 
 from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.model.heads import LakeHead
@@ -65,6 +65,9 @@ __all__ = [
     "StoreRecord",
     "Waiver",
 ]
+
+_SUBJECTS = 500
+"""In one query; databases take a bounded number of parameters."""
 
 
 class Journal(JournalStores):
@@ -222,13 +225,25 @@ class Journal(JournalStores):
         """The events of all runs of a store, oldest first."""
         return self._events(runs.c.store_id == store_id, step, phase)
 
+    def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
+        """The results of a step about these subjects, in all runs of a store, oldest first."""
+        found: list[Event] = []
+        for start in range(0, len(subjects), _SUBJECTS):
+            some = events.c.subject.in_(subjects[start : start + _SUBJECTS])
+            found += self._events(and_(runs.c.store_id == store_id, some), step, Phase.RESULT)
+        return tuple(sorted(found, key=lambda event: event.event_id))
+
     def last_result(self, store_id: str, step: Step) -> Event | None:
         """The newest result of a step in all runs of a store."""
+        return self._last(store_id, step)
+
+    def _last(self, store_id: str, step: Step, *where: ColumnElement[bool]) -> Event | None:
         query = (
             select(runs.c.run_key, events)
             .join(events, events.c.run_id == runs.c.id)
             .where(runs.c.store_id == store_id)
             .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+            .where(*where)
             .order_by(events.c.id.desc())
             .limit(1)
         )
@@ -245,6 +260,10 @@ class Journal(JournalStores):
         Not only the last one of a lake, where an earlier event names a later receipt.
         """
         return self._database.read(lambda connection: heads_since(connection, store_id, since_event_id))
+
+    def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
+        """The newest result of a step, in all runs of a store, whose payload says true in this field."""
+        return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
         """The results of a step in all runs of all stores, oldest first."""
@@ -326,7 +345,8 @@ class Journal(JournalStores):
                 if row.min_offset is None
                 else Extent(row.min_offset, row.max_offset, row.oldest_message_ms)
             )
-            found = levels_at(connection, store_id, row.at_ms)
+            in_row = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
+            found = in_row or levels_at(connection, store_id, row.at_ms)
             return Sample(row.store_id, row.at_ms, found, lag, progress, extent)
 
         return self._database.read(read)

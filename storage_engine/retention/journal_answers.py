@@ -31,7 +31,8 @@ class StoreRow:
 class RunRow:
     """A run in short.
 
-    :param outcome: by its report; None: it has written none.
+    :param outcome: None: the run has not come to its report.
+    :param unchanged_since: the run whose report answers for this one, which wrote none.
     """
 
     run_id: int
@@ -43,6 +44,7 @@ class RunRow:
     causes: tuple[str, ...]
     deleted_segments: int
     freed_bytes: int
+    unchanged_since: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class LogBucket:
     """What the logs held within a span of time; None: not known.
 
     :param oldest_message_ms: when the oldest message was stored, by the span's first look.
-    :param bytes_in: written since the span before.
-    :param bytes_out: deleted since the span before.
+    :param bytes_in: written since the last span that is known.
+    :param bytes_out: deleted since then.
     :param archive_lag_bytes: sealed and in no lake, at most.
     """
 

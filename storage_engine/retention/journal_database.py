@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
-from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from storage_engine import durable
-from storage_engine.credentials import shown_url, url_secrets, without_secrets
+from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.retention.journal_migrations import MIGRATIONS
+from storage_engine.retention.journal_place import place_of
 from storage_engine.retention.journal_schema import SCHEMA_VERSION, metadata, schema_version
 from storage_engine.untrusted import MALFORMED
 
@@ -41,26 +42,10 @@ class JournalDatabase:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            self.name = shown_url(url)
-        except ValueError as error:
-            # Its text is not shown: what can't be parsed may hold a password anywhere.
-            raise BadInputError(
-                f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {error}. "
-                "Nothing was changed. Write characters such as @ and / in a password as %40 and %2F."
-            ) from None
-        self._secrets = url_secrets(url)
-        parsed = make_url(url)
-        try:
+        place = place_of(url)
+        self.name, self._secrets, self._file = place.name, place.secrets, place.file
+        with place.driver_errors():
             self._engine = _engine(url)
-        except (ArgumentError, ImportError) as error:
-            raise BadInputError(
-                f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
-            ) from error
-        sqlite = parsed.get_backend_name() == "sqlite"
-        self._file = Path(parsed.database) if sqlite and parsed.database else None
-        if sqlite and (self._file is None or parsed.database == ":memory:"):
-            raise BadInputError(f"journal_url: expected a file that outlives this process, found {self.name}")
         if self._file is not None:
             try:
                 durable.make_dirs(self._file.parent)
@@ -90,12 +75,31 @@ class JournalDatabase:
         """Run ``work``, which changes nothing, on one consistent state."""
         return self._guarded(work, read_only=True)
 
-    def _run(self, work: Callable[[Connection], T], *, read_only: bool, foreign_keys: bool = True) -> T:
+    def _run(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        read_only: bool,
+        foreign_keys: bool = True,
+        any_version: bool = False,
+    ) -> T:
+        """
+        :param any_version: also where another release has made it a journal of its own meanwhile.
+        """
         connection = self._engine.connect().execution_options(
             storage_engine_read_only=read_only, storage_engine_foreign_keys=foreign_keys
         )
         with connection, connection.begin():
+            if not any_version:
+                self._check(connection.execute(select(schema_version.c.version)).scalar_one_or_none())
             return work(connection)
+
+    def _check(self, version: int | None) -> None:
+        if version != SCHEMA_VERSION:
+            raise BadInputError(
+                f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. "
+                "Use the release of storage-engine that wrote it, or another journal_url."
+            )
 
     def _guarded(self, work: Callable[[Connection], T], *, read_only: bool) -> T:
         try:
@@ -112,13 +116,9 @@ class JournalDatabase:
             if version in MIGRATIONS:
                 self._upgrade()
                 version = self._version()
-        except SQLAlchemyError as error:
+        except UNREADABLE as error:
             raise self._unavailable(error) from error
-        if version != SCHEMA_VERSION:
-            raise BadInputError(
-                f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. "
-                "Use the release of storage-engine that wrote it, or another journal_url."
-            )
+        self._check(version)
 
     def _version(self) -> int | None:
         def read(connection: Connection) -> int | None:
@@ -126,7 +126,7 @@ class JournalDatabase:
                 return None
             return connection.execute(select(schema_version.c.version)).scalar_one_or_none()
 
-        return self._run(read, read_only=True)
+        return self._run(read, read_only=True, any_version=True)
 
     def _create(self) -> None:
         """Make the tables and record their version in one transaction; another process may do the same."""
@@ -137,7 +137,7 @@ class JournalDatabase:
                 connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
 
         try:
-            self._run(create, read_only=False)
+            self._run(create, read_only=False, any_version=True)
         except (IntegrityError, ProgrammingError):
             if self._version() is None:
                 raise
@@ -155,7 +155,7 @@ class JournalDatabase:
             _check_foreign_keys(connection)
             connection.execute(update(schema_version).values(version=SCHEMA_VERSION))
 
-        self._run(upgrade, read_only=False, foreign_keys=False)
+        self._run(upgrade, read_only=False, foreign_keys=False, any_version=True)
 
     def _way_without_backup(self, error: Exception) -> str:
         return "" if self._file is None or not _is_damaged(error) else f" {without_backup(self._file)}"

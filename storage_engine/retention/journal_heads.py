@@ -6,10 +6,10 @@ would, and each is written in the transaction of its events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 
 from storage_engine.model.heads import LakeHead
 from storage_engine.retention.journal_records import Phase, Step
@@ -43,7 +43,8 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
     same = and_(
         heads.c.sequence == head.sequence, heads.c.row_hash == head.row_hash, heads.c.place == head.place
     )
-    connection.execute(delete(heads).where(same_lake, or_(heads.c.sequence < head.sequence, same)))
+    before = heads.c.event_id <= event_id, or_(heads.c.sequence < head.sequence, same)
+    connection.execute(delete(heads).where(same_lake, *before))
     connection.execute(
         insert(heads).values(
             store_id=store_id,
@@ -58,33 +59,44 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
-    """Return what events after this one have seen, the oldest first."""
-    query = (
-        select(heads)
-        .where(heads.c.store_id == store_id, heads.c.event_id > event_id)
-        .order_by(heads.c.event_id, heads.c.id)
-    )
-    return tuple(
-        LakeHead(row.lake_id, row.location, row.sequence, row.row_hash, row.place)
+    """Return what events after this one have seen, the oldest first.
+
+    A release that keeps no heads may have been at work while the journal was brought up to date. What it has
+    recorded since is read from its events.
+    """
+    query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
+    known = [
+        (row.event_id, LakeHead(row.lake_id, row.location, row.sequence, row.row_hash, row.place))
         for row in connection.execute(query)
-    )
+    ]
+    last_id = known[-1][0] if known else 0
+    later = _recorded(connection, runs.c.store_id == store_id, events.c.id > last_id)
+    found = (*known, *((number, head) for _, number, head in later))
+    return tuple(head for number, head in found if number > event_id)
 
 
 def project_all(connection: Connection) -> None:
     """Remember what all events of an older journal name."""
+    by_store: dict[str, list[tuple[int, LakeHead]]] = {}
+    for store_id, event_id, head in _recorded(connection):
+        by_store.setdefault(store_id, []).append((event_id, head))
+    for store_id, found in by_store.items():
+        for event_id, head in _last(found):
+            _put(connection, store_id, event_id, head)
+
+
+def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
+    """Yield the receipts that events name: the store's id, the event's, and the head; the oldest first."""
     query = (
         select(runs.c.store_id, events.c.id, events.c.payload)
         .join(events, events.c.run_id == runs.c.id)
         .where(events.c.step.in_([step.value for step in ARCHIVING]), events.c.phase == Phase.RESULT.value)
+        .where(*where)
         .order_by(events.c.id)
     )
-    by_store: dict[str, list[tuple[int, LakeHead]]] = {}
     for row in connection.execute(query):
         if SEQUENCE in row.payload:
-            by_store.setdefault(row.store_id, []).append((row.id, _head(row.payload)))
-    for store_id, found in by_store.items():
-        for event_id, head in _last(found):
-            _put(connection, store_id, event_id, head)
+            yield row.store_id, row.id, _head(row.payload)
 
 
 def _last(found: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, bindparam, inspect, select, update
+from sqlalchemy import Column, Connection, inspect
 
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.journal_heads import project_all
-from storage_engine.retention.journal_levels import put_levels
 from storage_engine.retention.journal_schema import (
     lineages,
     samples,
@@ -24,7 +21,6 @@ from storage_engine.retention.journal_schema import (
 )
 
 Migration = Callable[[Connection], None]
-_SAMPLE_BATCH = 5_000
 
 
 def remember_hosts(connection: Connection) -> None:
@@ -67,7 +63,10 @@ def name_stores(connection: Connection) -> None:
 
 
 def answer_without_scans(connection: Connection) -> None:
-    """7 to 8: measures in plain columns, the lakes' last receipts; tables for reports and findings."""
+    """7 to 8: measures in plain columns from now on, the lakes' last receipts; reports and findings.
+
+    Samples that are there stay as they are: to move 90 days of them would keep everybody out for a minute.
+    """
     project_all(connection)
     for column in (
         samples.c.min_offset,
@@ -77,32 +76,6 @@ def answer_without_scans(connection: Connection) -> None:
     ):
         _add(connection, column)
     samples_measured.create(connection, checkfirst=True)
-    change = update(samples).where(samples.c.id == bindparam("sample_id"))
-    seen = set[tuple[str, int]]()
-    last_id = 0
-    while rows := connection.execute(
-        select(samples).where(samples.c.id > last_id).order_by(samples.c.id).limit(_SAMPLE_BATCH)
-    ).all():
-        last_id = rows[-1].id
-        found: dict[str, dict[int, list[DiskUsage]]] = {}
-        for row in rows:
-            if (row.store_id, row.at_ms) not in seen:
-                seen.add((row.store_id, row.at_ms))
-                of_store = found.setdefault(row.store_id, {})
-                of_store[row.at_ms] = [from_jsonable(DiskUsage, one) for one in row.levels]
-        for store_id, moments in found.items():
-            put_levels(connection, store_id, moments)
-        connection.execute(change, [{"sample_id": row.id, "levels": [], **_measures(row)} for row in rows])
-
-
-def _measures(sample: Row[Any]) -> dict[str, int | None]:
-    lag, progress = sample.archive_lag or {}, sample.progress or {}
-    return {
-        "archive_lag_bytes": lag.get("size_bytes"),
-        "min_offset": progress.get("min_offset"),
-        "max_offset": progress.get("max_offset"),
-        "oldest_message_ms": progress.get("earliest_message_timestamp_ms"),
-    }
 
 
 MIGRATIONS: Mapping[int, Migration] = {

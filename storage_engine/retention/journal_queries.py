@@ -7,6 +7,7 @@ SQLAlchemy and the standard library, so that a web server may import it.
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     bindparam,
@@ -22,13 +22,12 @@ from sqlalchemy import (
     event,
     func,
     inspect,
-    make_url,
     select,
 )
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from storage_engine.credentials import shown_url, url_secrets, without_secrets
+from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.retention.journal_answers import (
     Findings,
@@ -41,6 +40,7 @@ from storage_engine.retention.journal_answers import (
     StoredReport,
     StoreRow,
 )
+from storage_engine.retention.journal_place import place_of
 from storage_engine.retention.journal_records import Phase, Step
 from storage_engine.retention.journal_schema import (
     SCHEMA_VERSION,
@@ -59,6 +59,9 @@ from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
 
+_STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
+"""What the result of a step makes of a segment."""
+
 
 class JournalReader:
     """:param url: SQLAlchemy URL of a journal.
@@ -67,15 +70,10 @@ class JournalReader:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            self.name = shown_url(url)
-            parsed = make_url(url)
-        except ArgumentError as error:
-            raise BadInputError(f"journal_url: expected a SQLAlchemy URL, found none ({error})") from error
-        self._secrets = url_secrets(url)
-        sqlite = parsed.get_backend_name() == "sqlite"
-        self._file = Path(parsed.database) if sqlite and parsed.database else None
-        self._engine = _engine(url, self._file)
+        place = place_of(url)
+        self.name, self._secrets, self._file = place.name, place.secrets, place.file
+        with place.driver_errors():
+            self._engine = _engine(url, self._file)
 
     def stores(self) -> tuple[StoreRow, ...]:
         """Return every store, by name and path."""
@@ -135,6 +133,7 @@ class JournalReader:
                 reports.c.causes,
                 reports.c.deleted_segments,
                 reports.c.freed_bytes,
+                reports.c.unchanged_since,
             )
             .outerjoin(reports, reports.c.run_id == runs.c.id)
             .where(runs.c.store_id == store_id)
@@ -147,7 +146,7 @@ class JournalReader:
         return tuple(_run(row) for row in rows)
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
-        """Return a run's report; None: it has written none, or it has expired."""
+        """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
         query = (
             select(reports)
             .join(runs, reports.c.run_id == runs.c.id)
@@ -156,6 +155,8 @@ class JournalReader:
 
         def read(connection: Connection) -> StoredReport | None:
             row = connection.execute(query).first()
+            if row is not None and row.report is None:
+                return self.report(store_id, row.unchanged_since)
             if row is None:
                 return None
             return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
@@ -193,9 +194,11 @@ class JournalReader:
         """Return what the logs held in each bucket that has a sample, by time.
 
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        :param bucket_ms: length of a bucket; each begins at a multiple of it.
+        :raises BadInputError: a bucket is shorter than a millisecond.
         """
         start = _bucket(samples.c.at_ms, bucket_ms)
-        bucket = (
+        query = (
             select(
                 start,
                 func.min(samples.c.oldest_message_ms).label("oldest_message_ms"),
@@ -205,19 +208,16 @@ class JournalReader:
             )
             .where(samples.c.store_id == store_id, samples.c.at_ms >= start_ms, samples.c.at_ms < end_ms)
             .group_by(start)
-            .subquery()
+            .order_by(start)
         )
-
-        def before(column: ColumnElement[int]) -> ColumnElement[int]:
-            return func.lag(column).over(order_by=bucket.c.start_ms)
-
-        query = select(
-            bucket,
-            (bucket.c.max_offset - before(bucket.c.max_offset)).label("bytes_in"),
-            (bucket.c.min_offset - before(bucket.c.min_offset)).label("bytes_out"),
-        ).order_by(bucket.c.start_ms)
-        rows = self._read(lambda connection: connection.execute(query).all())
-        return tuple(LogBucket(**row._mapping) for row in rows)
+        found = []
+        last_min = last_max = None
+        for row in self._read(lambda connection: connection.execute(query).all()):
+            into, out = _grown(last_max, row.max_offset), _grown(last_min, row.min_offset)
+            found.append(LogBucket(**row._mapping, bytes_in=into, bytes_out=out))
+            if row.max_offset is not None:
+                last_min, last_max = row.min_offset, row.max_offset
+        return tuple(found)
 
     def incidents(self, store_id: str, *, since_ms: int = 0, limit: int = 200) -> tuple[Incident, ...]:
         """Return what others did, losses that were accepted, and steps that failed, the newest first."""
@@ -236,29 +236,39 @@ class JournalReader:
         )
 
     def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
-        """Return the segments that runs archived or deleted last, the newest first; each once."""
-        steps = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
-        newest = (
-            select(func.max(events.c.id).label("id"))
+        """Return the segments that runs archived or deleted last, the newest first; each once.
+
+        What an undone run deleted is back: it is as it was before.
+        """
+        undone = (
+            select(events.c.run_id)
             .join(runs, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id, events.c.step.in_(steps), events.c.subject != "")
-            .where(events.c.phase == Phase.RESULT.value)
-            .group_by(events.c.subject)
-            .order_by(func.max(events.c.id).desc())
-            .limit(limit)
-            .subquery()
+            .where(runs.c.store_id == store_id)
+            .where(events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value)
         )
         query = (
             select(runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
             .join(events, events.c.run_id == runs.c.id)
-            .join(newest, newest.c.id == events.c.id)
+            .where(runs.c.store_id == store_id, events.c.step.in_(_STATES), events.c.subject != "")
+            .where(events.c.phase == Phase.RESULT.value)
+            .where((events.c.step != Step.RELEASE.value) | events.c.run_id.not_in(undone))
             .order_by(events.c.id.desc())
         )
-        found = []
-        for row in self._read(lambda connection: connection.execute(query).all()):
-            log, _, base_offset = row.subject.rpartition("/")
-            found.append(SegmentRow(log, int(base_offset), steps[row.step], row.run_key, row.at_ms))
-        return tuple(found)
+
+        def read(connection: Connection) -> tuple[SegmentRow, ...]:
+            found: dict[str, SegmentRow] = {}
+            # As many rows as it takes: a journal may have a million.
+            for row in connection.execution_options(stream_results=True).execute(query):
+                log, _, base_offset = row.subject.rpartition("/")
+                state = _STATES[row.step]
+                found.setdefault(
+                    row.subject, SegmentRow(log, int(base_offset), state, row.run_key, row.at_ms)
+                )
+                if len(found) == limit:
+                    break
+            return tuple(found.values())
+
+        return self._read(read)
 
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""
@@ -306,8 +316,9 @@ class JournalReader:
 
 def _engine(url: str, file: Path | None) -> Engine:
     if file is not None:
-        # Else SQLite makes a file that isn't there.
-        url = f"sqlite:///file:{quote(str(file.absolute()))}?mode=ro&uri=true"
+        # Read only, and never made: by SQLite's own URI, since SQLAlchemy changes what it is given.
+        uri = f"file:{quote(str(file.absolute()))}?mode=ro"
+        return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "begin", _begin_read_only)
@@ -318,8 +329,15 @@ def _begin_read_only(connection: Connection) -> None:
     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
+def _grown(before: int | None, now: int | None) -> int | None:
+    """Return by how much an offset grew; None: that isn't known, or it fell, as that of another log does."""
+    return None if before is None or now is None or now < before else now - before
+
+
 def _bucket(at_ms: Any, bucket_ms: int) -> Any:
     """Return the beginning of the bucket that a moment lies in."""
+    if bucket_ms < 1:
+        raise BadInputError(f"bucket_ms: expected at least 1 ms, found {bucket_ms}. Choose a longer one.")
     return (at_ms - at_ms % bucket_ms).label("start_ms")
 
 
@@ -334,4 +352,5 @@ def _run(row: Any) -> RunRow:
         causes=tuple(row.causes.split(",")) if row.causes else (),
         deleted_segments=row.deleted_segments or 0,
         freed_bytes=row.freed_bytes or 0,
+        unchanged_since=row.unchanged_since,
     )

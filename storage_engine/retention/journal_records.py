@@ -143,11 +143,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A run's report as the journal keeps it.
+    """What a run came to, and its report as the journal keeps it.
 
     :param version: of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.
-    :param report: its JSON.
+    :param report: its JSON; None where another run's answers for it.
+    :param unchanged_since: that run.
     """
 
     version: int
@@ -155,7 +156,8 @@ class ReportRow:
     causes: tuple[str, ...]
     deleted_segments: int
     freed_bytes: int
-    report: bytes
+    report: bytes | None
+    unchanged_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
             causes=",".join(row.causes),
             deleted_segments=row.deleted_segments,
             freed_bytes=row.freed_bytes,
-            report=zlib.compress(row.report),
+            unchanged_since=row.unchanged_since,
+            report=None if row.report is None else zlib.compress(row.report),
             at_ms=clock_ms(),
         )
     )

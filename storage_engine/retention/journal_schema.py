@@ -146,7 +146,7 @@ samples = Table(
     Column("oldest_message_ms", BigInteger),
     Column("archive_lag_bytes", BigInteger),
 )
-"""Levels are in a table of their own, and ``levels`` is an empty list, since version 8. Offsets are sums over
+"""Since version 8 levels are in a table of their own, and ``levels`` is an empty list. Offsets are sums over
 the store's logs."""
 Index("storage_engine_samples_by_store", samples.c.store_id, samples.c.at_ms)
 samples_measured = Index(
@@ -193,10 +193,12 @@ reports = Table(
     Column("causes", Text, nullable=False),
     Column("deleted_segments", Integer, nullable=False),
     Column("freed_bytes", BigInteger, nullable=False),
-    Column("report", LargeBinary, nullable=False),
+    Column("unchanged_since", String(250)),
+    Column("report", LargeBinary),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""The report of a run that wrote one: JSON, compressed by zlib; ``version`` is that of its fields."""
+"""What a run came to, and its report: JSON, compressed by zlib; ``version`` is that of its fields. Where it
+has none, that of the run ``unchanged_since`` answers for it."""
 
 groups = Table(
     "storage_engine_groups",

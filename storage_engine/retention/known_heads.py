@@ -17,7 +17,7 @@ from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.model.heads import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.retention.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.retention.journal import Journal, Step, StoreRecord
 from storage_engine.retention.stamp import read_stamp
 
 RESET = "reset"
@@ -120,9 +120,7 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
     """Return what a person's last decision kept, and what was recorded since."""
-    stamps = journal.store_events(store_id, Step.STAMP, Phase.RESULT)
-    resets = [event for event in stamps if event.payload.get(RESET)]
-    reset = max(resets, key=lambda event: event.event_id, default=None)
+    reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
     since = reset.event_id if reset is not None else 0

@@ -218,24 +218,34 @@ def set_back(path: Path, version: int) -> None:
     connection.close()
 
 
-def test_what_was_measured_before_is_in_columns_afterwards(path: Path, journal: Journal) -> None:
+def test_what_was_measured_before_is_read_as_it_was(path: Path, journal: Journal) -> None:
     store = journal.add_store("/s", "rocketmq")
     progress = BrokerProgress(5, 100, 900, 1, 0, 0, {}, None)
     lag = ArchiveLag(5, 2, 2048, 0, 60)
-    for _ in range(2):  # in one millisecond
-        journal.add_sample(store.store_id, [DiskUsage("/s", 50)], 5, lag, progress)
+    journal.add_sample(store.store_id, [DiskUsage("/s", 50)], 5, lag, progress)
     set_back(path, 7)
     upgraded = Journal(f"sqlite:///{path}")
     sample = upgraded.last_sample(store.store_id)
     assert sample is not None
     assert (sample.levels, sample.archive_lag, sample.progress) == ((DiskUsage("/s", 50),), lag, progress)
-    assert sample.extent == Extent(100, 900, 1)
+    upgraded.add_sample(store.store_id, [DiskUsage("/s", 60)], 6, extent=Extent(1, 2, 3))
+    sample = upgraded.last_sample(store.store_id)
+    assert sample is not None
+    assert (sample.levels, sample.extent) == ((DiskUsage("/s", 60),), Extent(1, 2, 3))
+
+
+def test_a_journal_that_another_release_took_over_meanwhile_is_refused(path: Path, journal: Journal) -> None:
+    store = journal.add_store("/s", "rocketmq")
     connection = sqlite3.connect(path)
-    assert connection.execute("SELECT archive_lag_bytes FROM storage_engine_samples").fetchall() == [
-        (2048,),
-        (2048,),
-    ]
+    with connection:
+        connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
+    before = path.read_bytes()
+    with pytest.raises(BadInputError, match="expected journal schema version 8, found 99"):
+        journal.begin_run(store.store_id, "r", PlanRequest())
+    with pytest.raises(BadInputError, match="found 99"):
+        journal.find_store("/s")
+    assert path.read_bytes() == before
 
 
 def test_rows_name_their_store_still_when_its_table_was_made_anew(path: Path, journal: Journal) -> None:

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import URL
 
 from storage_engine import cycle
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.model.policy import Policy
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.finishing import REPORT_VERSION
@@ -21,6 +24,7 @@ from storage_engine.retention.journal import Extent, Journal
 from storage_engine.retention.journal_answers import LevelBucket, LogBucket
 from storage_engine.retention.journal_queries import JournalReader
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.steps import tend
 from storage_engine.retention.steps.context import opened
@@ -144,6 +148,67 @@ def test_where_there_is_no_journal_none_is_made(tmp_path: Path, reader: JournalR
     with pytest.raises(JournalUnavailableError, match="expected a journal, found none"):
         reader.stores()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a#b.db", "a?b.db", "%41.db", "p%23q.db", "with space.db", "ä.db"])
+def test_the_journal_of_that_very_name_is_read(tmp_path: Path, name: str) -> None:
+    Journal(f"sqlite:///{tmp_path}/A.db").add_store("/decoy", "rocketmq")
+    made = Journal(f"sqlite:///{tmp_path}/made.db")
+    made.add_store("/s", "rocketmq")
+    (tmp_path / "made.db").rename(tmp_path / name)
+    before = sorted(tmp_path.iterdir())
+    url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
+    assert [store.real_path for store in JournalReader(url).stores()] == ["/s"]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_offsets_that_fall_and_looks_without_any_tell_no_growth(
+    journal: Journal, reader: JournalReader
+) -> None:
+    store_id = journal.add_store("/s", "rocketmq").store_id
+    for number, extent in enumerate([Extent(0, 100), None, Extent(10, 160), Extent(0, 50)]):
+        journal.add_sample(store_id, [], number * MINUTE_MS, extent=extent)
+    found = reader.log_extents(store_id, 0, MINUTE_MS * 4, MINUTE_MS)
+    assert [(one.bytes_in, one.bytes_out) for one in found] == [
+        (None, None),
+        (None, None),
+        (60, 10),
+        (None, None),
+    ]
+    with pytest.raises(BadInputError, match="bucket_ms: expected at least 1 ms, found 0"):
+        reader.log_extents(store_id, 0, 1, 0)
+
+
+def test_an_undone_run_deleted_nothing_and_an_idle_one_names_whose_report_answers(managed: Managed) -> None:
+    store = managed(policy=Policy(undo_window_hours=1))
+    with opened(store) as once:
+        cleanup = cycle.Cleanup(once, "r", MANUAL)
+        for step in cycle.CLEANUP:
+            if step is not cycle.validate:
+                step(cleanup)
+        undo(store, "r", "me")
+        cycle.report(cleanup)
+    reader = JournalReader(store.journal_url)
+    store_id = reader.stores()[0].store_id
+    (run,) = reader.runs(store_id)
+    assert (run.outcome, run.deleted_segments) == (Outcome.UNDONE.value, 0)
+    assert {one.state for one in reader.segments(store_id)} == {"archived"}
+
+    idle = replace(store, overrides={**store.overrides, "fileReservedTime": "7200"})
+    for key in ("first", "second"):
+        with opened(idle) as once:
+            cleanup = cycle.Cleanup(once, key)
+            cycle.plan(cleanup)
+            cycle.report(cleanup)
+    second, first, _ = reader.runs(store_id)
+    assert (first.unchanged_since, second.unchanged_since) == (None, "first")
+    assert reader.report(store_id, "second") == reader.report(store_id, "first")
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "none://u:p@h/d"])
+def test_a_url_of_no_journal_is_bad_input(url: str) -> None:
+    with pytest.raises(BadInputError, match="journal_url: expected"):
+        JournalReader(url)
 
 
 def test_a_reader_changes_nothing(tmp_path: Path, journal: Journal, reader: JournalReader) -> None:

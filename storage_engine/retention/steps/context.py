@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
-from storage_engine.model.policy import archive_limit
+from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.archive_lag import ArchiveLag
 from storage_engine.retention.broker_disks import check_disks, check_places
@@ -25,6 +26,7 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Extent, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.lease import Lease
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -64,9 +66,9 @@ class Context:
         :raises StorageEngineError: as :func:`open_context` does.
         """
         record = identify(self.store, self.journal)
-        return replace(
-            self, record=record, broker=self.broker.renewed(self.journal.hold_memory(record.store_id))
-        )
+        broker = self.broker.renewed(self.journal.hold_memory(record.store_id))
+        _check_places(self.store, broker)
+        return replace(self, record=record, broker=broker)
 
     def run(self, run_key: str) -> Run:
         """
@@ -93,14 +95,15 @@ class Context:
         archive_lag: ArchiveLag | None = None,
         progress: BrokerProgress | None = None,
     ) -> None:
-        """Record how full the store's disks are, and from where to where its logs reach.
-
-        :raises OSError: a file of the log can't be read.
-        """
+        """Record how full the store's disks are, and from where to where its logs reach."""
+        oldest_message_ms = None
+        # A chart's figure: what can't be read here is for who decides or archives to say.
+        with suppress(OSError):
+            oldest_message_ms = self.broker.oldest_message_ms(snapshot)
         extent = Extent(
             min_offset=sum(log.min_offset for log in snapshot.logs),
             max_offset=sum(log.max_offset for log in snapshot.logs),
-            oldest_message_ms=self.broker.oldest_message_ms(snapshot),
+            oldest_message_ms=oldest_message_ms,
         )
         disks = (*snapshot.log_disks, snapshot.dependents_disk)
         self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
@@ -182,11 +185,18 @@ def open_context(store: AnyStore) -> Context:
     if isinstance(store, Context):
         return store.renewed()
     broker = open_store(store)
-    check_places(store, broker.data_paths)
-    check_disks(store, broker.data_paths)
+    _check_places(store, broker)
+    if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
+        # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
+        check_any_catalog_file(store.lakes)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     return Context(store, journal, record, broker.renewed(journal.hold_memory(record.store_id)))
+
+
+def _check_places(store: ManagedStore, broker: BrokerStore) -> None:
+    check_places(store, broker.data_paths)
+    check_disks(store, broker.data_paths)
 
 
 def managed_of(store: AnyStore) -> ManagedStore:

@@ -31,7 +31,7 @@ from storage_engine.retention.steps.archiving import (
     sealed_segments,
     slots,
 )
-from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 
 _LISTINGS = 3
 
@@ -168,9 +168,9 @@ def still_unproven(
     unreachable = {config.location for config, _ in proofs.unreachable}
     compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
     for step in (Step.ARCHIVE, Step.SEALED):
-        for event in journal.store_events(record.store_id, step, Phase.RESULT):
+        for event in journal.results_of(record.store_id, step, [segment_subject(*one.id) for one in missing]):
             log, _, _ = event.subject.rpartition("/")
-            if event.subject != WHOLE and event.payload["lineage"] == record.lineage_of(log):
+            if event.payload["lineage"] == record.lineage_of(log):
                 said = (event.payload["facts"], *event.payload.get("companions", ()))
                 files = tuple(from_jsonable(FileFacts, facts) for facts in said)
                 compared.setdefault(event.subject, []).append((files, event.payload["lake"]))

@@ -11,7 +11,7 @@ from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.drift import DONE
 from storage_engine.retention.group_lag import GroupLag, measure_groups
-from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.sensing import SenseResult, sense
@@ -39,16 +39,16 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
 
     :raises BrokerError: the running broker can't be asked.
     """
-    context = open_context(store)
-    is_live = context.store.live is not None
+    is_live = managed_of(store).live is not None
     # First, as drift of a hold can't be told any more once it is renewed.
     try:
+        context = open_context(store)
         sensed = sense(context)
     except (StorageEngineError, OSError):
         if is_live:
             # Whatever can't be told of the store, a hold that isn't renewed ends.
             with suppress(StorageEngineError):
-                hold(context, run_key=run_key)
+                hold(store, run_key=run_key)
         raise
     status, alarms = None, list(sensed.alarms)
     if is_live:
