@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sqlite3
 import subprocess
@@ -19,46 +18,26 @@ from airflow.providers.common.compat.sdk import BaseHook, Connection
 from airflow.serialization.serialized_objects import DagSerialization
 
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from tests.services.watched_paths import looks_told
 
 DAGS = Path(__file__).parents[2] / "dags"
 HEAVY = ["numba", "pyspark", "great_expectations", "pyiceberg", "pyarrow", "pandas", "isal"]
-LOOKS = ("stat", "lstat", "readlink", "access", "statvfs", "open", "listdir", "scandir")
-"""Functions of ``os`` that look at a path."""
-
-_watched: list[str] | None = None
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watched is not None and event.split(".")[0] in ("open", "socket", "sqlite3", "subprocess"):
-        _watched.append(f"{event} {arguments}")
-
-
-sys.addaudithook(_note)
 
 
 @contextmanager
 def watched(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Note lookups of connections, sockets, databases and processes, and looks at paths below ``own``."""
-    global _watched
-    _watched = found = []
+    found: list[str] = []
+
+    def note(event: str) -> None:
+        if str(own) in event or event.startswith(("socket", "sqlite3", "subprocess")):
+            found.append(event)
+
     with monkeypatch.context() as patched:
         for holder, name in ((BaseHook, "get_connection"), (Connection, "get")):
             patched.setattr(holder, name, lambda *who: found.append(f"connection {who[-1]}"))
-        for name in LOOKS:
-            patched.setattr(os, name, _noting(getattr(os, name), name, found))
-        try:
+        with looks_told(note, monkeypatch):
             yield found
-        finally:
-            _watched = None
-            found[:] = [one for one in found if not one.startswith(("open ", "look ")) or str(own) in one]
-
-
-def _noting(look: Any, name: str, found: list[str]) -> Any:
-    def noting(*arguments: Any, **options: Any) -> Any:
-        found.append(f"look {name} {arguments}")
-        return look(*arguments, **options)
-
-    return noting
 
 
 def dags_of(file: Path) -> dict[str, Any]:
@@ -108,7 +87,7 @@ def test_what_is_touched_would_be_seen(own: Path, monkeypatch: pytest.MonkeyPatc
         "sqlite3.connect",
         "sqlite3.connect/handle",
         "socket.__new__",
-        "look",
+        "os.stat",
         "connection",
     ]
 

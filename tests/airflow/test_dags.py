@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import json
+from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
 from storage_engine.hooks.configured_stores import in_dag_ids
+from storage_engine.project.init import init_project
 
 DAGS = Path(__file__).parents[2] / "dags"
 STEPS = [
@@ -175,3 +179,41 @@ def test_forced_cleanup_refuses_bad_params(load_dag: Any, params: dict[str, Any]
 def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
     dag = load_dag("storage_forced_cleanup.py")
     assert dag.params["dry_run"] is True
+
+
+def at_one_time(dag: Any) -> int:
+    """How many tasks of a run may run at one time: the most of which none waits for another."""
+    before = {task.task_id: task.get_flat_relative_ids(upstream=True) for task in dag.tasks}
+    return max(
+        len(some)
+        for count in range(1, len(before) + 1)
+        for some in combinations(before, count)
+        if all(before[task].isdisjoint(some) for task in some)
+    )
+
+
+def test_a_store_that_hangs_keeps_at_most_six_slots_and_a_project_has_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "hanging, healthy")
+    found = {dag_id: dag for file in DAGS.glob("*.py") for dag_id, dag in dags_of(file.name).items()}
+    of_hanging = [
+        dag
+        for dag in found.values()
+        if {task.storage_engine_conn_id for task in dag.tasks} & {"hanging"} and dag.max_active_runs == 1
+    ]
+    assert len(of_hanging) == 5
+    slots = {dag.dag_id: at_one_time(dag) for dag in of_hanging}
+    # Its tasks are one a store.
+    assert slots.pop("storage_maintenance__lake") == 2
+    assert 1 + sum(slots.values()) == 6
+    settings = configparser.RawConfigParser()
+    settings.read(init_project(tmp_path / "p").settings_file)
+    assert settings.getint("core", "parallelism") > 6
+
+
+def test_a_run_that_hangs_ends_before_others_wait_for_it() -> None:
+    hour = timedelta(hours=1)
+    for kind, at_most in (("monitor", hour), ("flush_checkpoint", hour), ("maintenance", 24 * hour)):
+        (dag,) = dags_of(f"storage_{kind}.py").values()
+        assert dag.dagrun_timeout <= at_most
