@@ -19,6 +19,8 @@ for lake, stores in stores_by_lake().items():
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
+        # A store that hangs keeps the lake's other stores from the next day's run no longer.
+        dagrun_timeout=timedelta(hours=23),
         default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
         tags=["storage-engine"],
         doc_md=__doc__,

@@ -19,6 +19,8 @@ for store in configured_stores():
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
+        # A run that hangs ends as failed: its slot is the others', and the next run tries again.
+        dagrun_timeout=timedelta(hours=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],
         doc_md=__doc__,

@@ -73,6 +73,10 @@ class WrongHostError(StorageEngineError):
     """A store is asked about on a host that isn't the one where its disk is."""
 
 
+class DiskUnavailableError(StorageEngineError):
+    """A store's disk doesn't answer, as a mount does whose server is gone: nothing is known of the store."""
+
+
 class StoreIdentityError(StorageEngineError):
     """The directory isn't the store that it was taken for: a copy, another one, or one that was moved."""
 

@@ -15,6 +15,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.retention.answering import check_answers
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,6 +40,7 @@ class StoreOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
             check_queue(self.store_hook, self.queue)
+            check_answers(self.store.root)
             return self.do_step(context)
 
     @abstractmethod

@@ -30,6 +30,8 @@ SPARK_CONNECTION = "spark_default"
 _TREES = ("dags", "spark_jobs", "expectations")
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
+_WORKERS = 8
+"""Tasks at one time: more than the six that a store keeps at most while it hangs. Each takes 27 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def _settings(project: Project) -> str:
                 "dags_folder": str(project.home / "dags"),
                 "load_examples": "False",
                 "executor": "LocalExecutor",
-                "parallelism": "4",
+                "parallelism": str(_WORKERS),
                 "fernet_key": base64.urlsafe_b64encode(os.urandom(32)).decode(),
                 "test_connection": "Enabled",
                 "simple_auth_manager_users": "admin:admin",

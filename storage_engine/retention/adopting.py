@@ -25,6 +25,7 @@ from storage_engine.retention.identity import (
     add_to_journal,
     archived_lineages,
     check_broker,
+    check_free,
     check_no_original,
     check_same,
     identify,
@@ -154,7 +155,8 @@ def stamp(
         the stamp, the journal or the lake knows.
     :param new: the directory is a store of its own, with a new identity: it was copied from another.
     :raises BadInputError: nobody says why, or journal and lakes don't know the store.
-    :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
+    :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
+        store has another one's name.
     :raises LakeUnavailableError: a lake can't be read.
     """
     _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
@@ -163,6 +165,8 @@ def stamp(
     if new:
         _check_unknown(store, journal)
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    if new:
+        check_free(store, [row for lake in lakes for row in list_stores(lake)])
     asked = [_asked(lake, wanted) for lake in lakes]
     known = new or journal.store_with_id(wanted)
     lineages = Lineages(1) if known else _lineages(store, wanted, lakes)

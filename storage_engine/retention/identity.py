@@ -134,17 +134,22 @@ def _check_name(
 ) -> None:
     """Make sure that a store which the journal doesn't know takes no other one's name.
 
-    A name that is only the last part of a path nobody stated: many stores have it.
-
     :raises StoreIdentityError: another store has it, by the journal or by a lake.
     """
     named = journal.store_named(store.name)
     if named is not None and named.store_id != store_id:
         raise name_taken(store.real_root, store.name, named)
-    if store_id in {row.store_id for row in remembered}:
-        return
+    if store_id not in {row.store_id for row in remembered}:
+        check_free(store, remembered)
+
+
+def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
+    """Make sure that lakes know no store by the name of one that they don't know, stated or its directory's.
+
+    :raises StoreIdentityError: they know one.
+    """
     for row in remembered:
-        if row.store_name == store.name != Path(row.store_root).name:
+        if row.store_name == store.name:
             raise name_taken_in_lake(store.real_root, store.name, row.store_id, row.store_root)
 
 

@@ -29,6 +29,7 @@ from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
+from storage_engine.retention.answering import check_answers
 from storage_engine.triggers.cleanup import (
     DEFAULT_POLL_SECONDS,
     CleanupCauseTrigger,
@@ -83,6 +84,7 @@ class _CauseSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps.sensing import sense
 
+        check_answers(self.hook.managed_store.root)
         try:
             sensed = sense(self.hook.managed_store)
         except (BrokerUnavailableError, NotOnBrokerError) as error:
@@ -133,6 +135,7 @@ class _CauseSensor(BaseSensorOperator):
 
         message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"
         if self.soft_fail:
+            check_answers(self.hook.managed_store.root)
             seen = watch(self.hook.managed_store)
             if seen.known:
                 return AirflowSkipException(message)

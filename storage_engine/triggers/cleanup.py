@@ -13,10 +13,10 @@ import asyncio
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -29,6 +29,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
 from storage_engine.retention.watching import check_watcher, is_watched_here, watch
 
+Found = TypeVar("Found")
+
 DEFAULT_POLL_SECONDS = 10.0
 """As often as the broker itself looks."""
 
@@ -36,10 +38,9 @@ _LONGEST_SLEEP_SECONDS = 300.0
 """A window is looked at again at least so often: the clock may be set, and deleteWhen changed."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
-_LOOKS = ThreadPoolExecutor(64, thread_name_prefix="storage-engine-look")
+_LOOKS = ThreadPoolExecutor(1000, thread_name_prefix="storage-engine-look")
 """A disk that hangs or a broker that is silent takes a thread until it is given up: not one of those that the
-event loop shares with everybody, nor the others'."""
-
+event loop shares with everybody, nor the others'. A triggerer has fewer stores."""
 
 _WATCH = HostWatch(logging.getLogger(__name__).warning)
 """Mends the fences of held stores whose disks this triggerer sees, in threads of its own."""
@@ -62,7 +63,7 @@ class _CauseTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         store = await self._store()
-        watched = await asyncio.get_running_loop().run_in_executor(_LOOKS, is_watched_here, store)
+        watched = await _look(is_watched_here, store)
         if watched:
             _WATCH.add(store)
         try:
@@ -75,7 +76,7 @@ class _CauseTrigger(BaseEventTrigger):
     async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
         armed = known = True
         while True:
-            seen = await asyncio.get_running_loop().run_in_executor(_LOOKS, watch, store)
+            seen = await _look(watch, store)
             if seen.known != known:
                 known = seen.known
                 self._say(seen)
@@ -103,7 +104,7 @@ class _CauseTrigger(BaseEventTrigger):
     async def _store(self) -> ManagedStore:
         hook = StorageEngineHook(self.storage_engine_conn_id)
         store: ManagedStore = await sync_to_async(hook.get_conn)()
-        await asyncio.to_thread(check_watcher, store)
+        await _look(check_watcher, store)
         return store
 
     def _say(self, seen: Watch) -> None:
@@ -243,6 +244,11 @@ class CleanupCauseTrigger(_CauseTrigger):
 
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
         return min(self._poll_seconds, _until_window(seen)) if armed else self._poll_seconds
+
+
+async def _look(look: Callable[[ManagedStore], Found], store: ManagedStore) -> Found:
+    """Look at a store in one of our threads."""
+    return await asyncio.get_running_loop().run_in_executor(_LOOKS, look, store)
 
 
 def _in_window(seen: Watch) -> bool:

@@ -1,19 +1,20 @@
-"""The DAG files: what they consist of, and that parsing them stays cheap."""
+"""The DAG files: what they consist of."""
 
 from __future__ import annotations
 
+import configparser
 import json
-import subprocess
-import sys
+from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.exceptions import ParamValidationError
 
 from storage_engine.hooks.configured_stores import in_dag_ids
+from storage_engine.project.init import init_project
 
 DAGS = Path(__file__).parents[2] / "dags"
 STEPS = [
@@ -26,7 +27,6 @@ STEPS = [
     "validate",
     "report",
 ]
-HEAVY = ["numba", "pyspark", "great_expectations", "pyiceberg", "pyarrow", "pandas", "isal"]
 
 
 def chain_of(dag: Any, first: str) -> list[str]:
@@ -100,17 +100,6 @@ def test_a_list_that_cannot_be_read_is_an_import_error(
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", listed)
     (error,) = DagBag(str(DAGS / "storage_retention.py"), load_op_links=False).import_errors.values()
     assert said in error
-
-
-def test_no_connection_is_looked_up_when_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", LISTED)
-    monkeypatch.setattr(BaseHook, "get_connection", _no_lookup)
-    for file in DAGS.glob("*.py"):
-        dags_of(file.name)
-
-
-def _no_lookup(conn_id: str) -> None:
-    raise AssertionError(f"connection {conn_id} was looked up")
 
 
 def test_a_store_has_the_whole_cycle(load_dag: Any) -> None:
@@ -192,20 +181,39 @@ def test_forced_cleanup_only_looks_unless_told_otherwise(load_dag: Any) -> None:
     assert dag.params["dry_run"] is True
 
 
-@pytest.mark.slow
-def test_parsing_imports_nothing_heavy() -> None:
-    files = sorted(map(str, DAGS.glob("*.py")))
-    assert len(files) == 5
-    code = f"""
-import sys
-import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit, airflow.triggers.base
-before = set(sys.modules)
-import runpy
-for file in {files!r}:
-    runpy.run_path(file)
-print(*sorted(set({HEAVY!r}) & (set(sys.modules) - before)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+def at_one_time(dag: Any) -> int:
+    """How many tasks of a run may run at one time: the most of which none waits for another."""
+    before = {task.task_id: task.get_flat_relative_ids(upstream=True) for task in dag.tasks}
+    return max(
+        len(some)
+        for count in range(1, len(before) + 1)
+        for some in combinations(before, count)
+        if all(before[task].isdisjoint(some) for task in some)
     )
-    assert done.stdout.splitlines()[-1:] in ([], [""]), done.stdout
+
+
+def test_a_store_that_hangs_keeps_at_most_six_slots_and_a_project_has_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "hanging, healthy")
+    found = {dag_id: dag for file in DAGS.glob("*.py") for dag_id, dag in dags_of(file.name).items()}
+    of_hanging = [
+        dag
+        for dag in found.values()
+        if {task.storage_engine_conn_id for task in dag.tasks} & {"hanging"} and dag.max_active_runs == 1
+    ]
+    assert len(of_hanging) == 5
+    slots = {dag.dag_id: at_one_time(dag) for dag in of_hanging}
+    # Its tasks are one a store.
+    assert slots.pop("storage_maintenance__lake") == 2
+    assert 1 + sum(slots.values()) == 6
+    settings = configparser.RawConfigParser()
+    settings.read(init_project(tmp_path / "p").settings_file)
+    assert settings.getint("core", "parallelism") > 6
+
+
+def test_a_run_that_hangs_ends_before_others_wait_for_it() -> None:
+    hour = timedelta(hours=1)
+    for kind, at_most in (("monitor", hour), ("flush_checkpoint", hour), ("maintenance", 24 * hour)):
+        (dag,) = dags_of(f"storage_{kind}.py").values()
+        assert dag.dagrun_timeout <= at_most

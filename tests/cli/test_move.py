@@ -66,6 +66,21 @@ def done_id(cli, store: Path, lake: Path) -> str:
     return str(done(cli("move", "orders", store, "--lake", lake, "--json"))["store_id"])
 
 
+def test_a_second_store_that_is_called_as_its_directory_needs_a_name(
+    cli, store, lake, unpack, files, tmp_path: Path
+) -> None:
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    other = unpack("clean-stop", tmp_path / "other").rename(tmp_path / "other" / store.name)
+    before = files(lake / "warehouse", other)
+    refused = cli("archive", other, "--lake", lake)
+    assert refused.exit_code == 1
+    assert f"found '{store.name}', which is store {done_id(cli, store, lake)}" in refused.err
+    assert "give it a name of its own: by --name at a shell" in refused.err
+    assert files(lake / "warehouse", other) == before
+    assert cli("archive", other, "--lake", lake, "--name", "payments").exit_code == 0
+    assert cli("archive", other, "--lake", lake).exit_code == 0
+
+
 @pytest.mark.again
 def test_a_store_is_renamed_by_the_command_that_is_named(cli, store, lake, plainly) -> None:
     """Before anything is archived, so that nothing but the journal knows it."""

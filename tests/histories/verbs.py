@@ -29,8 +29,8 @@ from storage_engine.lake.catalog import Lake, connect, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.validation import ValidationResult
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import record_validation
+from storage_engine.retention.steps.context import AnyStore, managed_of
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.codec import CODEC
 from tests.histories import broker
@@ -57,8 +57,8 @@ def storage_engine(*words: str) -> dict[str, Any]:
 
 
 def _without_expectations() -> types.ModuleType:
-    def validate_store(store: ManagedStore, run_key: str, **_: object) -> ValidationResult:
-        result = ValidationResult(store.real_root, None, run_key, "boundaries", 0, 0, (), ())
+    def validate_store(store: AnyStore, run_key: str, **_: object) -> ValidationResult:
+        result = ValidationResult(managed_of(store).real_root, None, run_key, "boundaries", 0, 0, (), ())
         record_validation(store, run_key, result)
         return result
 

@@ -250,15 +250,26 @@ def test_a_name_that_the_lake_knows_for_another_store_is_refused_to_a_new_one(
     assert known(lost)[:2] == known(orders)[:2]
 
 
-@pytest.mark.again
-def test_a_name_that_is_only_a_directorys_belongs_to_nobody(managed: Make, tmp_path: Path) -> None:
+def test_a_directorys_name_that_the_lake_knows_for_another_store_is_refused_to_a_new_one(
+    managed: Make, tmp_path: Path
+) -> None:
     stores = []
-    for number, made in enumerate((managed(), managed("edge-frames"), managed("multipath"))):
+    for number, made in enumerate((managed(), managed("edge-frames"))):
         root = tmp_path / str(number) / "data"
         root.parent.mkdir()
         stores.append(replace(made, root=str(Path(made.root).rename(root)), name="data"))
-    store, other, away = stores
+    store, other = stores
+    # Before anything is archived, it is only a directory's: reports are told apart by the path.
+    first = [known(one)[:2] for one in stores]
+    assert [name for _, name in first] == [None, None]
     plan_and_archive(store, "r")
-    assert [known(one)[1] for one in (store, other)] == [None, None]
-    of_other_journal = replace(away, journal_url=f"sqlite:///{tmp_path}/other.db", named=True)
-    assert known(of_other_journal)[1] == "data"
+    assert [known(one)[:2] for one in stores] == first, "what is known goes on"
+    for new in (replace(other, named=True), other):
+        new = replace(new, journal_url=f"sqlite:///{tmp_path}/other.db")
+        with pytest.raises(StoreIdentityError, match="of its own: by --name at a shell, in Airflow"):
+            known(new)
+    assert known(replace(new, name="payments", named=True))[1] == "payments"
+    # Its own receipts tell the store, where stamp and journal are lost.
+    shutil.rmtree(stamp_path(store.real_root).parent)
+    lost = replace(store, journal_url=f"sqlite:///{tmp_path}/third.db")
+    assert known(lost)[0] == first[0][0]

@@ -177,6 +177,9 @@ def test_a_copy_of_a_store_is_no_store_until_a_person_makes_it_one(
         stamp(copy, "ann", "by mistake", store_id=identity(store))
     assert Journal(store.journal_url).find_store(copy.real_root) is None
     shutil.move(f"{copy.root}-stamp", stamp_path(copy.root).parent)
+    with pytest.raises(StoreIdentityError, match=f"found 'clean-stop', which is store {identity(store)}"):
+        stamp(copy, "ann", "a copy for tests", new=True)
+    copy = replace(copy, name="copy")
     made = stamp(copy, "ann", "a copy for tests", new=True)
     assert made.store_id != identity(store)
     assert clean(copy, "copy").deleted[0].base_offset == MIB
