@@ -24,8 +24,9 @@ from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import LiveFile, live_data_files
 from storage_engine.lake.names import data_file_of, proven_files
-from storage_engine.lake.receipts import broken_receipts, current, receipt_history
+from storage_engine.lake.receipts import current, receipt_history
 from storage_engine.lake.segment_reader import origin_of, read_segment
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 Slot = tuple[str, int]
