@@ -40,6 +40,8 @@ from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.manifest_entry import packed_facts
 from storage_engine.lake.pace import pace_at
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import Reader
 from storage_engine.lake.source_file import (
     companions_of_proven,
     facts_of_proven,
@@ -128,18 +130,25 @@ def _end_by_size(segment: Segment) -> int:
 def _attempts(
     lake: Lake, messages: Table, segments: Sequence[Segment], store_id: str, lineage: int
 ) -> dict[tuple[str, int], str]:
-    """Parts of data file names, by log and base offset: of the file that the table has, else a new one where
-    the table had one once."""
+    """Return parts of data file names, by log and base offset.
+
+    Of the file that the table has, where its receipt is sound as far as the table tells; else a new one where
+    the table had one once.
+    """
     offsets = [segment.base_offset for segment in segments]
     span = (min(offsets), max(offsets))
     live = live_data_files(messages, store_id, span)
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
+    reader, unsound = Reader(messages, live), set()
     for row in receipts(lake, store_id, lineage=lineage, base_offsets=span):
         attempts[row.log, row.base_offset] = new_attempt()
+        if reader.look(row, Depth.METADATA).faults:
+            unsound.add((row.log, row.base_offset))
     for segment in segments:
         identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
-        if (name := by_slot.get(slot_prefix(identity))) is not None:
+        name = by_slot.get(slot_prefix(identity))
+        if name is not None and (segment.log, segment.base_offset) not in unsound:
             attempts[segment.log, segment.base_offset] = attempt_of(name)
     return attempts
 

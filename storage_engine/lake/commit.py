@@ -24,7 +24,9 @@ from storage_engine.lake.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import proven_files, relative_name
 from storage_engine.lake.receipt_commit import prepare_receipts
-from storage_engine.lake.receipts import broken_receipts, live_fault, receipts_in
+from storage_engine.lake.receipts import receipts_in
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import Reader, broken_receipts
 from storage_engine.lake.staging import publish, sweep
 from storage_engine.lake.writing import ready_to_write
 from storage_engine.model.companions import files_fault, read_companions
@@ -132,7 +134,7 @@ def _look(
         span = _span(of_store)
         rows = receipts_in(segments, store_id, base_offsets=span)
         by_slot = {slot_prefix(row.identity): row for row in rows}
-        live = {file.location: file for file in live_data_files(messages, store_id, span)} if rows else {}
+        reader = Reader(messages, live_data_files(messages, store_id, span) if rows else ())
         for segment in of_store:
             row = by_slot.get(slot_prefix(segment.identity))
             if row is None:
@@ -144,10 +146,10 @@ def _look(
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
                 others.append(row)
-            elif not live_fault(messages, row, live):
+            elif not reader.is_displaced(row):
                 settled[row.identity] = row
     # Whoever archived a segment again may have found its file damaged: its length proves nothing.
-    broken = broken_receipts(lake, others, read_files=True)
+    broken = broken_receipts(lake, others, Depth.FILES)
     settled |= {row.identity: row for row in others if row.identity not in broken}
     return [segment for segment in proven if segment.identity not in settled], settled
 

@@ -13,18 +13,20 @@ from pyiceberg.table import FileScanTask, Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ReceiptError
-from storage_engine.lake.chain import check_links, row_fault, row_hash
+from storage_engine.lake.chain import check_links, row_hash
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.garbage_rule import Held
 from storage_engine.lake.jobs import slot_prefix
-from storage_engine.lake.live_files import LiveFile, live_data_files
+from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import proven_files
-from storage_engine.lake.receipts import live_fault, receipts_in
+from storage_engine.lake.receipts import receipts_in
 from storage_engine.lake.scan import read_files
 from storage_engine.lake.segment_reader import origin_of, read_segment
 from storage_engine.lake.small_files import file_system_of
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import Reader
 from storage_engine.model.receipt import Receipt, StoredFile
 
 
@@ -63,7 +65,7 @@ class _Store:
 
     fault: str
     rows: dict[str, list[Receipt]]
-    live: dict[str, LiveFile]
+    reader: Reader
 
 
 class LiveTwins:
@@ -139,9 +141,10 @@ class LiveTwins:
 
     def _fault(self, row: Receipt, store: _Store) -> str:
         if row.row_hash not in self._faults:
-            fault = row_fault(row) or live_fault(self._messages, row, store.live)
-            for file in proven_files(self._messages, row):
-                fault = fault or self._read_back.fault(self._messages, file)
+            look = store.reader.look(row, Depth.METADATA)
+            fault = str(look.faults[0]) if look.faults else ""
+            for file in look.seen.files:
+                fault = fault or self._read_back.fault(self._messages, file.stored)
             self._faults[row.row_hash] = fault
         return self._faults[row.row_hash]
 
@@ -154,12 +157,11 @@ class LiveTwins:
         try:
             check_links(self._segments, store_id)
         except ReceiptError as error:
-            return _Store(f"no receipt counts: {error}", {}, {})
+            return _Store(f"no receipt counts: {error}", {}, Reader(self._messages, ()))
         rows: dict[str, list[Receipt]] = {}
         for row in receipts_in(self._segments, store_id):
             rows.setdefault(slot_prefix(row.identity), []).append(row)
-        live = {file.location: file for file in live_data_files(self._messages, store_id)}
-        return _Store("", rows, live)
+        return _Store("", rows, Reader(self._messages, live_data_files(self._messages, store_id)))
 
 
 def _row_hashes(segments: Table) -> frozenset[str]:

@@ -31,8 +31,9 @@ from storage_engine.lake.commit_steps import Step, commit_steps
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.garbage import Collection, collect
 from storage_engine.lake.manifest_ranges import write_ranges
-from storage_engine.lake.receipts import current, list_stores, moved_receipts, receipts_in
+from storage_engine.lake.receipts import current, list_stores, receipts_in
 from storage_engine.lake.scan import list_manifests, ranges_of
+from storage_engine.lake.soundness_reader import moved_receipts
 from storage_engine.lake.tables import METADATA_AGE_MS
 from storage_engine.lake.transactions import begin
 from storage_engine.lake.writing import ready_to_write

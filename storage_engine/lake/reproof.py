@@ -18,9 +18,10 @@ from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import data_file_of, relative_name
-from storage_engine.lake.receipts import live_fault, moved_receipts, receipts_in
+from storage_engine.lake.receipts import receipts_in
 from storage_engine.lake.scan import read_files
 from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.soundness_reader import Reader, moved_receipts
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
 
 _THREADS = 2
@@ -99,12 +100,8 @@ def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Recei
         # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
         last = {row.row_hash for row in receipts_in(segments, store_id, base_offsets=span)}
         messages = lake.messages()
-        live = {file.location: file for file in live_data_files(messages, store_id, span)}
-        return [
-            row
-            for old_hash, row in proven.items()
-            if old_hash in last and not live_fault(messages, row, live)
-        ]
+        reader = Reader(messages, live_data_files(messages, store_id, span))
+        return [row for old_hash, row in proven.items() if old_hash in last and not reader.is_displaced(row)]
 
     append_receipts(lake, store_id, missing)
     made = {(row.identity, row.proven_at_ms) for row in proven.values()}

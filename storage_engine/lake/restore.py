@@ -26,11 +26,13 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import receipt_name, row_fault
 from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore_span import Span, choose
 from storage_engine.lake.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restored_config import config_files, config_names, queues_of_segment
 from storage_engine.lake.segment_reader import origin_of, read_segment, untouched_files
+from storage_engine.lake.soundness import losses
+from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
@@ -184,9 +186,9 @@ def archived_in(
     if second is None:
         return rows
     others = receipts(second, store_id, lineage=lineage, log=log)
-    broken = broken_receipts(second, others)
+    broken = losses(find_faults(second, others))
     holding = [row for row in others if row.identity not in broken]
-    merged, _ = in_either(rows, broken_receipts(lake, rows), holding)
+    merged, _ = in_either(rows, losses(find_faults(lake, rows)), holding)
     return merged
 
 

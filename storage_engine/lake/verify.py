@@ -8,7 +8,7 @@ on from there. Nothing in the lake is changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -20,6 +20,7 @@ from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import (
@@ -62,6 +63,7 @@ def verify(
     local: Iterable[LocalSpan] = (),
     elsewhere: Sequence[Receipt] = (),
     released: Callable[[str], Iterable[ReleasedSpan]] = lambda _store_id: (),
+    known: Callable[[str], Collection[ChainHead]] = lambda _store_id: (),
     memory: Memory | None = None,
     max_bytes: int | None = None,
     shown: Shown = unseen,
@@ -72,6 +74,7 @@ def verify(
     :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
     :param elsewhere: receipts of that store that hold in another lake.
     :param released: what the journal says was deleted, by store.
+    :param known: receipts that the lake is known to have had, by store.
     :param memory: what was looked at before, and where to remember what is looked at now.
     :param max_bytes: how much to read of data files and segments; None: everything.
     :return: one result a store, by store id.
@@ -80,8 +83,8 @@ def verify(
     lake_id = str(lake.segments().metadata.table_uuid)
     # Before the receipts are read: who verifies at the same time may remember newer ones.
     remembered = list(memory.recall(lake_id)) if memory else []
-    states = read_state(lake, store_id, remembered)
-    turn = _Turn(lake, level, states, local, remembered)
+    states = read_state(lake, store_id, remembered, known)
+    turn = _Turn(level, states, local, remembered)
     now = turn.choose(max_bytes)
     with _remembering(memory, lake_id) as remember:
         remember(turn.first_seen())
@@ -124,13 +127,11 @@ class _Turn:
 
     def __init__(
         self,
-        lake: Lake,
         level: VerifyLevel,
         states: Sequence[StoreState],
         local: Iterable[LocalSpan],
         remembered: Sequence[Check],
     ) -> None:
-        self._table = lake.messages()
         self._level = level
         self._states = {state.store_id: state for state in states}
         self._here = {(span.log, span.start_offset): span for span in local}
@@ -228,21 +229,14 @@ class _Turn:
 
     def _look_at(self, receipt: Receipt) -> SegmentLook:
         state = self._of(receipt)
-        moved = self._is_moved(receipt)
-        return look_at(
-            self._table,
-            receipt,
-            level=self._reachable(receipt),
-            entry=state.entry(receipt),
-            moved=state.broken[receipt.identity] if moved else "",
-            local=self._span(receipt),
-        )
+        known, level = state.looks[receipt.identity], self._reachable(receipt)
+        return look_at(state.reader, known, level=level, local=self._span(receipt))
 
     def _of(self, receipt: Receipt) -> StoreState:
         return self._states[receipt.store_id]
 
     def _is_moved(self, receipt: Receipt) -> bool:
-        return receipt.identity in self._of(receipt).moved
+        return self._of(receipt).looks[receipt.identity].is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""

@@ -1,9 +1,12 @@
-"""What a lake's metadata says of each store: receipts, their chain, the table's entries. Reads no data."""
+"""What a lake's metadata says of each store: receipts, their chain, the table's entries.
+
+Of a data file no more than its size is asked.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.manifest import clear_manifest_cache
@@ -11,24 +14,15 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import check_chain, row_fault
+from storage_engine.lake.chain import check_chain
 from storage_engine.lake.file_memory import forget_files
-from storage_engine.lake.live_files import LiveFile
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import (
-    broken_receipts,
-    list_stores,
-    live_fault,
-    receipt_history,
-    receipts_in,
-)
-from storage_engine.lake.table_entries import (
-    Entry,
-    StoreEntries,
-    check_entries,
-    list_entries,
-    unreceipted_files,
-)
+from storage_engine.lake.receipts import list_stores, receipt_history, receipts_in
+from storage_engine.lake.soundness import Depth, Look
+from storage_engine.lake.soundness_reader import Reader
+from storage_engine.lake.table_entries import Entry, check_entries, list_entries, unreceipted_files
+from storage_engine.lake.verify_segment import unsound
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Check, Finding
@@ -41,42 +35,45 @@ _COMMIT_SECONDS = 10.0
 class StoreState:
     """What the metadata says of one store.
 
+    :param looks: at each receipt, as far as metadata and sizes tell.
     :param broken: receipts that prove nothing as they are, and why.
-    :param moved: of those, the ones whose rows another engine may have written into other files.
+    :param reader: looks closer.
     :param chained: the chain of receipts is whole.
     """
 
     store_id: str
     receipts: tuple[Receipt, ...]
+    looks: Mapping[SegmentIdentity, Look]
     broken: Mapping[SegmentIdentity, str]
-    moved: frozenset[SegmentIdentity]
-    entries: StoreEntries
+    reader: Reader
     chained: bool
     findings: tuple[Finding, ...]
 
-    def entry(self, receipt: Receipt) -> Entry | None:
-        """The table's entry of a receipt's data file; None when the table hasn't it as it was written."""
-        return None if receipt.identity in self.moved else self.entries.own.get(receipt.data_file)
 
-
-def read_state(lake: Lake, store_id: str | None, remembered: Sequence[Check]) -> tuple[StoreState, ...]:
+def read_state(
+    lake: Lake,
+    store_id: str | None,
+    remembered: Sequence[Check],
+    known: Callable[[str], Collection[ChainHead]],
+) -> tuple[StoreState, ...]:
     """Read and check the metadata of one store, or of every store that either table has.
 
     :param remembered: earlier checks of this lake, read before this is called.
+    :param known: says by store which receipts the lake is known to have had.
     :raises LakeUnavailableError: the lake can't be read.
     """
     # What this process read of metadata before says nothing of the files as they are now.
     clear_manifest_cache()
     forget_files()
     segments = lake.segments()
-    known = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
-    rows = {name: receipts_in(segments, name) for name in known}
+    listed = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
+    rows = {name: receipts_in(segments, name) for name in listed}
     # After the receipts: whatever these name is in the table by now.
     table = lake.messages()
     entries = list_entries(table, store_id)
     before = {check.store_id for check in remembered} if store_id is None else set()
     return tuple(
-        _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered)
+        _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
         for name in sorted({*rows, *entries, *before})
     )
 
@@ -88,28 +85,29 @@ def _state(
     rows: tuple[Receipt, ...],
     entries: Sequence[Entry],
     remembered: Sequence[Check],
+    known: Collection[ChainHead],
 ) -> StoreState:
     findings = []
     chained = True
     every = receipt_history(lake, store_id)
     try:
-        check_chain(every)
+        check_chain(every, known)
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
     findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
-    broken = broken_receipts(lake, rows)
-    checked = check_entries(table, rows, entries, _receipted_since(lake, table, store_id, rows, entries))
-    live = {e.location: LiveFile(e.file, tuple(f.file_path for f in e.deletes)) for e in entries}
-    moved = frozenset(row.identity for row in rows if not row_fault(row) and live_fault(table, row, live))
+    reader = Reader(table, (entry.live for entry in entries))
+    looks = {row.identity: reader.look(row, Depth.SIZES) for row in rows}
+    findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
+    findings += check_entries(table, rows, entries, _receipted_since(lake, table, store_id, rows, entries))
     return StoreState(
         store_id=store_id,
         receipts=rows,
-        broken=broken,
-        moved=moved,
-        entries=checked,
+        looks=looks,
+        broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},
+        reader=reader,
         chained=chained,
-        findings=(*findings, *checked.findings),
+        findings=tuple(findings),
     )
 
 

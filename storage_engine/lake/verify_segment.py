@@ -1,7 +1,7 @@
 """Looking closely at one archived segment: its data file, its rows, and the broker's file if it is there.
 
-What is wrong with one segment is a result, never an exception: the others are looked at all the same.
-PyArrow parses a data file only after its hash was found to be the one that was proven.
+What is wrong with one segment is a result, never an exception: the others are looked at all the same. Whether
+its receipt is sound :mod:`storage_engine.lake.soundness` says; here it is compared, and put into words.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from pyiceberg.table import Table
 
-from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.errors import lake_errors
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.local_spans import companion_fault
-from storage_engine.lake.names import proven_files
 from storage_engine.lake.ranges import LocalSpan
-from storage_engine.lake.segment_reader import read_segment
+from storage_engine.lake.soundness import Depth, Fault, Kind, Look
+from storage_engine.lake.soundness_reader import Reader
 from storage_engine.lake.staging import sha256_of
-from storage_engine.lake.table_entries import Entry, statistics_fault
-from storage_engine.model.receipt import Receipt, StoredFile
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, VerifyLevel, receipt_name
 
@@ -38,6 +34,36 @@ RENEW_ADVICE = (
     "Run storage-engine verify --level bytes --renew: where the rows prove the segment as they are now, it "
     "adds a receipt that says so."
 )
+
+
+_DEPTHS = {
+    VerifyLevel.RECEIPTS: Depth.SIZES,
+    VerifyLevel.FILES: Depth.STATISTICS,
+    VerifyLevel.BYTES: Depth.ROWS,
+    VerifyLevel.STORE: Depth.ROWS,
+}
+
+_ADVICE = {
+    Kind.LISTED_TWICE: (
+        "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the segment, "
+        "run storage-engine archive again: one new data file takes the place of both. Otherwise roll the "
+        "table messages back to the snapshot before the second commit, or delete and add the file once, and "
+        "find out who wrote to the table."
+    ),
+    Kind.ENTRY: (
+        "The table's manifest was changed or damaged, or the receipt along with its hash: then receipts have "
+        "a finding too. If not, no byte is lost, but queries may pass the file by, and the gate deletes "
+        "nothing on this receipt. Run storage-engine archive again, roll messages back to a sound snapshot, "
+        "or delete and add the file again."
+    ),
+    Kind.STATISTICS: (
+        "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
+        "table messages back to a sound snapshot, or delete and add the file again."
+    ),
+}
+"""What to do where bytes are proven, and a receipt is not sound all the same."""
+
+_OF_FILES = {Kind.MISSING, Kind.SIZE, Kind.SHA256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,99 +85,70 @@ class SegmentLook:
     local: LocalSpan | None
 
 
-def look_at(
-    table: Table,
-    receipt: Receipt,
-    *,
-    level: VerifyLevel,
-    entry: Entry | None,
-    moved: str,
-    local: LocalSpan | None,
-) -> SegmentLook:
+def look_at(reader: Reader, known: Look, *, level: VerifyLevel, local: LocalSpan | None) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param entry: the table's entry of its data file; None when the rows are in other files by now.
-    :param moved: why the receipt does not hold as it is, since its rows are in other files; "" when it does.
+    :param known: what metadata says of its receipt.
     :param local: the broker's file; compared at STORE.
     """
+    receipt = known.receipt
     findings: list[Finding] = []
-    fault, done, compare = moved, True, level is VerifyLevel.STORE and local is not None
-    try:
-        if not moved:
-            fault = next(
-                filter(None, (_file_fault(table, file) for file in proven_files(table, receipt))), ""
-            )
-            if not fault and entry is not None and (wrong := statistics_fault(table, entry)):
-                findings.append(_statistics(receipt, wrong))
-        if fault and not moved:
-            level = VerifyLevel.FILES
-            if compare and local is not None:
-                local = _hashed(local)
-        elif level.includes(VerifyLevel.BYTES):
-            fault, local = _bytes_fault(table, receipt, local, compare=compare)
-            if not fault and moved:
-                findings.append(_moved(receipt, moved))
-    except (LakeUnavailableError, MemoryError) as error:
-        done = False
-        findings.append(_unreadable(receipt, error))
-    except StorageEngineError as error:
-        fault = str(error)
-    except Exception as error:
-        # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
-        fault = f"its rows can't be decoded: {type(error).__name__}: {error}"
-    if moved and fault not in ("", moved):
-        fault = f"{moved}; {fault}"
-    return SegmentLook(receipt, level, fault, tuple(findings), done, local)
-
-
-def _file_fault(table: Table, stored: StoredFile) -> str:
-    try:
-        with (
-            lake_errors(stored.location, "read a data file"),
-            open_data_file(table.io, stored.location) as file,
-        ):
-            found = sha256_of_file(file)
-    except LakeUnavailableError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return f"data file {stored.location} is missing"
-        raise
-    if found == stored.sha256:
-        return ""
-    return f"data file {stored.location} has SHA-256 {found[:16]}…, expected {stored.sha256[:16]}…"
-
-
-def _bytes_fault(
-    table: Table, receipt: Receipt, local: LocalSpan | None, *, compare: bool
-) -> tuple[str, LocalSpan | None]:
-    """Re-encode the rows, and compare them with the broker's file where that is wanted.
-
-    :return: why the rows are not the segment, and the broker's file as it was found.
-    """
-    digest, local_digest = hashlib.sha256(), hashlib.sha256()
-    different_at: int | None = None
     with ExitStack() as opened:
-        file = _open(opened, local) if compare else None
-        for position, chunk in read_segment(table, receipt):
-            digest.update(chunk)
-            if file is None:
-                continue
-            found = file.read(len(chunk))
-            local_digest.update(found)
-            if different_at is None and (at := _first_difference(found, chunk)) is not None:
-                different_at = position + at
-        if file is not None and local is not None:
-            local_digest.update(file.read())
-            local = replace(
-                local,
-                sha256=local_digest.hexdigest(),
-                different_at=different_at,
-                companions_fault=local.companions_fault or _companions_fault(receipt, Path(local.path)),
-            )
-        elif compare:
-            local = None
-    if digest.hexdigest() == receipt.sha256:
-        return "", local
-    return f"its rows have SHA-256 {digest.hexdigest()[:16]}…, expected {receipt.sha256[:16]}…", local
+        compared = _Compared.of(opened, local) if level is VerifyLevel.STORE else None
+        try:
+            look = reader.look(receipt, _DEPTHS[level], compared.take if compared else None)
+        except (LakeUnavailableError, MemoryError) as error:
+            return SegmentLook(receipt, level, "", (_unreadable(receipt, error),), False, local)
+        if level is VerifyLevel.STORE and look.seen.rows_sha256 is not None:
+            local = None if compared is None else compared.end(receipt)
+    if any(fault.kind in _OF_FILES for fault in look.faults):
+        if level is VerifyLevel.STORE and local is not None:
+            local = _hashed(local)
+        level = VerifyLevel.FILES
+    findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
+    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in known.faults)
+    return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
+
+
+def unsound(fault: Fault) -> Finding:
+    """Return a fault that loses no byte as a finding."""
+    return Finding(Status.FAILURE, receipt_name(fault.receipt), str(fault), _ADVICE[fault.kind])
+
+
+@dataclass(slots=True)
+class _Compared:
+    """The broker's file, compared with a segment that the lake's rows are turned back into."""
+
+    local: LocalSpan
+    file: BinaryIO
+    digest: hashlib._Hash
+    different_at: int | None = None
+
+    @classmethod
+    def of(cls, opened: ExitStack, local: LocalSpan | None) -> _Compared | None:
+        """Open the broker's file; None where there is none to compare, or a cleanup took it meanwhile."""
+        if local is None:
+            return None
+        try:
+            return cls(local, opened.enter_context(Path(local.path).open("rb")), hashlib.sha256())
+        except FileNotFoundError:
+            return None
+
+    def take(self, position: int, chunk: memoryview) -> None:
+        found = self.file.read(len(chunk))
+        self.digest.update(found)
+        if self.different_at is None and (at := _first_difference(found, chunk)) is not None:
+            self.different_at = position + at
+
+    def end(self, receipt: Receipt) -> LocalSpan:
+        """Return what was found of the broker's file."""
+        self.digest.update(self.file.read())
+        return replace(
+            self.local,
+            sha256=self.digest.hexdigest(),
+            different_at=self.different_at,
+            companions_fault=self.local.companions_fault or _companions_fault(receipt, Path(self.local.path)),
+        )
 
 
 def _companions_fault(receipt: Receipt, path: Path) -> str:
@@ -164,16 +161,6 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
         if fault:
             return fault
     return ""
-
-
-def _open(opened: ExitStack, local: LocalSpan | None) -> BinaryIO | None:
-    """The broker's file; None when there is none to compare, or a cleanup took it meanwhile."""
-    if local is None:
-        return None
-    try:
-        return opened.enter_context(Path(local.path).open("rb"))
-    except FileNotFoundError:
-        return None
 
 
 def _hashed(local: LocalSpan) -> LocalSpan | None:
@@ -191,21 +178,11 @@ def _first_difference(found: bytes, expected: memoryview) -> int | None:
     return None if len(found) == len(expected) else shared
 
 
-def _statistics(receipt: Receipt, wrong: str) -> Finding:
-    return Finding(
-        Status.FAILURE,
-        receipt_name(receipt),
-        wrong,
-        "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
-        "table messages back to a sound snapshot, or delete and add the file again.",
-    )
-
-
-def _moved(receipt: Receipt, moved: str) -> Finding:
+def _moved(fault: Fault) -> Finding:
     return Finding(
         Status.WARNING,
-        receipt_name(receipt),
-        f"{moved}; its rows prove the same bytes",
+        receipt_name(fault.receipt),
+        f"{fault}; its rows prove the same bytes",
         f"Nothing is lost, but the gate deletes nothing on this receipt. {RENEW_ADVICE}",
     )
 

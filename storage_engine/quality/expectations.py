@@ -135,6 +135,20 @@ class ExpectReceiptsToFormAChain(RowExpectation):
     )
 
 
+class ExpectReceiptsToBeSound(RowExpectation):
+    """A deletion may rest on every receipt that was looked at."""
+
+    map_metric = _metric(rules.blank)
+    columns: ClassVar[tuple[str, ...]] = ("fault", "row_hash")
+
+
+class ExpectRowsToBeWhereTheyWereProven(RowExpectation):
+    """No other engine has put a receipt's rows into other files since they were proven."""
+
+    map_metric = _metric(rules.blank)
+    columns: ClassVar[tuple[str, ...]] = ("moved", "row_hash")
+
+
 class ExpectDataFilesToMatchReceipts(RowExpectation):
     """Every data file is there with the length and hash of its receipt."""
 

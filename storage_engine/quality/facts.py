@@ -24,7 +24,7 @@ from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
 from storage_engine.retention.journal import Journal, Run, Step, StoreRecord
-from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
@@ -87,7 +87,14 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     lake = NO_LAKE
     if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
         deep = run.segments if run else None
-        lake = reduce(laid_over, (collect_lake(each, store_id, deep, full=full) for each in lakes))
+        known = _known_heads(place)
+        lake = reduce(
+            laid_over,
+            (
+                collect_lake(each, store_id, deep, full=full, known=known.of(each, each.segments()))
+                for each in lakes
+            ),
+        )
         notes += tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
     elif with_lake and store_id is not None:
         notes += ("the store's policy is archive: off, so the lake was not asked",)
@@ -155,10 +162,16 @@ def _without_older(
     store: AnyStore, lakes: list[Lake], unreachable: dict[str, str]
 ) -> tuple[list[Lake], dict[str, str]]:
     """The same without those that lack what they are known to have had."""
-    journal, record = _journal(store)
+    _, record = _journal(store)
     if record is None:
         return lakes, unreachable
-    return without_older(lakes, unreachable, known_heads(journal, record), record.store_id)
+    return without_older(lakes, unreachable, _known_heads(store), record.store_id)
+
+
+def _known_heads(store: AnyStore) -> KnownHeads:
+    """Return the receipts that the lakes are known to have had."""
+    journal, record = _journal(store)
+    return KnownHeads() if record is None else known_heads(journal, record)
 
 
 def _known(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,18 +13,20 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import ProofError
+from storage_engine.exceptions import ReceiptError, StorageEngineError
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import row_hash
-from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.chain import check_links_of, row_hash
+from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.filters import segment_rows
-from storage_engine.lake.live_files import LiveFile, live_data_files
-from storage_engine.lake.names import data_file_of, proven_files
-from storage_engine.lake.receipts import broken_receipts, current, receipt_history
-from storage_engine.lake.segment_reader import origin_of, read_segment
-from storage_engine.model.heads import CHAIN_START
+from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.names import data_file_of
+from storage_engine.lake.receipts import current, receipt_history
+from storage_engine.lake.segment_reader import origin_of
+from storage_engine.lake.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
+from storage_engine.lake.soundness_reader import Reader
+from storage_engine.model.heads import CHAIN_START, ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 Slot = tuple[str, int]
@@ -38,13 +38,19 @@ _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 
 @dataclass(frozen=True, slots=True)
 class ReceiptFact:
-    """A receipt as it is, and as the chain wants it."""
+    """A receipt as it is, and as the chain wants it.
+
+    :param fault: why no deletion may rest on it; "" where one may, it doesn't count, or nobody looked.
+    :param moved: why it has to be renewed though its rows prove its bytes; "" where it hasn't.
+    """
 
     subject: str
     row_hash: str
     computed_row_hash: str
     previous_hash: str
     computed_previous_hash: str
+    fault: str
+    moved: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class RowsFact:
 
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
-    """:param broken: receipts that prove nothing at this moment, and why.
+    """:param broken: receipts whose bytes nothing proves at this moment, and why.
     :param queues: the streams of the messages in the segments whose rows were read: topic and queue, say.
     """
 
@@ -125,7 +131,14 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
     )
 
 
-def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, full: bool) -> LakeFacts:
+def collect_lake(
+    lake: Lake,
+    store_id: str,
+    deep: AbstractSet[Slot] | None,
+    *,
+    full: bool,
+    known: Collection[ChainHead] = (),
+) -> LakeFacts:
     """Look at a store's part of the lake.
 
     Every receipt's own hash and place in the chain is checked. Data files of the segments in ``deep`` are
@@ -133,13 +146,14 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
     ``deep`` were asked for.
 
     :param deep: segments to look at closely; None: the last one archived of each log.
-    :param full: look at every segment closely.
+    :param full: look at every segment closely, and at all statistics that the table has of its file.
+    :param known: receipts that the lake is known to have had.
     :raises LakeUnavailableError: the lake can't be read.
     """
     history = receipt_history(lake, store_id)
     rows = current(history)
     table = lake.messages()
-    live = _by_location(live_data_files(table, store_id)) if rows else {}
+    reader = Reader(table, live_data_files(table, store_id, statistics=full) if rows else ())
     if full:
         close, shallow = list(rows), []
     elif deep is None:
@@ -147,28 +161,30 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
         close, shallow = list(newest.values()), [row for row in rows if row not in newest.values()]
     else:
         close, shallow = [row for row in rows if (row.log, row.base_offset) in deep], []
-    checked = [*shallow, *close]
-    broken = broken_receipts(lake, checked)
-    data_files = {fact.subject: fact for row in shallow for fact in _data_files(table, row, live, {})}
-    hashes: dict[str, str] = {}
+    looks: dict[SegmentIdentity, Look] = {}
+    data_files: dict[str, DataFileFact] = {}
+    for receipt in shallow:
+        look = looks[receipt.identity] = reader.look(receipt, Depth.SIZES)
+        data_files |= {fact.subject: fact for fact in _data_files(reader, look, Depth.SIZES)}
     row_facts: list[RowsFact] = []
     queues: set[tuple[str, int]] = set()
     notes: list[str] = []
     for receipt in close:
-        files = _data_files(table, receipt, live, hashes, read=True)
-        found, met = _rows(receipt, _row_table(table, receipt, files))
-        row_facts.append(found)
-        queues |= met
-        fault = next(filter(None, map(_damage, files)), "")
-        if fault and receipt.identity not in broken:
-            broken[receipt.identity] = fault
-        elif receipt.identity in broken and not files[0].times_in_table and _same_bytes(table, receipt):
-            # Another engine rewrote the rows into other files, and they still prove the segment.
-            del broken[receipt.identity]
+        look = reader.look(receipt, Depth.STATISTICS if full else Depth.FILES)
+        if look.is_displaced:
+            look = reader.look(receipt, Depth.ROWS)
+        looks[receipt.identity] = look
+        files = _data_files(reader, look, Depth.FILES)
+        if files:
+            found, met = _rows(receipt, _row_table(table, receipt, files))
+            row_facts.append(found)
+            queues |= met
+        if look.is_displaced and look.is_proven_by_rows:
+            # Another engine put the rows into other files, and they still prove the segment.
             notes.append(f"{_name(receipt)}: its rows lie in other files by now, and prove the same bytes")
             continue
         data_files |= {fact.subject: fact for fact in files}
-    if unread := len(rows) - len(checked):
+    if unread := len(rows) - len(looks):
         notes.append(f"data files of {unread} segments that the run did not touch were not looked at")
     if shallow:
         notes.append(
@@ -176,8 +192,8 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
         )
     return LakeFacts(
         receipts=rows,
-        broken=broken,
-        chain=tuple(_chain(history)),
+        broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},
+        chain=tuple(_chain(history, _faults(history, rows, looks, known), looks)),
         data_files=tuple(data_files.values()),
         rows=tuple(row_facts),
         queues=frozenset(queues),
@@ -185,14 +201,27 @@ def collect_lake(lake: Lake, store_id: str, deep: AbstractSet[Slot] | None, *, f
     )
 
 
-def _by_location(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
-    found: dict[str, list[LiveFile]] = {}
-    for file in files:
-        found.setdefault(file.location, []).append(file)
-    return found
+def _faults(
+    history: Sequence[Receipt],
+    rows: Sequence[Receipt],
+    looks: Mapping[SegmentIdentity, Look],
+    known: Collection[ChainHead],
+) -> dict[SegmentIdentity, str]:
+    """Say why receipts that count are not sound, but for those whose rows were proven where they lie now."""
+    faults: dict[SegmentIdentity, str] = {}
+    try:
+        check_links_of(history, known)
+    except ReceiptError as error:
+        faults = reasons(chain_faults(rows, str(error)))
+    for identity, look in looks.items():
+        if wrong := [fault for fault in look.faults if fault in look.losses or not fault.kind.is_displaced]:
+            faults[identity] = str(wrong[0])
+    return faults
 
 
-def _chain(rows: Sequence[Receipt]) -> Iterable[ReceiptFact]:
+def _chain(
+    rows: Sequence[Receipt], faults: Mapping[SegmentIdentity, str], looks: Mapping[SegmentIdentity, Look]
+) -> Iterator[ReceiptFact]:
     """The receipts in the order of the chain; those that it doesn't reach come last."""
     following = {row.previous_hash: row for row in rows}
     ordered: list[Receipt] = []
@@ -202,75 +231,40 @@ def _chain(rows: Sequence[Receipt]) -> Iterable[ReceiptFact]:
         ordered.append(row)
         last = row.row_hash
     reached = {id(row) for row in ordered}
+    counting = {id(row) for row in current(rows)}
     previous = CHAIN_START
     for row in (*ordered, *(row for row in rows if id(row) not in reached)):
+        look = looks.get(row.identity) if id(row) in counting else None
+        is_moved = look is not None and look.is_displaced and look.is_proven_by_rows
         yield ReceiptFact(
             subject=f"receipt {_name(row)}",
             row_hash=row.row_hash,
             computed_row_hash=row_hash(asdict(row)),
             previous_hash=row.previous_hash,
             computed_previous_hash=previous,
+            fault=faults.get(row.identity, "") if id(row) in counting else "",
+            moved=str(look.faults[0]) if look is not None and is_moved else "",
         )
         previous = row.row_hash
 
 
-def _data_files(
-    table: Table,
-    receipt: Receipt,
-    live: dict[str, list[LiveFile]],
-    hashes: dict[str, str],
-    *,
-    read: bool = False,
-) -> list[DataFileFact]:
-    """Of every file that a receipt's proof rests on: several, where another engine has moved its rows.
-
-    :param hashes: of the files that were read, by location; a file may have the rows of many segments.
-    """
-    files = proven_files(table, receipt)
-    named = {file.location for file in files}
-    deletes = {name for location in named for file in live.get(location, []) for name in file.delete_files}
-    facts = []
-    for stored in files:
-        size = -1
-        with lake_errors(stored.location, "check a data file"), suppress(FileNotFoundError):
-            size = len(table.io.new_input(stored.location))
-            if read and stored.location not in hashes:
-                with open_data_file(table.io, stored.location) as file:
-                    hashes[stored.location] = sha256_of_file(file)
-        listed = live.get(stored.location, [])
-        facts.append(
-            DataFileFact(
-                subject=stored.location,
-                expected_bytes=stored.size_bytes,
-                found_bytes=size,
-                expected_sha256=stored.sha256,
-                found_sha256=hashes.get(stored.location, ""),
-                times_in_table=len(listed) or int(stored.location in deletes),
-                delete_files=int(any(set(file.delete_files) - named for file in listed)),
-            )
+def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
+    """Of every file that a receipt's proof rests on: several, where another engine has moved its rows."""
+    files = [reader.file(file.stored, depth) for file in look.seen.files]
+    named = {file.stored.location for file in files}
+    deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
+    return [
+        DataFileFact(
+            subject=file.stored.location,
+            expected_bytes=file.stored.size_bytes,
+            found_bytes=NO_SUCH_FILE if file.size_bytes is None else file.size_bytes,
+            expected_sha256=file.stored.sha256,
+            found_sha256=file.sha256 or "",
+            times_in_table=len(file.listed) or int(file.stored.location in deletes),
+            delete_files=int(any(set(entry.delete_files) - named for entry in file.listed)),
         )
-    return facts
-
-
-def _damage(file: DataFileFact) -> str:
-    if file.times_in_table > 1:
-        return f"data file {file.subject} is in the table {file.times_in_table} times"
-    if file.times_in_table and file.found_sha256 not in ("", file.expected_sha256):
-        return (
-            f"data file {file.subject} has SHA-256 {file.found_sha256[:16]}…, expected "
-            f"{file.expected_sha256[:16]}…"
-        )
-    return ""
-
-
-def _same_bytes(table: Table, receipt: Receipt) -> bool:
-    digest = hashlib.sha256()
-    try:
-        for _, chunk in read_segment(table, receipt):
-            digest.update(chunk)
-    except ProofError:
-        return False
-    return digest.hexdigest() == receipt.sha256
+        for file in files
+    ]
 
 
 def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, int]]]:
@@ -305,8 +299,14 @@ def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) ->
         return _NO_ROWS
     if receipt.moved_to is not None or files[0].times_in_table != 1 or files[0].delete_files:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
-        with lake_errors(table.location(), "read a segment's rows"):
-            return table.scan(row_filter=where, selected_fields=columns).to_arrow()
+        try:
+            with lake_errors(table.location(), "read a segment's rows"):
+                return table.scan(row_filter=where, selected_fields=columns).to_arrow()
+        except StorageEngineError:
+            raise
+        except Exception:
+            # Over what another engine wrote PyArrow and PyIceberg raise anything; why is the receipt's fault.
+            return _NO_ROWS
     try:
         with open_data_file(table.io, data_file_of(table, receipt)) as stored:
             return pq.read_table(stored, columns=list(columns))

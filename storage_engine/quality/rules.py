@@ -126,6 +126,14 @@ def chained(rows: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
+def blank(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Nothing is said against a row: its text is empty.
+
+    :param rows: the text, then what a reader wants to see beside it.
+    """
+    return rows.iloc[:, 0] == ""
+
+
 def as_receipted(rows: pd.DataFrame) -> pd.Series[bool]:
     """A data file is there, with the length and (where it was read) the hash of its receipt.
 

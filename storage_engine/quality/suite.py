@@ -17,8 +17,9 @@ from storage_engine.quality.gx import ExpectationSuite
 
 _CRITICAL = "critical"
 _WARNING = "warning"
-"""For what does no harm (a broker cleans it up itself), what a person decided, and what the files alone
-can't tell from a fault (a topic that was deleted and made again counts its queue offsets from 0 again)."""
+"""For what does no harm (a broker cleans it up itself), what a person decided, what is proven and has to be
+renewed (rows that another engine moved), and what the files alone can't tell from a fault (a topic that was
+deleted and made again counts its queue offsets from 0 again)."""
 
 SUITES: dict[str, tuple[tuple[type[e.RowExpectation], str], ...]] = {
     "store_segments": (
@@ -40,7 +41,11 @@ SUITES: dict[str, tuple[tuple[type[e.RowExpectation], str], ...]] = {
         (e.ExpectDependentsToFollowTheLog, _WARNING),
     ),
     "store_checkpoint": ((e.ExpectCheckpointInRange, _CRITICAL),),
-    "lake_receipts": ((e.ExpectReceiptsToFormAChain, _CRITICAL),),
+    "lake_receipts": (
+        (e.ExpectReceiptsToFormAChain, _CRITICAL),
+        (e.ExpectReceiptsToBeSound, _CRITICAL),
+        (e.ExpectRowsToBeWhereTheyWereProven, _WARNING),
+    ),
     "lake_data_files": (
         (e.ExpectDataFilesToMatchReceipts, _CRITICAL),
         (e.ExpectDataFilesToBeInTheTableOnce, _CRITICAL),

@@ -8,7 +8,8 @@ from contextlib import suppress
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
-from storage_engine.lake.receipts import broken_receipts
+from storage_engine.lake.soundness import losses
+from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.policy import ArchiveMode
@@ -142,7 +143,7 @@ def gone_ranges(
             for one in gone:
                 span = (one.start_offset, one.end_offset - 1)
                 found = current_receipts(lake, record, log=one.log, base_offsets=span)
-                faults = broken_receipts(lake, found)
+                faults = losses(find_faults(lake, found))
                 rows += [row for row in found if row.identity not in faults]
                 broken.update(faults)
         except LakeUnavailableError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from storage_engine.lake.receipts import broken_receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify_turns import by_receipt, standing_fault
 from storage_engine.retention.proofs import LakeProofs, Proofs
 from storage_engine.retention.verification_memory import VerificationMemory
@@ -24,4 +25,4 @@ def _read_faulty_files(memory: VerificationMemory, proofs: LakeProofs) -> LakePr
     history = by_receipt(memory.recall(str(proofs.lake.segments().metadata.table_uuid)))
     held = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
     faulty = [row for row in held if standing_fault(history, row)]
-    return replace(proofs, faults={**proofs.faults, **broken_receipts(proofs.lake, faulty, read_files=True)})
+    return replace(proofs, faults={**proofs.faults, **broken_receipts(proofs.lake, faulty, Depth.FILES)})

@@ -16,7 +16,7 @@ from pathlib import Path
 from storage_engine.exceptions import ReceiptError
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.journal import Waiver
 from storage_engine.same_bytes.own_acts import OwnActs
@@ -231,8 +231,6 @@ def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -
     (receipt,) = receipts
     if receipt.identity in faults:
         return None, f"its receipt is not valid: {faults[receipt.identity]}"
-    if receipt.proof_version > PROOF_VERSION:
-        return None, f"its receipt has proof version {receipt.proof_version}, known is {PROOF_VERSION}"
     return receipt, ""
 
 

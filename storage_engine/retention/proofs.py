@@ -15,7 +15,8 @@ from storage_engine.lake.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
-from storage_engine.lake.receipts import broken_receipts
+from storage_engine.lake.soundness import Depth, chain_faults, reasons
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
@@ -37,7 +38,7 @@ class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
     :param rows: by segment.
-    :param faults: receipts that are not valid, and why.
+    :param faults: receipts that are not sound, and why.
     """
 
     lake: Lake
@@ -266,5 +267,6 @@ def _read(
     try:
         known.check(lake, record.store_id)
     except ReceiptError as error:
-        return LakeProofs(lake, rows, {row.identity: str(error) for row in found})
-    return LakeProofs(lake, rows, broken_receipts(lake, found, read_files=read_files, progress=looked))
+        return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))))
+    depth = Depth.FILES if read_files else Depth.SIZES
+    return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storage_engine.lake.pace import pace_at
-from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import is_proven_file
 from storage_engine.retention.proofs import Proofs
@@ -38,7 +38,6 @@ class Judged:
 def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
     """Return the receipt that counts for a segment; None: there is none, or they contradict each other."""
     found = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
-    found = [row for row in found if row.proof_version <= PROOF_VERSION]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
     return found[0] if found and len(hashes) == 1 else None
 

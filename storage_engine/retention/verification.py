@@ -12,9 +12,12 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.local_spans import local_spans
-from storage_engine.lake.receipts import broken_receipts, list_stores, moved_receipts, receipts
+from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
+from storage_engine.lake.soundness import losses
+from storage_engine.lake.soundness_reader import find_faults, moved_receipts
 from storage_engine.lake.verify import Shown, unseen, verify
+from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
@@ -24,7 +27,7 @@ from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.journal import Journal
-from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
@@ -55,7 +58,13 @@ def verify_lake(
     check = partial(verify, lake, level, shown=shown)
     try:
         memory, journal = VerificationMemory(journal_url), Journal(journal_url)
-        check = partial(check, released=partial(released_spans, journal), memory=memory, max_bytes=max_bytes)
+        check = partial(
+            check,
+            released=partial(released_spans, journal),
+            known=partial(_journalled, lake, journal),
+            memory=memory,
+            max_bytes=max_bytes,
+        )
     except JournalUnavailableError:
         if max_bytes is not None:
             raise
@@ -85,7 +94,8 @@ def verify_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     store_id = record.store_id
-    lakes, unreachable = without_older(lakes, unreachable, known_heads(journal, record), store_id)
+    known = known_heads(journal, record)
+    lakes, unreachable = without_older(lakes, unreachable, known, store_id)
     released = all_gone_spans(journal, record, unreachable)
     kept = shielded_spans(store.real_root, record.lineages)
     renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
@@ -107,6 +117,7 @@ def verify_store(
             local=(*local_spans(snapshot, everywhere), *kept),
             elsewhere=elsewhere,
             released=lambda _store_id: released,
+            known=partial(_known_of, known, lake),
             memory=memory,
             max_bytes=max_bytes,
             shown=shown,
@@ -119,6 +130,15 @@ def verify_store(
         for location, why in unreachable.items()
     )
     return tuple(replace(result, findings=(*result.findings, *missing)) for result in results)
+
+
+def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
+    """Return the receipts of a store that a lake has to have by the journal's word."""
+    return _known_of(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
+
+
+def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead, ...]:
+    return known.of(lake, lake.segments())
 
 
 def _renew(lake: Lake, store_id: str, shown: Shown) -> int:
@@ -136,5 +156,5 @@ def _renew(lake: Lake, store_id: str, shown: Shown) -> int:
 
 
 def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
-    broken = broken_receipts(lake, rows)
+    broken = losses(find_faults(lake, rows))
     return [row for row in rows if row.identity not in broken]

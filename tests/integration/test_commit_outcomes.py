@@ -22,7 +22,9 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import broken_receipts, receipt_history
+from storage_engine.lake.receipts import receipt_history
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.journal import Journal
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
@@ -80,7 +82,7 @@ def _assert_each_once(lake: Lake) -> None:
     history = receipt_history(lake, "store-1")
     assert [row.sequence for row in history] == [0, 1]
     check_chain(history)
-    assert broken_receipts(lake, history, read_files=True) == {}
+    assert broken_receipts(lake, history, Depth.FILES) == {}
     assert len(list(lake.messages().scan().plan_files())) == 2
 
 
@@ -168,7 +170,7 @@ def test_processes_that_archive_different_stores_have_each_segment_once(
         history = receipt_history(lake, store_id)
         assert [row.sequence for row in history] == [0, 1]
         check_chain(history)
-        assert broken_receipts(lake, history, read_files=True) == {}
+        assert broken_receipts(lake, history, Depth.FILES) == {}
     assert len(list(lake.messages().scan().plan_files())) == 2 * len(stores)
 
 

@@ -27,8 +27,10 @@ from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.jobs import SegmentJob, new_attempt
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import broken_receipts, list_stores, receipts
+from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.restore import restore
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
@@ -153,7 +155,7 @@ def test_the_collector_lists_what_may_go_and_removes_it_a_grace_later_unless_it_
     assert {cut, orphan} <= names()
     assert not [name for name in names() if second.moment in name]
 
-    assert broken_receipts(lake, [receipt], read_files=True) == {}
+    assert broken_receipts(lake, [receipt], Depth.FILES) == {}
     commit_segments(lake, [archive_segment(job) for job in jobs])
     check_exactly_once(lake)
 

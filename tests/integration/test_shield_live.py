@@ -20,7 +20,9 @@ import pytest
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
@@ -211,7 +213,7 @@ def in_neither_place(store: ManagedStore, log: LiveLog) -> list[int]:
     """Segments whose bytes are not in the log, nor provably in the lake."""
     lake = open_lake(store.lake)
     rows = receipts(lake, store_id_of(store))
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     archived = {row.base_offset: row.sha256 for row in rows}
 
     def is_here(base: int) -> bool:

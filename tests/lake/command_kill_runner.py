@@ -26,8 +26,10 @@ from storage_engine.lake.identity import copy_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.promoting import promote
 from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.relocating import relocate
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify import unseen, verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
@@ -154,7 +156,7 @@ def whole(directory: Path) -> list[str]:
     except (StorageEngineError, OSError):
         return []
     check_chain(receipt_history(lake, "store-1"))
-    return list(broken_receipts(lake, receipts(lake, "store-1"), read_files=True).values())
+    return list(broken_receipts(lake, receipts(lake, "store-1"), Depth.FILES).values())
 
 
 def end_state(case: Case) -> dict[str, object]:

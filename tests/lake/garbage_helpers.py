@@ -12,8 +12,10 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import Collection, collect
 from storage_engine.lake.identity import lake_id_of, mark_of, put_mark
-from storage_engine.lake.receipts import broken_receipts, list_stores, receipts
+from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.restore import restore
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 
 DAY_SECONDS = 86_400
 
@@ -65,7 +67,7 @@ def check_whole(lake: Lake, wanted: dict[str, bytes], target: Path) -> None:
     found = {}
     for store in list_stores(lake):
         rows = receipts(lake, store.store_id)
-        assert broken_receipts(lake, rows, read_files=True) == {}
+        assert broken_receipts(lake, rows, Depth.FILES) == {}
         for file in restore(lake, store.store_id, target / store.store_id):
             path = Path(file.path)
             found[f"{store.store_id}/{path.name}"] = path.read_bytes()

@@ -22,7 +22,9 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
 from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import broken_receipts, list_stores, receipt_history, receipts
+from storage_engine.lake.receipts import list_stores, receipt_history, receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from tests.retention.kill_runner import Moment, count_durable_operations, in_child, not_killed
@@ -44,7 +46,7 @@ def proven(lake: Lake) -> dict[str, list[int]]:
     for store in list_stores(lake):
         check_chain(receipt_history(lake, store.store_id))
         rows = receipts(lake, store.store_id)
-        assert broken_receipts(lake, rows, read_files=True) == {}
+        assert broken_receipts(lake, rows, Depth.FILES) == {}
         found[store.store_id] = [row.base_offset for row in rows]
     return found
 

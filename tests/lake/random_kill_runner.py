@@ -29,9 +29,10 @@ from storage_engine.lake.garbage import collect
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restored_config import config_names
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec import CODEC
 

@@ -23,9 +23,11 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit import append_receipts
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify import verify
 from storage_engine.lake.writing import ready_to_write
 from storage_engine.model.validation import Status
@@ -115,7 +117,7 @@ def test_a_lake_of_an_older_version_goes_on(
         assert len(list(restore(older, "store-1", tmp_path / "restored by the older"))) == 3
 
     rows = receipts(lake, "store-1")
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     check_chain(receipt_history(lake, "store-1"))
     values = lake.messages().scan(selected_fields=("segment_base_offset", LATER)).to_arrow()
     there = values.filter(pc.is_valid(values[LATER]))["segment_base_offset"].unique().to_pylist()

@@ -26,8 +26,10 @@ from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.identity import COPY_OF_PROPERTY
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.reproof import reprove
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.staging import publish
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY
 from storage_engine.model.heads import ChainHead
@@ -114,7 +116,7 @@ def test_what_dead_attempts_left_goes_where_it_is_in_the_lake_already_and_is_an_
 
     taken = collected(lake, delete=True)
     assert taken.taken == taken.garbage == found.garbage
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     assert collected(lake).waiting_count == len(going)
     assert undo(lake.config, taken.moment).moments == (taken.moment,)
     after = fingerprint(root_of(lake.messages()))
@@ -193,7 +195,7 @@ def test_a_file_that_was_superseded_goes_once_no_snapshot_needs_it(
         GarbageKind.MANIFEST_LIST,
     }
     assert found.orphans == ()
-    assert broken_receipts(lake, [again], read_files=True) == {}
+    assert broken_receipts(lake, [again], Depth.FILES) == {}
 
 
 def test_receipts_that_were_merged_into_another_file_go_and_one_whose_row_is_nowhere_else_stays(
@@ -231,7 +233,7 @@ def test_rows_that_another_engine_moved_free_the_old_file_once_they_are_proven_w
     found = collected(lake, delete=True)
     assert old.name in names(found.taken)
     assert found.orphans == ()
-    assert broken_receipts(lake, [moved], read_files=True) == {}
+    assert broken_receipts(lake, [moved], Depth.FILES) == {}
 
 
 def test_a_file_of_another_engine_goes_only_with_the_very_rows_of_the_live_ones_and_after_a_day(
@@ -267,7 +269,7 @@ def test_a_file_that_a_link_leads_to_is_left_alone(lake: Lake, rows: tuple[Recei
     found = collected(lake, delete=True)
     assert (found.taken, found.orphans) == ((), ())
     assert set(found.unknown) == {str(link), *(str(alias / path.name) for path in live.parent.iterdir())}
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
 
 
 def test_a_file_of_a_table_that_cannot_be_read_is_never_taken(
@@ -355,7 +357,7 @@ def test_two_collections_at_once_take_each_file_once(lake: Lake, rows: tuple[Rec
         collector.join()
     taken = [Path(file.path).name for collection in found for file in collection.taken]
     assert (len(taken), set(taken)) == (len(copies), copies)
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     assert len(undo(lake.config).paths) == len(copies)
 
 

@@ -18,9 +18,11 @@ from storage_engine.lake.chain import check_chain, check_links
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import proven_files
-from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify import verify
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
@@ -73,12 +75,12 @@ def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
         assert broken_receipts(lake, archived) == {}
-    broken = broken_receipts(lake, archived, read_files=True)
+    broken = broken_receipts(lake, archived, Depth.FILES)
     assert list(broken) == [archived[0].identity]
     archive_all(lake, make_jobs(lake, segments[0]))
     rows = receipts(lake, "store-1")
     assert [row.identity for row in rows] == [row.identity for row in archived]
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     assert len(list(lake.messages().scan().plan_files())) == 2
     check_chain(receipt_history(lake, "store-1"))
     _assert_restores(lake, segments, tmp_path / "restored")
@@ -90,7 +92,7 @@ def test_rows_that_another_engine_rewrote_are_proven_again_where_they_are(
     _rewrite(lake.messages(), "store_id = 'store-1'")
     assert len(broken_receipts(lake, archived)) == 2
     proven = reprove(lake, "store-1", archived)
-    assert broken_receipts(lake, proven, read_files=True) == {}
+    assert broken_receipts(lake, proven, Depth.FILES) == {}
     assert receipts(lake, "store-1") == proven
     assert reprove(lake, "store-1", proven) == ()
     history = receipt_history(lake, "store-1")
@@ -114,7 +116,7 @@ def test_rows_that_were_dropped_are_noticed_and_archiving_again_brings_them_back
     (again,) = archive_all(lake, make_jobs(lake, segments[0]))
     assert again.data_file != archived[0].data_file
     rows = receipts(lake, "store-1")
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     assert lake.messages().scan().to_arrow().num_rows == sum(row.row_count for row in rows)
     check_chain(receipt_history(lake, "store-1"))
     _assert_restores(lake, segments, tmp_path / "restored")
@@ -129,7 +131,7 @@ def test_receipts_survive_the_expiry_of_snapshots(
     assert len(lake.segments().metadata.snapshots) == 1
     rows = receipts(lake, "store-1")
     assert len(rows) == 3
-    assert broken_receipts(lake, rows, read_files=True) == {}
+    assert broken_receipts(lake, rows, Depth.FILES) == {}
     check_chain(receipt_history(lake, "store-1"))
 
 
@@ -209,7 +211,7 @@ def test_the_files_that_rows_were_moved_to_are_read_as_closely_as_those_that_wer
     path.write_bytes(content)
     if damage == "lost":
         path.unlink()
-    broken = broken_receipts(lake, renewed, read_files=True)
+    broken = broken_receipts(lake, renewed, Depth.FILES)
     concerned = {
         row.identity
         for row in renewed

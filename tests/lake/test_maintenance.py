@@ -19,7 +19,9 @@ from storage_engine.lake.file_memory import forget_files
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.maintenance import DAY_MS, LakePolicy, maintain_lake
 from storage_engine.lake.manifest_ranges import RANGES_NAME, known_ranges
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.tables import GROWTH_PROPERTIES
 from storage_engine.lake.verify_metadata import read_state
 
@@ -61,7 +63,7 @@ def test_snapshots_expire_by_age_and_number_and_never_the_current_one(archived) 
     current = archived.messages().current_snapshot().snapshot_id
     maintain_lake(archived, FEW, now_ms + 2 * DAY_MS)
     assert _ids(archived.messages()) == [current]
-    assert not broken_receipts(archived, receipts(archived, "store-1"), read_files=True)
+    assert not broken_receipts(archived, receipts(archived, "store-1"), Depth.FILES)
     assert read_state(archived, None, ())[0].findings == ()
 
 
@@ -177,7 +179,7 @@ def test_maintenance_killed_at_any_moment_goes_on(archived, tmp_path) -> None:
     assert said[1] == "0"
     lake = open_lake(LakeConfig.local(tmp_path / "lake"))
     assert [len(_ids(table)) for table in lake.tables()] == [1, 1]
-    assert not broken_receipts(lake, receipts(lake, "store-1"), read_files=True)
+    assert not broken_receipts(lake, receipts(lake, "store-1"), Depth.FILES)
 
 
 def test_a_damaged_list_of_ranges_costs_nothing_but_time(archived) -> None:

@@ -22,10 +22,12 @@ from storage_engine.lake.garbage import collect
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import broken_receipts, receipts, receipts_in
+from storage_engine.lake.receipts import receipts, receipts_in
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.verify import unseen, verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
@@ -106,7 +108,7 @@ def test_rows_that_another_engine_rewrote_are_proven_restored_and_compared_where
     assert len(broken_receipts(lake, rows)) == len(rows)
     renewed = reprove(lake, "s", rows)
     assert [(row.end, row.companions) for row in renewed] == [(row.end, row.companions) for row in rows]
-    assert broken_receipts(lake, renewed, read_files=True) == {}
+    assert broken_receipts(lake, renewed, Depth.FILES) == {}
     check(lake, segments, tmp_path / "back")
     compacted = local_path(next(iter(lake.messages().scan().plan_files())).file.file_path)
     assert compacted is not None
@@ -141,7 +143,7 @@ def test_a_receipt_whose_files_were_changed_is_found_and_one_that_says_nonsense_
         restore(lake, "s", tmp_path / "back")
     again = archive(lake, segments, tmp_path)
     assert [row.files for row in again if row.identity == last.identity] == [last.files]
-    assert broken_receipts(lake, receipts(lake, "s"), read_files=True) == {}
+    assert broken_receipts(lake, receipts(lake, "s"), Depth.FILES) == {}
     check(lake, segments, tmp_path / "back")
 
 

@@ -13,7 +13,8 @@ from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import check_chain, row_hash
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import broken_receipts, list_stores, receipts
+from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.heads import CHAIN_START, EMPTY_CHAIN, ChainHead
 from storage_engine.model.receipt import PROOF_VERSION, Receipt
 from tests.lakes import path_of

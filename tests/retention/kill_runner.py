@@ -28,7 +28,8 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import broken_receipts, receipt_history, receipts
+from storage_engine.lake.receipts import receipt_history, receipts
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps

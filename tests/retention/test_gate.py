@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.lake.chain import row_fault
 from storage_engine.model.companions import Companion, companions_text
 from storage_engine.model.plan import (
     DELETING,
@@ -153,7 +154,10 @@ def test_a_receipt_that_does_not_hold_proves_nothing() -> None:
 
 def test_a_receipt_by_a_later_version_proves_nothing() -> None:
     later = replace(receipt(1), proof_version=PROOF_VERSION + 1)
-    assert judge(decision(1), segment(1), [later], {}, REQUIRED, None).passage is Passage.REFUSED
+    faults = {later.identity: row_fault(later)}
+    verdict = judge(decision(1), segment(1), [later], faults, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert f"proof version {PROOF_VERSION + 1}" in verdict.detail
 
 
 def test_two_receipts_for_one_segment_prove_nothing() -> None:

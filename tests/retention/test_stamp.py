@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from storage_engine.exceptions import (
     StoreIdentityError,
 )
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.chain import row_hash
 from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
@@ -35,7 +37,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes
 from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.verification import verify_lake, verify_store
+from tests.other_engine import change_rows
 
 pytestmark = pytest.mark.slow
 
@@ -363,6 +366,23 @@ def test_a_store_of_another_machine_at_the_same_path_gets_an_identity_of_its_own
     with pytest.raises(StoreIdentityError, match="give it a name of its own"):
         identity(store)
     assert identity(replace(store, name="ours")) != theirs
+
+
+def test_who_verifies_a_lake_by_itself_asks_the_journal_what_it_had(managed: Make) -> None:
+    store = managed()
+    plan_and_archive(store, "one", 2)
+    lake = open_lake(store.lake)
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        other = row | {"message_count": row["message_count"] + 1}
+        return row if row["sequence"] == 0 else other | {"row_hash": row_hash(other)}
+
+    change_rows(lake, change)
+    (found,) = verify_lake(store.lake, store.journal_url, VerifyLevel.RECEIPTS)
+    (finding,) = found.findings
+    assert "which journal or stamp recorded" in finding.detail
+    (found,) = verify_lake(store.lake, f"{store.journal_url}.another", VerifyLevel.RECEIPTS)
+    assert found.findings == ()
 
 
 def test_one_lake_named_twice_is_no_second_lake(managed: Make, lake_dir: Path) -> None:

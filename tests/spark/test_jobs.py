@@ -35,8 +35,10 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import broken_receipts, receipts
+from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
@@ -257,7 +259,7 @@ def test_lost_and_damaged_data_files_are_replaced_by_archiving_again(
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     again = archive_segments(spark, _jobs(lake, segments))
     assert again == receipts(lake, "store-1")
-    assert broken_receipts(lake, again, read_files=True) == {}
+    assert broken_receipts(lake, again, Depth.FILES) == {}
     assert len(list(lake.messages().scan().plan_files())) == 3
 
 
