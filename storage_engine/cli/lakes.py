@@ -68,7 +68,7 @@ _take_over_option = click.option(
 
 @click.group()
 def lake() -> None:
-    """What a lake is; to move, copy and rebuild one."""
+    """Describe, move, copy and rebuild lakes."""
 
 
 @lake.command()

@@ -143,7 +143,9 @@ def connect(config: LakeConfig) -> Lake:
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
-    """Whether an error says that a catalog lacks its own tables or ours; a catalog that is down doesn't."""
+    """Return whether an error says that a catalog lacks its own tables or ours; a catalog that is down
+    doesn't.
+    """
     if isinstance(error, NoSuchTableError):
         return True
     if not isinstance(error, DBAPIError):

@@ -56,7 +56,7 @@ def row_hash(receipt: Mapping[str, Any]) -> str:
 
 
 def row_fault(row: Receipt) -> str:
-    """Why a row, looked at by itself, can't be trusted; "" when it can."""
+    """Return why a row, looked at by itself, can't be trusted; "" when it can."""
     if row.proof_version > PROOF_VERSION:
         return (
             f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "

@@ -123,7 +123,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 def _look(
     lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment]
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
-    """Which segments have no receipt that holds, and the receipts of the others.
+    """Return which segments have no receipt that holds, and the receipts of the others.
 
     :param segments: loaded before ``messages``: a receipt comes after its data.
     """

@@ -133,7 +133,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Whether a loaded table has all that was ever committed to it, by the mark below its location.
+    """Return whether a loaded table has all that was ever committed to it, by the mark below its location.
 
     :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
     """
@@ -166,7 +166,7 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
 
 
 def _is_still(step: Step, next_step: Callable[[], Step | None], lake: Lake, cause: Exception) -> bool:
-    """Whether the tables, read again, still miss exactly what an attempt wanted to add."""
+    """Return whether the tables, read again, still miss exactly what an attempt wanted to add."""
     try:
         again = next_step()
     except LakeUnavailableError as error:
@@ -177,7 +177,7 @@ def _is_still(step: Step, next_step: Callable[[], Step | None], lake: Lake, caus
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
-    """Whether what the table says now is final, so that a failed attempt can't land later.
+    """Return whether what the table says now is final, so that a failed attempt can't land later.
 
     True for SQLite, whose commits end with the call. A server may still be at work on a request that
     timed out.
@@ -190,7 +190,7 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
 
 
 def _was_not_sent(error: Exception) -> bool:
-    """Whether a commit failed at writing a file, which comes before the catalog is asked.
+    """Return whether a commit failed at writing a file, which comes before the catalog is asked.
 
     A file has a name; a connection that broke has none.
     """

@@ -90,7 +90,9 @@ class LakeConfig:
         )
 
     def __repr__(self) -> str:
-        """Where the lake is, never what opens it: configurations stand in jobs, and jobs in tracebacks."""
+        """Return where the lake is, never what opens it: configurations stand in jobs, and jobs in
+        tracebacks.
+        """
         return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
 
     @property

@@ -135,7 +135,7 @@ class _Work:
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
-        """Whether the copy has everything already."""
+        """Return whether the copy has everything already."""
         if self._there is None:
             return False
         properties = self._there[SEGMENTS].metadata.properties

@@ -127,7 +127,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Whether rows of a segment lie in files other than its own, which may be lost: they are not read."""
+    """Return whether rows of a segment lie in files other than its own, which may be lost: none is read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):

@@ -146,7 +146,7 @@ class RowCounter:
             self._last_us.append(extremes["max"].as_py())
 
     def stats(self) -> DataFileStats:
-        """What has been counted."""
+        """Return what has been counted."""
         first, last = min(self._first_us, default=None), max(self._last_us, default=None)
         return DataFileStats(
             row_count=self._rows,

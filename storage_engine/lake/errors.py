@@ -71,7 +71,7 @@ def parquet_errors(location: str) -> Iterator[None]:
 
 
 def is_file_failure(error: Exception) -> bool:
-    """Whether the system or an object store failed to read or write a file.
+    """Return whether the system or an object store failed to read or write a file.
 
     Its content is not to blame then: what PyArrow can't make sense of is an OSError with neither an error
     number nor an answer of the store.
@@ -96,7 +96,7 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
 
 
 def reason_of(error: BaseException | None) -> str:
-    """What a library's failure says, without what only a developer of it understands."""
+    """Return what a library's failure says, without what only a developer of it understands."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if isinstance(error, DBAPIError):

@@ -174,7 +174,7 @@ def export_messages(
 
 
 def row_filter(selection: Selection) -> BooleanExpression:
-    """What the table itself can select by; a key is looked for in what it gives."""
+    """Return what the table itself can select by; a key is looked for in what it gives."""
     equal: dict[str, str | int | None] = {
         "kind": "message",
         "store_id": selection.store_id,
@@ -196,7 +196,7 @@ def row_filter(selection: Selection) -> BooleanExpression:
 
 
 def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
-    """Which rows have ``key`` among their keys, which blanks separate, or as their unique key.
+    """Return which rows have ``key`` among their keys, which blanks separate, or as their unique key.
 
     No row has an empty one.
     """

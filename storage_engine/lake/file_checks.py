@@ -39,7 +39,7 @@ def proven_hashes(messages: PlacedTable, rows: Iterable[Receipt]) -> dict[str, s
 
 
 def is_relative(name: str) -> bool:
-    """Whether a receipt names a file relative to the table's location."""
+    """Return whether a receipt names a file relative to the table's location."""
     return "://" not in name and not name.startswith("/")
 
 

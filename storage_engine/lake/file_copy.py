@@ -85,7 +85,7 @@ def copy_file(
 def _is_whole(
     source_io: FileIO, source: str, target_io: FileIO, target: str, size_bytes: int, sha256: str | None
 ) -> bool:
-    """Whether a file that is there is the one that was to be copied."""
+    """Return whether a file that is there is the one that was to be copied."""
     with lake_errors(target, "read a data file"):
         if len(target_io.new_input(target)) != size_bytes:
             return False

@@ -146,7 +146,7 @@ class Evidence:
 
 
 def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> Contents:
-    """What a metadata file names."""
+    """Return what a metadata file names."""
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:

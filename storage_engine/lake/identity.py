@@ -142,7 +142,7 @@ def written_identity(identity: str) -> str:
 
 
 def is_same_catalog(written: str, catalog: str) -> bool:
-    """Whether an identity that was written once names a catalog.
+    """Return whether an identity that was written once names a catalog.
 
     Older versions wrote another schema of PostgreSQL than the one that holds the catalog's tables: from them
     any schema will do.
@@ -266,7 +266,7 @@ def table_around(file_io: FileIO, location: str) -> str | None:
 
 
 def is_below(location: str, directory: str) -> bool:
-    """Whether a location lies below another, however symbolic links lead there."""
+    """Return whether a location lies below another, however symbolic links lead there."""
     inner, outer = local_path(location), local_path(directory)
     if (inner is None) != (outer is None):
         return False
@@ -321,7 +321,7 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Whether a table's metadata came after another metadata file, or is that one.
+    """Return whether a table's metadata came after another metadata file, or is that one.
 
     :param location: of the metadata file.
     :param file_name: name of the other one.

@@ -78,7 +78,7 @@ def open_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
-    """Whether what the catalog names may be an attempt's work: nobody has committed after it.
+    """Return whether what the catalog names may be an attempt's work: nobody has committed after it.
 
     :param named: name of the metadata file that the catalog names.
     :raises LakeUnavailableError: it can't be read.

@@ -131,12 +131,12 @@ def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:
-    """What the data files of every content ever seen under one (lineage, log, base offset) begin with."""
+    """Return how the data files of every content ever seen in one (lineage, log, base offset) begin."""
     return f"{identity.lineage}-{identity.log.replace('/', '_')}-{identity.base_offset:020d}-"
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """What :func:`slot_prefix` made, and the 16 digits of the content.
+    """Return what :func:`slot_prefix` made, and the 16 digits of the content.
 
     :return: two empty strings when another program named the file.
     """

@@ -173,7 +173,7 @@ def _row_hashes(segments: Table) -> frozenset[str]:
 
 
 def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
-    """Why a file's rows of a segment are not the segment's; "" when they are its very bytes.
+    """Return why a file's rows of a segment are not the segment's; "" when they are its very bytes.
 
     :param table: ``messages``.
     """

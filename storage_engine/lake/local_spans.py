@@ -32,7 +32,8 @@ def local_spans(
     pending: frozenset[tuple[str, int]] = frozenset(),
     hash_changed: bool = True,
 ) -> tuple[LocalSpan, ...]:
-    """What a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on disk.
+    """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
+    disk.
 
     :param rows: the store's receipts; of several lineages the newest counts.
     :param pending: (log, base offset) of segments that are planned to go.

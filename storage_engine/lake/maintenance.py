@@ -78,7 +78,7 @@ class MaintainedTable:
 
     @property
     def text(self) -> str:
-        """What was done, as a sentence."""
+        """Return what was done, as a sentence."""
         return (
             f"{self.table}: {count_text(self.expired, 'snapshot')} expired, {self.left} left; its metadata "
             f"has {bytes_text(self.left_bytes)}, and had {bytes_text(self.metadata_bytes)}"

@@ -276,7 +276,8 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
 
 
 def _has_rows(data: bytes, location: str) -> bool:
-    """Whether a metadata file has snapshots. A table's first file that was never written to its end has none.
+    """Return whether a metadata file has snapshots. A table's first file that was never written to its end
+    has none.
 
     :raises LakeUnavailableError: it can't be read.
     """
@@ -290,7 +291,7 @@ def _has_rows(data: bytes, location: str) -> bool:
 
 
 def _is_torn(data: bytes) -> bool:
-    """Whether bytes are the beginning of a JSON object, without its end, and without a snapshot."""
+    """Return whether bytes are the beginning of a JSON object, without its end, and without a snapshot."""
     try:
         json.loads(data)
     except ValueError:

@@ -36,7 +36,7 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
 
 
 def may_hold(ranges: Ranges | None, store_id: str, base_offsets: tuple[int, int]) -> bool:
-    """Whether a manifest can have files of a store's segments at these offsets.
+    """Return whether a manifest can have files of a store's segments at these offsets.
 
     :param ranges: None: nothing is known of it.
     """

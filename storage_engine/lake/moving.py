@@ -121,7 +121,7 @@ def heads_text(rows: Sequence[Receipt]) -> str:
 
 
 def has_landed(intent: Intent, tables: Tables) -> bool:
-    """Whether the catalog names what one of a command's attempts wrote for this place."""
+    """Return whether the catalog names what one of a command's attempts wrote for this place."""
     if any(table.is_elsewhere for table in tables.values()):
         return False
     segments = tables[SEGMENTS]
@@ -200,7 +200,7 @@ def _name_in_catalog(lake: Lake, lake_id: str) -> None:
 
 
 def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
-    """Whether the lake is still at the place that a table's metadata names.
+    """Return whether the lake is still at the place that a table's metadata names.
 
     :param lake_id: the lake's UUID; None: a lake of version 1.
     :raises LakeUnavailableError: that place can't be looked at.
@@ -216,7 +216,9 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Whether the place that a table's metadata names is its own under another name, as by a bind mount."""
+    """Return whether the place that a table's metadata names is its own under another name, as by a bind
+    mount.
+    """
     here, there = local_path(table.location), local_path(table.named_location)
     if here is None or there is None:
         return False

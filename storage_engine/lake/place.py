@@ -47,7 +47,7 @@ def check_catalog_file(config: LakeConfig) -> None:
 
 
 def is_catalog_there(config: LakeConfig) -> bool:
-    """Whether a catalog's file is there; True where the catalog is no file.
+    """Return whether a catalog's file is there; True where the catalog is no file.
 
     :raises LakeUnavailableError: that can't be told, or what has its name is no file.
     """

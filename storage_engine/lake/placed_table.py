@@ -42,12 +42,12 @@ class PlacedTable:
 
     @property
     def named_location(self) -> str:
-        """Where the metadata says that the files are."""
+        """Return where the metadata says that the files are."""
         return self.metadata.location.rstrip("/")
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the metadata names another place than the one where the files lie."""
+        """Return whether the metadata names another place than the one where the files lie."""
         return self.named_location != self.location
 
     @property

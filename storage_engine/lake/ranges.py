@@ -206,7 +206,7 @@ def _how_shielded(released: Sequence[ReleasedSpan]) -> str:
 
 
 def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:
-    """Why a file on disk is not the bytes that the lake holds under the same offsets, if so."""
+    """Return why a file on disk is not the bytes that the lake holds under the same offsets, if so."""
     if span.start_offset != receipt.base_offset:
         return (
             Status.FAILURE,

@@ -317,7 +317,7 @@ class _Rebuild:
         return self._receipts_by_state[segments.file_name]
 
     def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
-        """How many of the receipts that somebody knows of a state has."""
+        """Return how many of the receipts that somebody knows of a state has."""
         rows = self._receipts(segments)
         if rows is None:
             return None
@@ -326,7 +326,7 @@ class _Rebuild:
         return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
 
     def _worth_of_data(self, messages: PlacedTable) -> int | None:
-        """How many of the files that the receipts rest on a state has."""
+        """Return how many of the files that the receipts rest on a state has."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:

@@ -164,7 +164,7 @@ class _Source:
         )
 
     def queues(self, receipt: Receipt) -> pa.Table:
-        """What the broker's configuration has to know of a segment."""
+        """Return what the broker's configuration has to know of a segment."""
         place = self._place(receipt)
         if receipt.row_hash not in self._queues:
             found = queues_of_segment(self._tables[place], receipt, self._untouched[place])
@@ -204,7 +204,7 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
 
 
 def segment_path(receipt: Receipt) -> Path:
-    """Where a segment goes, relative to the target.
+    """Return where a segment goes, relative to the target.
 
     :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
         wrote it isn't our archiver.

@@ -99,7 +99,7 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
 
 
 def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
-    """What other lineages hold of the chosen logs, which restoring the chosen ones doesn't bring back."""
+    """Return what other lineages hold of the chosen logs: restoring those doesn't bring it back."""
     lineages = {row.log: row.lineage for row in chosen}
     ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(

@@ -187,7 +187,7 @@ def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Offsets]:
 
 
 def is_whole_file(task: FileScanTask) -> bool:
-    """Whether every row that a file holds is wanted."""
+    """Return whether every row that a file holds is wanted."""
     return not task.delete_files and task.residual == AlwaysTrue()
 
 

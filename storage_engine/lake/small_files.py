@@ -35,7 +35,7 @@ class ListedFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of our small files, or lies in our trash."""
+        """Return whether it is one of our small files, or lies in our trash."""
         return any(part.startswith(HIDDEN_PREFIX) for part in self.inside.split("/"))
 
 

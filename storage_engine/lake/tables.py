@@ -208,7 +208,7 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
 
 
 def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
-    """What a loaded table lacks, as one that an older version made does."""
+    """Return what a loaded table lacks, as one that an older version made does."""
     there = {field.name for field in table.schema().fields}
     return [field for field in expected.fields if field.name not in there]
 

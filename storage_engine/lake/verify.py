@@ -155,7 +155,7 @@ class _Turn:
         return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
-        """What to look at closely now, in this order; what metadata has settled already needs no look."""
+        """Return what to look at closely now, in this order; what metadata has settled needs no look."""
         if self._level is VerifyLevel.RECEIPTS:
             return []
         whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
@@ -245,7 +245,7 @@ class _Turn:
         return None if span is None or span.shielded else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:
-        """How close a look can be: a segment that is not on disk has no broker's file to compare."""
+        """Return how close a look can be: a segment that is not on disk has no broker's file to compare."""
         if self._level is VerifyLevel.STORE and self._span(receipt) is None:
             return VerifyLevel.BYTES
         return self._level

@@ -31,7 +31,7 @@ def last_check(history: History, receipt: Receipt, level: VerifyLevel) -> Check 
 
 
 def standing_fault(history: History, receipt: Receipt) -> Check | None:
-    """What was found wrong with a segment and not found right since, by a look at least as close."""
+    """Return what was found wrong with a segment and not found right since, by a look at least as close."""
     for check in history.get(receipt.row_hash, ()):
         if check.fault and last_check(history, receipt, check.level) == check:
             return check
@@ -75,7 +75,7 @@ def coverage(
     level: VerifyLevel,
     level_of: LevelOf,
 ) -> Coverage:
-    """How much of these was verified at ``level``, or as close to it as each segment allows.
+    """Return how much of these was verified at ``level``, or as close to it as each segment allows.
 
     :param broken: known to prove nothing now, whatever an earlier check found.
     """

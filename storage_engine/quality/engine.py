@@ -164,7 +164,7 @@ def _example(row: Mapping[str, Any]) -> str:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """What made an expectation impossible to evaluate; GX nests it by metric, or not."""
+    """Return what made an expectation impossible to evaluate; GX nests it by metric, or not."""
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))

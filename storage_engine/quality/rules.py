@@ -78,7 +78,7 @@ def covered(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def one_interval(rows: pd.DataFrame) -> pd.Series[bool]:
-    """What store and lake hold forms one interval: each range begins where the one before it ends.
+    """Judge whether store and lake hold one interval: each range begins where the one before it ends.
 
     A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person
     gave up (WARNING) does.
@@ -108,7 +108,7 @@ def not_let_go(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def same_bytes(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Where store and lake overlap the hashes agree; an unchanged file needs no new one.
+    """Judge whether hashes agree where store and lake overlap; an unchanged file needs no new one.
 
     :param rows: archived_sha256, local_sha256 ("" when not read), unchanged.
     """

@@ -93,7 +93,7 @@ def validate_store(
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
-    """Where a validation goes by default: a directory a run under the store's reports."""
+    """Return where a validation goes by default: a directory a run under the store's reports."""
     return run_directory(store, run_key or "by-hand")
 
 
@@ -126,7 +126,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Whether a validation made this Great Expectations project before such directories were marked."""
+    """Return whether a validation made this project of Great Expectations before they were marked."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}
