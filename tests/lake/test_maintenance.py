@@ -64,7 +64,7 @@ def test_snapshots_expire_by_age_and_number_and_never_the_current_one(archived) 
     maintain_lake(archived, FEW, now_ms + 2 * DAY_MS)
     assert _ids(archived.messages()) == [current]
     assert not broken_receipts(archived, receipts(archived, "store-1"), Depth.FILES)
-    assert read_state(archived, None, ())[0].findings == ()
+    assert read_state(archived, None, (), lambda _: ())[0].findings == ()
 
 
 def test_a_second_call_finds_nothing_and_commits_nothing(archived) -> None:

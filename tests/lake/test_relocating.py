@@ -21,7 +21,7 @@ from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
-from tests.lake.test_delete_files import _delete_position
+from tests.other_engine import delete_position
 from tests.rounds import again_but
 
 pytestmark = pytest.mark.slow
@@ -361,7 +361,7 @@ def test_rows_that_count_as_deleted_by_position_are_refused(
     lake: Lake, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:
     (receipt,) = archive_all(lake, make_jobs(lake, segments[0]))
-    _delete_position(lake, receipt, 0)
+    delete_position(lake, receipt, 0)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     before = tree(moved)
