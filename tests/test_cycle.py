@@ -10,6 +10,7 @@ import pytest
 from storage_engine import cycle
 from storage_engine.exceptions import LakeMissingError, StoreIdentityError
 from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.quality.facts import collect_facts
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome
@@ -36,7 +37,8 @@ def test_a_cleanup_is_its_steps_one_after_the_other(
     monkeypatch.setattr(JournalDatabase, "__init__", counted)
     with opened(store) as once:
         cleanup = cycle.Cleanup(once, "r", MANUAL)
-        results = {step: step(cleanup) for step in cycle.CLEANUP}
+        results = {step: step(cleanup) for step in cycle.CLEANUP if step is not cycle.validate}
+        collect_facts(once, "r", full=False, with_lake=True)
     assert len(journals) == 1
     finished = results[cycle.report]
     assert (finished.outcome, finished.ok) == (Outcome.DONE, True)
