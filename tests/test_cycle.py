@@ -9,12 +9,14 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.exceptions import LakeMissingError, StoreIdentityError
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention.journal_database import JournalDatabase
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.steps.context import opened
+from storage_engine.rocketmq.broker import RocketMQBrokerStore
 from tests.retention.conftest import managed
 
 __all__ = ["managed"]
@@ -106,3 +108,11 @@ def test_a_step_asks_for_nothing_twice(managed: Managed) -> None:
         before = [step(cleanup) for step in steps][1]
         assert cycle.consumer_lag(cleanup) == before
     assert len(measured) == 1
+
+
+def test_a_broker_that_renews_nothing_is_opened_again_at_each_step(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a third party's package is, whose settings may have changed since."""
+    monkeypatch.setattr(RocketMQBrokerStore, "renewed", BrokerStore.renewed)
+    test_a_setting_that_a_person_changes_midway_counts(managed, Path(managed().root).parent)

@@ -203,6 +203,9 @@ def segment_bytes(
     buffers = (memory or WindowMemory()).buffers(longest)
     for window, buffer in zip(windows, buffers, strict=False):
         out = buffer[: window.end_position - window.start_position]
+        # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
+        np.frombuffer(out, np.uint8).fill(0)
+        written = 0
         starts: list[np.ndarray[Any, Any]] = []
         ends: list[np.ndarray[Any, Any]] = []
         for group in range(window.first_row_group, window.end_row_group):
@@ -210,7 +213,7 @@ def segment_bytes(
             starts.append(rows["physical_offset"].to_numpy())
             ends.append(starts[-1] + rows["size"].to_numpy())
             with _codec_errors(name):
-                codec.encode(rows, out, window.start_position)
+                written += codec.encode(rows, out, window.start_position)
             if counter is not None:
                 counter.add(rows)
             # Or two row groups would be in memory while the next is read.
@@ -218,6 +221,11 @@ def segment_bytes(
         check_tiled(
             np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
         )
+        if written != len(out):
+            raise ProofError(
+                f"{name}: expected {len(out)} bytes of the segment from position {window.start_position} on, "
+                f"found {written} encoded. The file can't be turned back into its segment."
+            )
         yield window.start_position, out
 
 

@@ -67,16 +67,16 @@ class BrokerStore(ABC):
 
     __slots__ = ()
 
-    def renewed(self, memory: HoldMemory) -> BrokerStore:
+    def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return the store by its settings and its broker as they are by now; asked before each step.
 
-        By default they can't have changed.
+        None, as by default: it has to be opened again for that.
 
         :param memory: what is remembered of a hold beside a running broker.
         :raises BadInputError: settings that can't be worked with.
         :raises BrokerError: the running broker can't be asked.
         """
-        return self
+        return None
 
     def close(self) -> None:  # noqa: B027  a stopped broker's store has nothing to close
         """End connections to a running broker; the store may be used after it, which connects again."""

@@ -19,6 +19,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.data_file import (
     RowCounter,
     Window,
+    WindowMemory,
     check_tiled,
     plan_windows,
     segment_bytes,
@@ -213,3 +214,26 @@ def test_a_codec_that_fails_is_one_clear_error(
     data, parquet = written
     with pytest.raises(ProofError, match=r"x: expected its broker's codec .*found OverflowError: wild"):
         next(segment_bytes(parquet, _BrokenCodec(), 1 << 20, len(data), "x"))
+
+
+class _Idle(_Raw):
+    """Encodes nothing, and says that it did or that it didn't."""
+
+    def __init__(self, said: int) -> None:
+        self._said = said
+
+    def encode(self, rows: Any, out: memoryview, first_position: int) -> int:
+        return self._said
+
+
+def test_a_codec_that_leaves_bytes_out_is_refused() -> None:
+    with pytest.raises(ProofError, match="expected 20 bytes of the segment from position 100 on, found 0"):
+        list(segment_bytes(_parquet([[(100, 20)]]), _Idle(0), 100, 20, "x"))
+
+
+def test_what_another_segment_left_in_memory_is_never_taken_for_encoded() -> None:
+    memory = WindowMemory()
+    for buffer, _ in zip(memory.buffers(20), range(1), strict=False):
+        buffer[:] = b"of another segment.."
+    ((_, found),) = segment_bytes(_parquet([[(100, 20)]]), _Idle(20), 100, 20, "x", memory=memory)
+    assert bytes(found) == bytes(20)

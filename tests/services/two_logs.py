@@ -65,8 +65,11 @@ class TwoLogs:
         """What doesn't concern logs."""
         return getattr(self.parts[LEFT], name)
 
-    def renewed(self, memory: object) -> TwoLogs:
-        return self
+    def renewed(self, memory: object) -> None:
+        """Let it be opened again."""
+
+    def close(self) -> None:
+        """Leave nothing open, as nothing was."""
 
     @property
     def data_paths(self) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
 from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import ArchiveMode, archive_limit
@@ -66,7 +66,7 @@ class Context:
         :raises StorageEngineError: as :func:`open_context` does.
         """
         record = identify(self.store, self.journal)
-        broker = self.broker.renewed(self.journal.hold_memory(record.store_id))
+        broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
         _check_places(self.store, broker)
         return replace(self, record=record, broker=broker)
 
@@ -191,7 +191,17 @@ def open_context(store: AnyStore) -> Context:
         check_any_catalog_file(store.lakes)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    return Context(store, journal, record, broker.renewed(journal.hold_memory(record.store_id)))
+    broker = _renewed(store, broker, journal.hold_memory(record.store_id))
+    return Context(store, journal, record, broker)
+
+
+def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
+    """Return a store by the settings of this moment."""
+    renewed = broker.renewed(memory)
+    if renewed is None:
+        broker.close()
+        return open_store(store, memory)
+    return renewed
 
 
 def _check_places(store: ManagedStore, broker: BrokerStore) -> None:
