@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, check_broker
-from storage_engine.lake.chain import check_links
+from storage_engine.lake.chain import check_links, row_fault
 from storage_engine.lake.commit_steps import MAX_ATTEMPTS, Step, commit_steps, overtaken, pause_seconds
 from storage_engine.lake.data_commit import Missing, missing_data, prepare_data
 from storage_engine.lake.jobs import ProvenSegment, slot_prefix
@@ -29,7 +29,7 @@ from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import Reader, broken_receipts
 from storage_engine.lake.staging import publish, sweep
 from storage_engine.lake.writing import ready_to_write
-from storage_engine.model.companions import files_fault, read_companions
+from storage_engine.model.companions import read_companions
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 BATCH_SEGMENTS = 1000
@@ -141,7 +141,7 @@ def _look(
                 continue
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
-            if files_fault(row.files):
+            if row_fault(row):
                 continue
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
