@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -22,10 +26,18 @@ def store_of_connection(conn_id: str) -> ManagedStore:
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     """
-    # Airflow takes seconds to import, and only this option needs it.
-    from storage_engine.hooks.storage_engine import managed_store_of
+    # As Airflow's own commands do: without it, it looks for connections in the environment alone.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    # What Airflow logs must not stand among a command's results.
+    with redirect_stdout(sys.stderr):
+        # Airflow takes seconds to import, and only this option needs it.
+        from storage_engine.hooks.storage_engine import managed_store_of
 
-    return managed_store_of(conn_id)
+        store = managed_store_of(conn_id)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            handler.setLevel(logging.WARNING)
+    return store
 
 
 def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:

@@ -25,6 +25,7 @@ from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.errors import lake_errors, metadata_errors, reason_of
 from storage_engine.lake.identity import (
+    LAKE_ID_PROPERTY,
     catalog_identity,
     check_below_warehouse,
     check_containment,
@@ -218,6 +219,27 @@ def _check(lake: Lake) -> None:
     check_messages_schema(messages.location(), messages_schema(codec.schema), messages.schema())
     check_segments_schema(segments.location(), segments.schema())
     check_identity(lake, messages, segments)
+
+
+def id_in_catalog(lake: Lake) -> str | None:
+    """Return the UUID that the catalog's namespace names; None: it names none.
+
+    :raises LakeUnavailableError: the catalog can't be asked.
+    """
+    with lake_errors(lake.location, "read the lake's name in its catalog"):
+        return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
+
+
+def name_in_catalog(lake: Lake, lake_id: str) -> None:
+    """Make the catalog's namespace name a lake's UUID.
+
+    :raises LakeUnavailableError: the catalog can't be asked, or not written.
+    """
+    if id_in_catalog(lake) != lake_id:
+        with lake_errors(lake.location, "name the lake in its catalog"):
+            lake.catalog.update_namespace_properties(
+                lake.config.namespace, updates={LAKE_ID_PROPERTY: lake_id}
+            )
 
 
 def check_identity(lake: Lake, messages: Table, segments: Table) -> None:

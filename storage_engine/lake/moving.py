@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.catalog import Lake, name_in_catalog
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
@@ -187,16 +187,9 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
         if (lake_id := table.metadata.properties.get(LAKE_ID_PROPERTY)) is not None:
             uuid_of_table = str(table.metadata.table_uuid)
             put_mark(table.io, table.location, Mark(lake_id, uuid_of_table, lake.catalog_id, table.file_name))
-            _name_in_catalog(lake, lake_id)
+            name_in_catalog(lake, lake_id)
     if intent is not None:
         end(segments.io, segments.location, intent)
-
-
-def _name_in_catalog(lake: Lake, lake_id: str) -> None:
-    namespace = lake.config.namespace
-    with lake_errors(lake.location, "name the lake in its catalog"):
-        if lake.catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY) != lake_id:
-            lake.catalog.update_namespace_properties(namespace, updates={LAKE_ID_PROPERTY: lake_id})
 
 
 def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:

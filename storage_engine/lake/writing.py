@@ -18,7 +18,14 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.catalog import CHANGE_LOCK, Lake, broker_in, check_identity
+from storage_engine.lake.catalog import (
+    CHANGE_LOCK,
+    Lake,
+    broker_in,
+    check_identity,
+    id_in_catalog,
+    name_in_catalog,
+)
 from storage_engine.lake.commit_lock import nobody_commits
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
@@ -63,13 +70,19 @@ def ready_to_write(lake: Lake) -> None:
             f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
             "was changed. Use that lake; if it is gone for good, run storage-engine lake promote on this one."
         )
-    if lake_id_of(segments) is None or lake_id_of(messages) is None:
+    if _lacks_identity(messages, segments):
         with CHANGE_LOCK, nobody_commits(lake):
-            _take_over(lake)
+            # Another process may have taken it over while this one waited.
+            if _lacks_identity(*lake.tables()):
+                _take_over(lake)
     _bring_up_to_date(lake)
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None:
             write_mark(table, _lake_id(table), lake.catalog_id)
+
+
+def _lacks_identity(messages: Table, segments: Table) -> bool:
+    return lake_id_of(segments) is None or lake_id_of(messages) is None
 
 
 def mark_commits(lake: Lake) -> None:
@@ -136,6 +149,8 @@ def give_identity(lake: Lake) -> None:
     """
     for _ in range(_ATTEMPTS):
         lake_id = _chosen_id(lake)
+        # First the catalog, so that an attempt which goes on from a killed one finds the same UUID.
+        name_in_catalog(lake, lake_id)
         for table, schema in _schemas(lake):
             if lake_id_of(table) is not None:
                 continue
@@ -150,10 +165,6 @@ def give_identity(lake: Lake) -> None:
             break
     else:
         raise _overtaken(lake, "take the lake over")
-    namespace = lake.config.namespace
-    with lake_errors(lake.location, "take the lake over"):
-        if LAKE_ID_PROPERTY not in lake.catalog.load_namespace_properties(namespace):
-            lake.catalog.update_namespace_properties(namespace, updates={LAKE_ID_PROPERTY: lake_id})
     mark_commits(lake)
 
 
@@ -163,7 +174,7 @@ def _chosen_id(lake: Lake) -> str:
     if (given := lake_id_of(segments)) is not None:
         return given
     mark = read_mark(segments)
-    return mark.lake_id if mark is not None else str(uuid.uuid4())
+    return mark.lake_id if mark is not None else id_in_catalog(lake) or str(uuid.uuid4())
 
 
 def _check_only_catalog(table: Table) -> None:

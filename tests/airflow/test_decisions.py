@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,25 @@ def test_a_connection_and_what_it_says_itself_exclude_each_other(connected: Any)
 def test_a_connection_that_is_not_there_is_named() -> None:
     refused = run_command("adopt", "--conn-id", "nobody", "--reason", "a test")
     assert (refused.exit_code, "--conn-id nobody: expected a connection" in refused.err) == (2, True)
+
+
+@pytest.mark.usefixtures("airflow_database")
+def test_a_connection_that_airflow_itself_keeps_is_found(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    store_connection("kept")
+    fields = json.loads(os.environ["AIRFLOW_CONN_KEPT"])["extra"]
+    monkeypatch.delenv("AIRFLOW_CONN_KEPT")
+    with create_session() as session:
+        session.add(Connection("kept", "storage_engine", extra=json.dumps(fields)))
+    shell = [sys.executable, "-c", "from storage_engine.cli import main; main()"]
+    command = [*shell, "lake", "info", "--conn-id", "kept", "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["broker"] == "rocketmq"
 
 
 def test_gc_and_rebuild_hear_a_journal_that_is_not_in_the_lakes_directory(connected: Any) -> None:

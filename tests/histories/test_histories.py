@@ -37,7 +37,7 @@ def said() -> str:
 
 def test_what_operators_do_loses_nothing(said: str) -> None:
     (count,) = re.findall(r"^(\d+) histories, \d+ operations, 0 failures", said, re.MULTILINE)
-    assert int(count) > 1
+    assert int(count) > 0
 
 
 def test_a_history_without_a_protection_is_found_to_lose_something(said: str) -> None:

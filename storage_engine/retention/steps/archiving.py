@@ -37,7 +37,7 @@ from storage_engine.retention.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
-from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.same_bytes.settling import settle
@@ -107,7 +107,7 @@ def archive_planned(
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
     :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
-        what concerns one log, where no other is archived.
+        what concerns one log, where every log of the plan fails or lacks a file.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -131,6 +131,8 @@ def archive_planned(
             done, failed = archive_each_log(segments, archive)
             refused = tuple(refusal(log, why).said for log, why in {**missing, **failed}.items())
             _record_refused(context, run, refused)
+            if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing.keys():
+                raise next(iter(failed.values()))
             contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
             if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
                 # A waiver does without a proof, not against what the lake has.
@@ -166,7 +168,7 @@ def archive_each_log(
 
     :param archive: archives all of what it is given, or nothing.
     :return: what was archived, and by log why it wasn't.
-    :raises StorageEngineError: nothing was archived, or more than ``FAILED_LOGS`` logs fail.
+    :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
     """
     failed: dict[str, StorageEngineError] = {}
 
@@ -184,8 +186,6 @@ def archive_each_log(
         return [*attempt(logs[:half]), *attempt(logs[half:])]
 
     done = attempt(list(dict.fromkeys(segment.log for segment in segments)))
-    if failed and not done:
-        raise next(iter(failed.values()))
     together = ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
         lake=next((one.lake for one in done if one.lake), ""),
