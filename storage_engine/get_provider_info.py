@@ -1,11 +1,13 @@
 """What Airflow learns about this provider: entry point ``apache_airflow_provider``.
 
-Imported by every Airflow process, so it imports nothing itself.
+Imported by every Airflow process, so it imports the standard library and the table of settings alone.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from storage_engine.model.store_settings import STORE_SETTINGS, Kind, StoreSetting
 
 _INTEGRATION = "Storage Engine"
 _VERSION_ADDED = "0.1.0"
@@ -49,79 +51,29 @@ def _connection_type() -> dict[str, Any]:
             "relabeling": {"password": "Journal password"},
             "placeholders": {"password": "only when the journal's URL has a user but no password"},
         },
-        "conn-fields": {
-            "root": _text(
-                "Store root",
-                "The broker's storePathRootDir, as seen on the worker that this store's tasks run on.",
-                required=True,
-            ),
-            "broker_type": _text(
-                "Broker type",
-                "The kind of broker, by the name that its package gives it; empty: the one that comes with "
-                "this provider.",
-            ),
-            "broker_conf": _text(
-                "broker.conf", "The broker's own config file; empty: the broker's default settings."
-            ),
-            "mode": {
-                "label": "Mode",
-                "description": "offline: the broker is stopped while the store is cleaned. live: it runs on; "
-                "the store is held and released through it.",
-                "schema": {"type": "string", "enum": ["offline", "live"], "default": "offline"},
-            },
-            "broker_address": _text(
-                "Broker address",
-                "Live: host:port of the master's listen port; empty: the name servers among broker_settings "
-                "are asked for it each time.",
-            ),
-            "lake": _text_or_json(
-                "Lake",
-                "Directory of an embedded lake (SQLite catalog and Parquet files), or a JSON object of "
-                "PyIceberg catalog properties: type, uri, warehouse; airflow.s3-conn-id and "
-                "airflow.catalog-conn-id name the connections with the credentials. Empty: as the "
-                "[storage_engine] lake option says.",
-            ),
-            "broker_settings": _json(
-                "Broker settings",
-                'JSON object: time_zone of deleteWhen; overrides, such as {"fileReservedTime": "48"}, which '
-                "win over broker.conf; live also name_servers, broker_name, conn_id (access key and secret "
-                "key), tls, may_change_settings, hold_hours, allow_same_disk.",
-            ),
-            "policy": _text_or_json(
-                "Policy",
-                'JSON object of what we do with the store, such as {"lag_policy": "block"}, or the name of a '
-                "policy in [storage_engine] policies; empty: the defaults.",
-            ),
-            "spark_conn_id": _text(
-                "Spark connection",
-                "Connection that Spark jobs are submitted with; empty: the tasks archive by themselves.",
-            ),
-        },
+        "conn-fields": {one.name: _field(one) for one in STORE_SETTINGS if one.label},
     }
 
 
-def _text(label: str, description: str, *, required: bool = False) -> dict[str, Any]:
-    return {
-        "label": label,
-        "description": description,
-        "schema": {"type": "string", "minLength": 1} if required else {"type": ["string", "null"]},
-    }
+def _field(one: StoreSetting) -> dict[str, Any]:
+    """Return a setting's field of the connection form."""
+    inside = ", ".join(other.name for other in STORE_SETTINGS if other.inside == one.name)
+    said = f"{one.in_connection} Keys: {inside}." if inside else one.in_connection
+    return {"label": one.label, "description": said, "schema": _schema(one)}
 
 
-def _json(label: str, description: str) -> dict[str, Any]:
-    return {
-        "label": label,
-        "description": description,
-        "schema": {"type": ["object", "null"], "default": None},
-    }
-
-
-def _text_or_json(label: str, description: str) -> dict[str, Any]:
-    return {
-        "label": label,
-        "description": description,
-        "schema": {"type": ["string", "object", "null"], "default": None},
-    }
+def _schema(one: StoreSetting) -> dict[str, Any]:
+    if one.required:
+        return {"type": "string", "minLength": 1}
+    match one.kind:
+        case Kind.CHOICE:
+            return {"type": "string", "enum": list(one.choices), "default": one.choices[0]}
+        case Kind.OBJECT:
+            return {"type": ["object", "null"], "default": None}
+        case Kind.TEXT_OR_OBJECT:
+            return {"type": ["string", "object", "null"], "default": None}
+        case _:
+            return {"type": ["string", "null"]}
 
 
 def _option(

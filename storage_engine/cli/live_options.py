@@ -1,69 +1,31 @@
-"""How a command is told of the broker that runs on its store."""
+"""How a command is told of the broker that runs on its store: options as the table of settings has them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
-from storage_engine.model.live import HOLD_HOURS, LiveBroker
+from storage_engine.cli.options import setting_option
+from storage_engine.model import live
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.store_settings import SETTINGS, STORE_SETTINGS, TLS_ON, TLS_UNVERIFIED
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 """Environment variable with the secret key: an argument could be read by every user of the machine."""
 
+_UNVERIFIED = "tls_unverified"
+
+
 LIVE_OPTIONS = (
-    click.Option(
-        ["--broker", "broker_address"],
-        metavar="HOST:PORT",
-        help="The broker runs on: its listen port. Without this and --name-servers it is stopped.",
-    ),
-    click.Option(
-        ["--name-servers"],
-        metavar="HOST:PORT;…",
-        help="The broker runs on: ask these where the master of --broker-name is.",
-    ),
-    click.Option(["--broker-name"], metavar="NAME", help="The broker's brokerName."),
-    click.Option(
-        ["--access-key"],
-        metavar="NAME",
-        help=f"Sign requests as this user; the secret key is taken from {SECRET_KEY}.",
-    ),
-    click.Option(["--tls"], is_flag=True, help="Speak TLS to broker and name servers."),
-    click.Option(
-        ["--tls-ca-file"],
-        metavar="FILE",
-        help="Who signed the broker's certificate; default: the system's authorities.",
-    ),
-    click.Option(
-        ["--tls-server-name"], metavar="NAME", help="Name that the certificate must bear; default: the host."
-    ),
-    click.Option(
-        ["--tls-certificate-file"],
-        metavar="FILE",
-        help="Our own certificate and key, for a broker that wants one.",
-    ),
-    click.Option(["--tls-unverified"], is_flag=True, help="Trust any certificate."),
-    click.Option(
-        ["--may-change-settings"],
-        is_flag=True,
-        help="cleanFileForciblyEnable may be set to false on the broker while the store is held.",
-    ),
-    click.Option(
-        ["--hold-hours"],
-        type=click.IntRange(min=1),
-        metavar="HOURS",
-        help=f"A hold that isn't renewed for so long ends by itself; default: {HOLD_HOURS}.",
-    ),
-    click.Option(
-        ["--allow-same-disk"],
-        is_flag=True,
-        help="Lake, journal and reports may lie on a disk of the broker, which they can fill.",
-    ),
+    *(setting_option(one.name) for one in STORE_SETTINGS if one.live),
+    click.Option(["--tls-unverified", _UNVERIFIED], is_flag=True, help="With TLS: trust any certificate."),
 )
 """Every command that takes a store has them."""
 
@@ -74,7 +36,7 @@ def with_live_broker(command: Command) -> Command:
     @wraps(command)
     def called(*arguments: Any, **values: Any) -> Any:
         given = {str(option.name): values.pop(str(option.name)) for option in LIVE_OPTIONS}
-        return command(*arguments, live=live_broker(**given), **values)
+        return command(*arguments, live=live_broker(given), **values)
 
     # As click.option does for a function that is no command yet.
     params = called.__dict__.setdefault("__click_params__", [])
@@ -82,66 +44,31 @@ def with_live_broker(command: Command) -> Command:
     return called  # type: ignore[return-value]
 
 
-def live_broker(
-    *,
-    broker_address: str | None,
-    name_servers: str | None,
-    broker_name: str | None,
-    access_key: str | None,
-    tls: bool,
-    tls_ca_file: str | None,
-    tls_server_name: str | None,
-    tls_certificate_file: str | None,
-    tls_unverified: bool,
-    may_change_settings: bool,
-    hold_hours: int | None,
-    allow_same_disk: bool,
-) -> LiveBroker | None:
+def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
     """The broker that runs on the store; None: it is stopped.
 
+    :param values: of the options by their names.
     :raises click.UsageError: options that contradict each other or lack one.
     """
-    beside = {
-        "--broker-name": broker_name,
-        "--access-key": access_key,
-        "--tls": tls,
-        "--may-change-settings": may_change_settings,
-        "--hold-hours": hold_hours,
-        "--allow-same-disk": allow_same_disk,
-    }
-    of_tls = {
-        "--tls-ca-file": tls_ca_file,
-        "--tls-server-name": tls_server_name,
-        "--tls-certificate-file": tls_certificate_file,
-        "--tls-unverified": tls_unverified,
-    }
-    if not tls:
-        _refuse(of_tls, "--tls with it")
-    if not (broker_address or name_servers):
-        _refuse(beside, "--broker or --name-servers with it")
+    if values[_UNVERIFIED] and not values["tls"]:
+        raise click.UsageError(f"--tls-unverified: expected {_shown('tls')} with it, found none.")
+    if not (values["broker_address"] or values["name_servers"]):
+        if given := [_shown(name) for name, value in values.items() if value]:
+            expected = f"{_shown('broker_address')} or {_shown('name_servers')}"
+            raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
         return None
-    if not (broker_address or broker_name):
-        raise click.UsageError("--name-servers: expected --broker-name with it, found none.")
+    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if values["tls"] else None
+    broker = live.live_broker({**values, "tls": tls}, _refuse, _shown)
+    access_key = values["conn_id"] or ""
     secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""
     if access_key and not secret_key:
-        raise click.UsageError(f"--access-key: expected the secret key in {SECRET_KEY}, found none.")
-    return LiveBroker(
-        address=broker_address or "",
-        name_servers=name_servers or "",
-        broker_name=broker_name or "",
-        access_key=access_key or "",
-        secret_key=secret_key,
-        tls=tls,
-        tls_ca_file=tls_ca_file or "",
-        tls_server_name=tls_server_name or "",
-        tls_certificate_file=tls_certificate_file or "",
-        tls_verify=not tls_unverified,
-        may_change_settings=may_change_settings,
-        hold_hours=hold_hours or HOLD_HOURS,
-        allow_same_disk=allow_same_disk,
-    )
+        raise click.UsageError(f"{_shown('conn_id')}: expected the secret key in {SECRET_KEY}, found none.")
+    return replace(broker, access_key=access_key, secret_key=secret_key)
 
 
-def _refuse(options: dict[str, Any], expected: str) -> None:
-    if given := [name for name, value in options.items() if value]:
-        raise click.UsageError(f"{', '.join(given)}: expected {expected}, found none.")
+def _shown(name: str) -> str:
+    return SETTINGS[name].option if name in SETTINGS else "--tls-unverified"
+
+
+def _refuse(name: str, expected: str, found: object) -> click.UsageError:
+    return click.UsageError(f"{_shown(name)}: expected {expected}, found {found or 'none'}.")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
+from storage_engine.model.store_settings import SETTINGS, Kind
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
@@ -21,6 +22,20 @@ _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def setting_option(name: str, **more: Any) -> click.Option:
+    """Return the option for a setting of a store, as its table describes it.
+
+    :param more: what click is told beyond that.
+    """
+    one = SETTINGS[name]
+    names = [one.option, name]
+    if one.kind in (Kind.FLAG, Kind.CHOICE):
+        return click.Option(names, is_flag=True, help=one.at_a_shell)
+    if one.kind is Kind.WHOLE_NUMBER:
+        more["type"] = click.IntRange(min=1)
+    return click.Option(names, metavar=one.argument, help=one.at_a_shell, **more)
 
 
 def lake_of(*, required: bool) -> click.Option:

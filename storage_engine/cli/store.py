@@ -107,7 +107,7 @@ def plan(
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
-    Live a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
+    Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
     seen = preview(
         managed,

@@ -13,7 +13,7 @@ import click
 from storage_engine.brokers import broker_names, broker_of
 from storage_engine.cli.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
-from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of
+from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of, setting_option
 from storage_engine.cli.policy_options import policy_of, policy_option
 from storage_engine.cli.values import key_value_pairs, time_zone
 from storage_engine.lake.config import LakeConfig
@@ -49,44 +49,16 @@ NAME = click.Option(
 """Commands that find a store in its journal have it."""
 
 STORE_OPTIONS = (
-    click.Option(
-        ["--broker-conf"],
-        type=click.Path(path_type=Path),
-        help="The broker's own config file; default: the broker's defaults.",
-    ),
-    click.Option(
-        ["--set", "overrides"],
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=key_value_pairs,
-        help="A broker setting that wins over broker.conf, such as fileReservedTime=24; repeatable.",
-    ),
-    click.Option(
-        ["--time-zone"],
-        metavar="ZONE",
-        callback=time_zone,
-        help="IANA zone deleteWhen is meant in; default: this machine's.",
-    ),
-    click.Option(
-        ["--broker-type"],
-        metavar="NAME",
-        callback=installed_broker,
-        help="Whose store it is; default: told from its files.",
-    ),
+    setting_option("broker_conf", type=click.Path(path_type=Path)),
+    setting_option("overrides", multiple=True, callback=key_value_pairs),
+    setting_option("time_zone", callback=time_zone),
+    setting_option("broker_type", callback=installed_broker),
 )
-
 """Every command that takes a store has them."""
 
-_SHOWN = {
-    "store": "STORE",
-    "broker_conf": "--broker-conf",
-    "overrides": "--set",
-    "time_zone": "--time-zone",
-    "broker_type": "--broker-type",
-    "name": "--name",
-    "live": "--broker or --name-servers",
-    "lake_dir": "--lake",
-    "second_lake_dir": "--second-lake",
+_SHOWN = {"store": "STORE", "name": "--name", "live": "--broker or --name-servers"}
+_SHOWN |= {
+    str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
 
@@ -114,7 +86,7 @@ def takes_store(
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}
-            live = live_broker(**{name: values.pop(name) for name in live_names})
+            live = live_broker({name: values.pop(name) for name in live_names})
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
             if not (required or connection):

@@ -13,45 +13,24 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, default_broker
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.fields import Fields
-from storage_engine.hooks.live_broker import BESIDE, LIVE, live_broker
+from storage_engine.hooks.fields import Fields, Place
+from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
+from storage_engine.model.store_settings import LIVE, POLICY, STORE_SETTINGS
 from storage_engine.retention.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
 CATALOG_NAME = "name"
 """Among a lake's properties: what its Iceberg catalog is called."""
 
-_POLICY = "policy"
-_SETTINGS = settings_of(Policy)
-_BROKER = "broker_settings"
-_BROKER_KEYS = {
-    "overrides": "overrides",
-    "time_zone": "time_zone",
-    "name_servers": "name_servers",
-    "broker_name": "broker_name",
-    "broker_conn_id": "conn_id",
-    "broker_tls": "tls",
-    "broker_ca_file": "ca_file",
-    "broker_server_name": "server_name",
-    "broker_certificate_file": "certificate_file",
-    "may_change_settings": "may_change_settings",
-    "hold_hours": "hold_hours",
-    "allow_same_disk": "allow_same_disk",
+_POLICY_SETTINGS = settings_of(Policy)
+PLACES = {
+    **{one.name: Place(one.inside, one.older or one.name, one.usual) for one in STORE_SETTINGS if one.inside},
+    **{one.name: Place(POLICY, one.name, one.default_text) for one in _POLICY_SETTINGS},
 }
-MOVED = {
-    **{name: (_BROKER, key) for name, key in _BROKER_KEYS.items()},
-    **{one.name: (_POLICY, one.name) for one in _SETTINGS},
-}
-"""By the name of a field in older connections: the JSON field and the key where its value belongs now."""
-_USUAL = {
-    **{one.name: one.default_text for one in _SETTINGS},
-    "broker_tls": "off",
-    "may_change_settings": "false",
-    "allow_same_disk": "false",
-}
+"""Of settings that are keys of a JSON field, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +56,12 @@ def managed_store(
 ) -> ManagedStore:
     """Work out what a connection amounts to.
 
-    :param extra: the connection's extra fields, by the names in ``get_provider_info``, or by those that
-        older connections have (:data:`MOVED`).
+    :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by those that
+        older connections have.
     :param password: the journal's password, put into its URL.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
-    read = Fields(conn_id, {**extra, _POLICY: _policy_object(conn_id, extra, defaults)}, MOVED, _USUAL)
+    read = Fields(conn_id, {**extra, POLICY: _policy_object(conn_id, extra, defaults)}, PLACES)
     read.check_keys()
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
@@ -95,24 +74,18 @@ def managed_store(
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
         report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),
-        policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _SETTINGS}),
+        policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _POLICY_SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
-        live=live_broker(read),
+        live=broker_of_fields(read),
         named=True,
     )
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
     """Return where values of an older connection belong; empty: all are there, or say the default."""
-    found = Fields("", extra, MOVED).in_old_places()
-    usual = {MOVED[name]: text for name, text in _USUAL.items()}
-    said = {place: value for place, value in found.items() if str(value).strip().lower() != usual.get(place)}
-    by_group = {
-        group: {key: value for (other, key), value in said.items() if other == group}
-        for group in dict.fromkeys(group for group, _ in said)
-    }
-    moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
+    found = Fields("", extra, PLACES).in_old_places()
+    moves = [f"{group} = {json.dumps(values)}" for group, values in found.items()]
     moves += [f"mode = {LIVE} (it is {BESIDE})"] if extra.get("mode") == BESIDE else []
     return f"Read from old places, and best said at their new ones: {'; '.join(moves)}." if moves else ""
 
@@ -122,7 +95,7 @@ def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -
 
     :raises BadInputError: the section has no policy of this name.
     """
-    named = extra.get(_POLICY)
+    named = extra.get(POLICY)
     if not isinstance(named, str) or not named.strip() or named.lstrip().startswith("{"):
         return named
     try:
@@ -132,7 +105,7 @@ def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({there})"
-        raise Fields(conn_id, extra).error(_POLICY, expected, named)
+        raise Fields(conn_id, extra).error(POLICY, expected, named)
     return policies[named.strip()]
 
 
@@ -159,7 +132,7 @@ def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
 
     :param conn_id: the store's.
     """
-    return Fields(conn_id, extra, MOVED, _USUAL).text("broker_conn_id") or None
+    return Fields(conn_id, extra, PLACES).text("conn_id") or None
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:

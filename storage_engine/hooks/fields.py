@@ -3,69 +3,100 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.store_settings import Kind, StoreSetting
 
-Place = tuple[str, str]
-"""A key of a JSON field: the field's name and the key."""
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a connection has a setting that is a key of a JSON field.
+
+    :param inside: the JSON field.
+    :param older: the field that older connections have it in; it is read behind the JSON field.
+    :param usual: what older connections have there where nobody said anything.
+    """
+
+    inside: str
+    older: str
+    usual: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
     """Typed access to a connection's extra fields.
 
-    :param moved: by the name of a field that older connections have, where its value belongs now. It is read
-        there first, then from its own name.
-    :param usual: by such a name, what older connections have there where nobody said anything.
+    :param places: of settings that are keys of a JSON field, by their names. Any other is a field of its own.
     """
 
     conn_id: str
     extra: Mapping[str, Any]
-    moved: Mapping[str, Place] = field(default_factory=dict)
-    usual: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def error(self, name: str, expected: str, found: object) -> BadInputError:
-        return self._error(self._shown(name), expected, found)
+        return self._error(self.shown(name), expected, found)
 
     def value(self, name: str) -> Any:
         """Return a field's value; None where it is empty.
 
         :raises BadInputError: it has one at its old place and another one at its new.
         """
-        old = self.extra.get(name)
+        place = self.places.get(name)
+        if place is None:
+            value = self.extra.get(name)
+            return None if value == "" else value
+        old = self.extra.get(place.older)
         old = None if old == "" else old
-        if name not in self.moved:
-            return old
-        group, key = self.moved[name]
-        new = self._inside(group).get(key)
+        new = self._inside(place.inside).get(name)
         if new is None or new == "":
             return old
         said = "" if old in (None, {}) else str(old).strip().lower()
-        if said not in ("", "{}", self.usual.get(name, "").lower(), str(new).lower()):
-            raise self._error(name, f"no value, as {group} has {key} = {new}", old)
+        if said not in ("", "{}", place.usual.lower(), str(new).lower()):
+            raise self._error(place.older, f"no value, as {place.inside} has {name} = {new}", old)
         return new
 
-    def in_old_places(self) -> dict[Place, Any]:
-        """Return the values that stand where older connections have them, by their new place."""
-        found = {place: self.extra.get(name) for name, place in self.moved.items()}
-        return {place: value for place, value in found.items() if value not in (None, "", {})}
+    def in_old_places(self) -> dict[str, dict[str, Any]]:
+        """Return by JSON field and name what older connections have elsewhere and isn't usual there."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, place in self.places.items():
+            value = self.extra.get(place.older)
+            if value not in (None, "", {}) and str(value).strip().lower() != place.usual:
+                found.setdefault(place.inside, {})[name] = value
+        return found
 
     def check_keys(self) -> None:
         """Make sure that JSON fields have no unknown key.
 
         :raises BadInputError: one has; names the nearest that is known.
         """
-        for group in dict.fromkeys(group for group, _ in self.moved.values()):
-            known = [key for other, key in self.moved.values() if other == group]
+        for group in dict.fromkeys(place.inside for place in self.places.values()):
+            known = [name for name, place in self.places.items() if place.inside == group]
             for key in self._inside(group):
                 if key not in known:
                     near = get_close_matches(key, known, n=1)
                     expected = f"a setting such as {near[0]}" if near else f"one of {', '.join(known)}"
                     raise self._error(f"{group}.{key}", expected, "a setting that isn't known")
+
+    def read(self, one: StoreSetting) -> Any:
+        """Return a setting's value as its kind says; None where a text, number or choice is empty.
+
+        :raises BadInputError: it is none of its kind.
+        """
+        match one.kind:
+            case Kind.CHOICE:
+                return self.choice(one.name, one.choices)
+            case Kind.FLAG:
+                return self.flag(one.name)
+            case Kind.WHOLE_NUMBER:
+                return self.number(one.name)
+            case Kind.OBJECT:
+                return self.mapping(one.name)
+            case _:
+                return self.text(one.name, required=one.required) or None
 
     def text(self, name: str, *, required: bool = False) -> str:
         value = self.value(name)
@@ -77,7 +108,7 @@ class Fields:
             raise self.error(name, "text", value)
         return value.strip()
 
-    def choice(self, name: str, allowed: list[str]) -> str:
+    def choice(self, name: str, allowed: Sequence[str]) -> str:
         value = self.text(name) or allowed[0]
         if value not in allowed:
             raise self.error(name, f"one of {', '.join(allowed)}", value)
@@ -107,7 +138,7 @@ class Fields:
 
     def mapping(self, name: str) -> dict[str, str]:
         """An object of texts; the form stores one as JSON text or as an object, so both are read."""
-        found = self._object(self._shown(name), self.value(name))
+        found = self._object(self.shown(name), self.value(name))
         return {key: item if isinstance(item, str) else json.dumps(item) for key, item in found.items()}
 
     def _inside(self, group: str) -> dict[str, Any]:
@@ -125,16 +156,13 @@ class Fields:
             raise self._error(shown, "a JSON object", type(value).__name__)
         return {str(key): item for key, item in value.items()}
 
-    def _shown(self, name: str) -> str:
-        """Return where a person finds a field's value: at its new place, unless it stands at its old one."""
-        if name not in self.moved:
+    def shown(self, name: str) -> str:
+        """Return where a person finds a setting's value: at its place, unless it stands at its old one."""
+        place = self.places.get(name)
+        if place is None:
             return name
-        group, key = self.moved[name]
-        return (
-            name
-            if self.extra.get(name) not in (None, "") and key not in self._inside(group)
-            else f"{group}.{key}"
-        )
+        is_older = self.extra.get(place.older) not in (None, "") and name not in self._inside(place.inside)
+        return place.older if is_older else f"{place.inside}.{name}"
 
     def _error(self, shown: str, expected: str, found: object) -> BadInputError:
         return BadInputError(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from storage_engine.model.store_settings import TLS_OFF, TLS_UNVERIFIED
 
 HOLD_HOURS = 24
+
+Refuse = Callable[[str, str, object], Exception]
+"""Makes an error of a setting's name, what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +64,34 @@ class LiveBroker:
     may_change_settings: bool = False
     hold_hours: int = HOLD_HOURS
     allow_same_disk: bool = False
+
+
+def live_broker(values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str], str]) -> LiveBroker:
+    """Return the broker that settings lead to.
+
+    :param values: of each live setting by its name, access keys apart; what nobody said is None or empty.
+    :param shown: how a person calls a setting.
+    :raises Exception: settings that contradict each other or lack one, as ``refuse`` makes it.
+    """
+    address, name_servers = values["broker_address"], values["name_servers"]
+    if not address and not name_servers:
+        raise refuse("broker_address", f"a value, or one for {shown('name_servers')}", "")
+    if not address and not values["broker_name"]:
+        raise refuse("broker_name", f"the name by which {shown('name_servers')} know the broker", "")
+    tls = values["tls"] or TLS_OFF
+    for name in ("ca_file", "server_name", "certificate_file"):
+        if values[name] and tls == TLS_OFF:
+            raise refuse(name, f"{shown('tls')} with it", values[name])
+    return LiveBroker(
+        address=address or "",
+        name_servers=name_servers or "",
+        broker_name=values["broker_name"] or "",
+        tls=tls != TLS_OFF,
+        tls_ca_file=values["ca_file"] or "",
+        tls_server_name=values["server_name"] or "",
+        tls_certificate_file=values["certificate_file"] or "",
+        tls_verify=tls != TLS_UNVERIFIED,
+        may_change_settings=bool(values["may_change_settings"]),
+        hold_hours=values["hold_hours"] or HOLD_HOURS,
+        allow_same_disk=bool(values["allow_same_disk"]),
+    )

@@ -241,8 +241,8 @@ TODAY = {
     "mode": "live",
     "broker_address": "10.0.0.1:10911",
     "broker_settings": {
-        "overrides": {"fileReservedTime": "48"},
         "time_zone": "Asia/Shanghai",
+        "overrides": {"fileReservedTime": "48"},
         "tls": "on",
         "ca_file": "/ca.pem",
         "hold_hours": 3,
@@ -305,7 +305,7 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
             {"broker_settings": {"time_zon": "UTC"}},
             r"broker_settings\.time_zon: expected a setting such as time_zone",
         ),
-        ({"broker_settings": {"hold_hours": 0}, "mode": "live"}, r"field broker_address"),
+        ({"broker_settings": {"hold_hours": 3}, "mode": "live"}, r"field broker_address"),
         (
             {**TODAY, "broker_settings": {"hold_hours": 0}},
             r"broker_settings\.hold_hours: expected a whole number",

@@ -14,11 +14,11 @@ NOTHING: dict[str, Any] = {
     "broker_address": None,
     "name_servers": None,
     "broker_name": None,
-    "access_key": None,
+    "conn_id": None,
     "tls": False,
-    "tls_ca_file": None,
-    "tls_server_name": None,
-    "tls_certificate_file": None,
+    "ca_file": None,
+    "server_name": None,
+    "certificate_file": None,
     "tls_unverified": False,
     "may_change_settings": False,
     "hold_hours": None,
@@ -28,7 +28,7 @@ DEAD = "127.0.0.1:1"
 
 
 def test_without_these_options_the_broker_is_stopped() -> None:
-    assert live_broker(**NOTHING) is None
+    assert live_broker(NOTHING) is None
 
 
 def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,17 +37,17 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         "broker_address": "a:10911",
         "name_servers": "n:9876",
         "broker_name": "orders-a",
-        "access_key": "archiver",
+        "conn_id": "archiver",
         "tls": True,
-        "tls_ca_file": "/ca.pem",
-        "tls_server_name": "broker.internal",
-        "tls_certificate_file": "/own.pem",
+        "ca_file": "/ca.pem",
+        "server_name": "broker.internal",
+        "certificate_file": "/own.pem",
         "tls_unverified": True,
         "may_change_settings": True,
         "hold_hours": 3,
         "allow_same_disk": True,
     }
-    assert live_broker(**given) == LiveBroker(
+    assert live_broker(given) == LiveBroker(
         address="a:10911",
         name_servers="n:9876",
         broker_name="orders-a",
@@ -66,7 +66,7 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_secret_key_without_an_access_key_signs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_KEY, "hush")
-    assert live_broker(**{**NOTHING, "broker_address": "a:1"}) == LiveBroker(address="a:1")
+    assert live_broker({**NOTHING, "broker_address": "a:1"}) == LiveBroker(address="a:1")
 
 
 @pytest.mark.parametrize(

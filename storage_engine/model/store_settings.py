@@ -1,0 +1,315 @@
+"""What a person says of a store, each thing once: for the form, the shell's options and the docs.
+
+The policy is a table of its own: :class:`~storage_engine.model.policy.Policy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+BROKER_SETTINGS = "broker_settings"
+"""JSON field of a connection with what only some stores need."""
+POLICY = "policy"
+"""JSON field of a connection with the policy's settings."""
+
+OFFLINE, LIVE = MODES = ("offline", "live")
+TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
+
+
+class Kind(Enum):
+    """What a setting's value is, by the name of its type in JSON."""
+
+    TEXT = "text"
+    CHOICE = "choice"
+    FLAG = "true or false"
+    WHOLE_NUMBER = "whole number"
+    OBJECT = "JSON object"
+    TEXT_OR_OBJECT = "text or JSON object"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSetting:
+    """One thing that a person says of a store.
+
+    :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
+    :param help: one or more sentences.
+    :param empty: what holds where nothing is said, as the end of a sentence; "": nothing does.
+    :param label: of its field in the connection's form; "": the form has none.
+    :param inside: the JSON field that has it as a key; "": it is a field of its own.
+    :param older: the field that older connections have a key of a JSON field in; "": one of its own name.
+    :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
+    :param argument: what follows the option.
+    :param choices: the values of a choice; the first is the default.
+    :param required: whether it has to be said.
+    :param live: whether it is said of a broker that runs.
+    :param at_shell: the option's help, where that of a connection doesn't fit; "": it does.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    empty: str = ""
+    label: str = ""
+    inside: str = ""
+    older: str = ""
+    option: str = ""
+    argument: str = ""
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    live: bool = False
+    at_shell: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return where a connection has it, in words."""
+        return f"{self.inside}.{self.name}" if self.inside else self.name
+
+    @property
+    def in_connection(self) -> str:
+        """Return its help for who writes a connection."""
+        said = f"Live: {self.help}" if self.live else self.help
+        return f"{said} Empty: {self.empty}." if self.empty else said
+
+    @property
+    def at_a_shell(self) -> str:
+        """Return its help for who types a command."""
+        return self.at_shell or (f"{self.help} Default: {self.empty}." if self.empty else self.help)
+
+    @property
+    def usual(self) -> str:
+        """Return the value that says nothing; "" for texts."""
+        if self.kind is Kind.FLAG:
+            return "false"
+        return self.choices[0] if self.choices else ""
+
+    @property
+    def values(self) -> str:
+        """Return what its value may be, in words."""
+        return ", ".join(self.choices) or self.kind.value
+
+
+_broker_setting = partial(StoreSetting, inside=BROKER_SETTINGS)
+
+STORE_SETTINGS = (
+    StoreSetting(
+        "root",
+        Kind.TEXT,
+        "The broker's storePathRootDir, as the worker sees it that this store's tasks run on.",
+        label="Store root",
+        option="STORE",
+        required=True,
+    ),
+    StoreSetting(
+        "broker_type",
+        Kind.TEXT,
+        "Whose store it is, by the name of the broker's package.",
+        empty="the broker that comes with this provider",
+        at_shell="Whose store it is; default: told from its files.",
+        label="Broker type",
+        option="--broker-type",
+        argument="NAME",
+    ),
+    StoreSetting(
+        "broker_conf",
+        Kind.TEXT,
+        "The broker's own config file.",
+        empty="the broker's default settings",
+        label="broker.conf",
+        option="--broker-conf",
+        argument="FILE",
+    ),
+    StoreSetting(
+        "mode",
+        Kind.CHOICE,
+        "offline: the broker is stopped while the store is cleaned. live: it runs on; the store is held and "
+        "released through it.",
+        label="Mode",
+        choices=MODES,
+    ),
+    StoreSetting(
+        "broker_address",
+        Kind.TEXT,
+        "host:port of the broker's listen port.",
+        empty="the name servers are asked each time",
+        at_shell="The broker runs on: its listen port. Without this and --name-servers it is stopped.",
+        label="Broker address",
+        option="--broker",
+        argument="HOST:PORT",
+        live=True,
+    ),
+    StoreSetting(
+        "lake",
+        Kind.TEXT_OR_OBJECT,
+        "Directory of a lake of its own (SQLite catalog and Parquet files), or PyIceberg catalog properties: "
+        "type, uri, warehouse. Among these, airflow.s3-conn-id and airflow.catalog-conn-id name connections "
+        "with credentials.",
+        empty="the option lake of [storage_engine]",
+        label="Lake",
+        option="--lake",
+        argument="DIRECTORY",
+    ),
+    StoreSetting(
+        BROKER_SETTINGS,
+        Kind.OBJECT,
+        'What only some stores need, such as {"time_zone": "UTC", "overrides": {"fileReservedTime": "48"}}.',
+        label="Broker settings",
+    ),
+    StoreSetting(
+        POLICY,
+        Kind.TEXT_OR_OBJECT,
+        'What we do with the store, such as {"lag_policy": "block"}, or the name of a policy in the option '
+        "policies of [storage_engine].",
+        empty="the defaults",
+        label="Policy",
+    ),
+    StoreSetting(
+        "spark_conn_id",
+        Kind.TEXT,
+        "Connection that Spark jobs are submitted with.",
+        empty="the tasks archive by themselves",
+        label="Spark connection",
+    ),
+    _broker_setting(
+        "time_zone",
+        Kind.TEXT,
+        "IANA zone that deleteWhen is meant in.",
+        option="--time-zone",
+        argument="ZONE",
+        empty="the zone of the machine that decides",
+    ),
+    _broker_setting(
+        "overrides",
+        Kind.OBJECT,
+        "Settings of the broker that win over all others, such as fileReservedTime.",
+        option="--set",
+        argument="KEY=VALUE",
+    ),
+    _broker_setting(
+        "name_servers",
+        Kind.TEXT,
+        "Name servers that know the master of broker_name, as host:port; several are separated by ;",
+        at_shell="The broker runs on: ask these where the master of --broker-name is.",
+        option="--name-servers",
+        argument="HOST:PORT;…",
+        live=True,
+    ),
+    _broker_setting(
+        "broker_name",
+        Kind.TEXT,
+        "The broker's brokerName.",
+        option="--broker-name",
+        argument="NAME",
+        live=True,
+    ),
+    _broker_setting(
+        "conn_id",
+        Kind.TEXT,
+        "Connection with the access key as its login and the secret key as its password.",
+        at_shell="Sign requests as this user; the secret key is taken from STORAGE_ENGINE_SECRET_KEY.",
+        option="--access-key",
+        argument="NAME",
+        empty="requests are not signed",
+        older="broker_conn_id",
+        live=True,
+    ),
+    _broker_setting(
+        "tls",
+        Kind.CHOICE,
+        "Speak TLS to broker and name servers. unverified trusts any certificate.",
+        at_shell="Speak TLS to broker and name servers.",
+        option="--tls",
+        older="broker_tls",
+        choices=TLS,
+        live=True,
+    ),
+    _broker_setting(
+        "ca_file",
+        Kind.TEXT,
+        "With TLS, PEM file of who signed the broker's certificate.",
+        option="--tls-ca-file",
+        argument="FILE",
+        empty="the system's authorities",
+        older="broker_ca_file",
+        live=True,
+    ),
+    _broker_setting(
+        "server_name",
+        Kind.TEXT,
+        "With TLS, the name that the certificate must bear.",
+        option="--tls-server-name",
+        argument="NAME",
+        empty="the host of the address",
+        older="broker_server_name",
+        live=True,
+    ),
+    _broker_setting(
+        "certificate_file",
+        Kind.TEXT,
+        "With TLS, PEM file of our own certificate and key, for a broker that wants one.",
+        option="--tls-certificate-file",
+        argument="FILE",
+        older="broker_certificate_file",
+        live=True,
+    ),
+    _broker_setting(
+        "may_change_settings",
+        Kind.FLAG,
+        "cleanFileForciblyEnable may be set to false on the broker while the store is held.",
+        option="--may-change-settings",
+        live=True,
+    ),
+    _broker_setting(
+        "hold_hours",
+        Kind.WHOLE_NUMBER,
+        "A hold that nobody renews for so long is over. It must outlast a release, which reads data "
+        "files again.",
+        option="--hold-hours",
+        argument="HOURS",
+        empty="24",
+        live=True,
+    ),
+    _broker_setting(
+        "allow_same_disk",
+        Kind.FLAG,
+        "Lake, journal, reports and temporary files may lie on a disk of the broker, which they can fill.",
+        option="--allow-same-disk",
+        live=True,
+    ),
+    StoreSetting(
+        "journal_url",
+        Kind.TEXT,
+        "SQLAlchemy URL of the store's journal.",
+        empty="the option journal_url of [storage_engine]; at the shell it lies in the lake's directory",
+    ),
+    StoreSetting(
+        "second_lake",
+        Kind.TEXT_OR_OBJECT,
+        "As lake: it takes over while the lake can't be reached; either proves.",
+        empty="the option second_lake of [storage_engine]",
+        option="--second-lake",
+        argument="DIRECTORY",
+    ),
+    StoreSetting(
+        "report_dir",
+        Kind.TEXT,
+        "Directory that receives the reports of runs.",
+        empty="the option report_dir of [storage_engine]; at the shell, reports in the lake's directory",
+    ),
+    StoreSetting(
+        "store_host",
+        Kind.TEXT,
+        "Host name or machine id of the host that has the store's disk; * where every host mounts it.",
+        empty="the host that looked at it first; at the shell, any",
+    ),
+    StoreSetting(
+        "queue",
+        Kind.TEXT,
+        "Airflow queue whose workers see the store's disk; a task on another one fails.",
+        empty="any queue",
+    ),
+)
+
+SETTINGS = {one.name: one for one in STORE_SETTINGS}
+"""By name; no two have one name."""
