@@ -31,11 +31,24 @@ from storage_engine.cli.values import time_zone as known_time_zone
     callback=known_time_zone,
     help="IANA zone deleteWhen is meant in.",
 )
-def init(directory: Path, store: Path | None, broker_conf: Path | None, time_zone: str) -> None:
+@click.option(
+    "--older-dag-ids",
+    is_flag=True,
+    help="Add DAGs under which runs of releases end that had one DAG for all stores.",
+)
+def init(
+    directory: Path, store: Path | None, broker_conf: Path | None, time_zone: str, older_dag_ids: bool
+) -> None:
     """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY."""
     from storage_engine.project.init import init_project, next_steps
 
-    project = init_project(directory, store_root=store, broker_conf=broker_conf, time_zone=time_zone)
+    project = init_project(
+        directory,
+        store_root=store,
+        broker_conf=broker_conf,
+        time_zone=time_zone,
+        older_dag_ids=older_dag_ids,
+    )
     say(next_steps(project, store_is_known=store is not None))
 
 

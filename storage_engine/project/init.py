@@ -28,6 +28,14 @@ from storage_engine.resources import project_path
 STORE_CONNECTION = "storage_engine_default"
 SPARK_CONNECTION = "spark_default"
 _TREES = ("dags", "spark_jobs", "expectations")
+_OLDER_DAG_IDS = "older_dag_ids.py"
+OLDER_DAGS = {
+    "storage_retention": "storage_retention__{store}",
+    "storage_forced_cleanup": "storage_forced_cleanup__{store}",
+    "storage_flush_checkpoint": "storage_monitor__{store}",
+    "storage_maintenance": "storage_maintenance__{lake}",
+}
+"""By the ids of DAGs before each store had its own: which of today's do their work."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 8
@@ -101,6 +109,7 @@ def init_project(
     broker_conf: Path | None = None,
     time_zone: str = "UTC",
     fields: Mapping[str, Any] = MappingProxyType({}),
+    older_dag_ids: bool = False,
 ) -> Project:
     """Create a project that Airflow can run as it is.
 
@@ -109,6 +118,7 @@ def init_project(
     :param broker_conf: the broker's own config file, when it has one.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
     :param fields: others of the store's connection.
+    :param older_dag_ids: let runs in flight end under the ids of :data:`OLDER_DAGS`.
     :raises BadInputError: when the directory already holds one of the files.
     """
     project = Project(directory.resolve())
@@ -123,6 +133,8 @@ def init_project(
         shutil.copytree(
             project_path(tree), project.home / tree, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
+    if older_dag_ids:
+        shutil.copy(project_path(_OLDER_DAG_IDS), project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
     connections = connection_definitions(
         store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields
@@ -143,9 +155,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         f"Created a project in {project.home}:\n"
         "  dags/             a store's storage_retention__STORE, storage_monitor__STORE and\n"
         "                    storage_flush_checkpoint__STORE, a lake's storage_maintenance__LAKE\n"
-        "                    (scheduled), storage_forced_cleanup__STORE (by hand). Before they were\n"
-        "                    storage_retention, storage_flush_checkpoint (now storage_monitor__STORE),\n"
-        "                    storage_forced_cleanup: let their runs end, then remove their files\n"
+        "                    (scheduled), storage_forced_cleanup__STORE (by hand)\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
@@ -156,7 +166,24 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "Or use an Airflow that you have:\n"
         f"  copy {project.home / 'dags'} into its DAGs folder\n"
         f"  airflow connections import {project.connections_file}\n"
-        f"  copy the section [storage_engine] of {project.settings_file} into its airflow.cfg\n"
+        f"  copy the section [storage_engine] of {project.settings_file} into its airflow.cfg\n\n"
+        f"{_older_dags(project)}"
+    )
+
+
+def _older_dags(project: Project) -> str:
+    """Return which DAG does what an older one did, and where a run in flight ends."""
+    ids = {old: new.format(store=STORE_CONNECTION, lake="lake") for old, new in OLDER_DAGS.items()}
+    width = max(map(len, ids))
+    listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
+    file = project.home / "dags" / _OLDER_DAG_IDS
+    runs = (
+        f"Runs in flight end under their old ids, which {file} has. Remove it then.\n"
+        if file.exists()
+        else "To let a run in flight end under its old id: storage-engine init --older-dag-ids\n"
+    )
+    return (
+        f"Older DAGs, from before each store had its own, and those that do their work now:\n{listed}{runs}"
     )
 
 

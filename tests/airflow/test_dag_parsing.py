@@ -21,6 +21,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from tests.services.watched_paths import looks_told
 
 DAGS = Path(__file__).parents[2] / "dags"
+OLDER = DAGS.parent / "storage_engine" / "project" / "older_dag_ids.py"
 HEAVY = ["numba", "pyspark", "great_expectations", "pyiceberg", "pyarrow", "pandas", "isal"]
 
 
@@ -75,6 +76,27 @@ def test_no_connection_disk_or_network_is_touched(
         serialised = [DagSerialization.to_dict(dag) for dag in dags.values()]
     assert len(serialised) == 2
     assert found == []
+
+
+def test_runs_in_flight_find_their_tasks_under_their_older_ids(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watched(own, monkeypatch) as found:
+        dags = dags_of(OLDER)
+    assert found == []
+    cleanup = {"plan", "consumer_lag", "archive", "release", "clean_dependents"}
+    cleanup |= {"flush_checkpoint", "validate", "report"}
+    sensed = cleanup | {"sense", "archive_sealed", "archive_lag"}
+    assert {name: set(dag.task_ids) for name, dag in dags.items()} == {
+        "storage_retention": {f"{store}.{task}" for store in ("near", "far") for task in sensed},
+        "storage_flush_checkpoint": {"near", "far"},
+        "storage_forced_cleanup": cleanup,
+        "storage_forced_cleanup_host-a": cleanup,
+    }
+    assert {dag.schedule for dag in dags.values()} == {None}
+    assert dags["storage_retention"].get_task("far.release").queue == "host-a"
+    (forced,) = {task.storage_engine_conn_id for task in dags["storage_forced_cleanup"].tasks}
+    assert forced == "{{ params.store }}"
 
 
 def test_what_is_touched_would_be_seen(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

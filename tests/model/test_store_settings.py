@@ -1,4 +1,4 @@
-"""Each thing that a person says of a store is described once; form, options and page have what the table says."""
+"""Each setting of a store is described once; form, options and page have what the table says."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from storage_engine import resources
 from storage_engine.cli import main
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.project.init import init_project
+from storage_engine.project.init import init_project, next_steps
 from storage_engine.project.sample import unpack_sample_store
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,6 +30,15 @@ def test_a_project_has_everything_that_airflow_needs(tmp_path: Path) -> None:
     settings.read(project.settings_file)
     assert settings["core"]["dags_folder"] == str(project.home / "dags")
     assert settings["storage_engine"]["stores"] == "storage_engine_default"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_older_dag_ids_are_listed_and_there_for_who_asks(tmp_path: Path, wanted: bool) -> None:
+    project = init_project(tmp_path / "p", older_dag_ids=wanted)
+    assert (project.home / "dags" / "older_dag_ids.py").exists() is wanted
+    said = next_steps(project, store_is_known=False)
+    assert re.search(r"storage_flush_checkpoint +storage_monitor__storage_engine_default\n", said)
+    assert ("init --older-dag-ids" in said) is not wanted
 
 
 def test_everything_listens_on_loopback_only(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Runs in flight end here that began before each store had DAGs of its own. A DAG file, for Airflow alone.
+
+It starts nothing. Remove it once no run of ``storage_retention``, ``storage_forced_cleanup`` or
+``storage_flush_checkpoint`` is left.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param, TaskGroup
+
+from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores
+from storage_engine.operators.retention import StorageEngineMonitorOperator
+from storage_engine.operators.task_groups import requested_cleanup, sensed_cleanup
+
+STORES = configured_stores()
+QUEUES = {store.queue: store for store in STORES}
+REQUEST = """{{ {
+    "manual": True,
+    "forced": True,
+    "max_segments": params.segments,
+    "target_used_percent": params.target_used_percent,
+    "reason": params.reason,
+} | tojson }}"""
+OF_EACH: dict[str, Any] = {
+    "schedule": None,
+    "default_args": {"retries": 2, "retry_delay": timedelta(seconds=30)},
+    "tags": ["storage-engine", "older"],
+    "doc_md": __doc__,
+}
+
+with DAG("storage_retention", **OF_EACH):
+    for store in STORES:
+        with TaskGroup(group_id=store.conn_id):
+            sensed_cleanup(store, sense_for=timedelta(minutes=9))
+
+with DAG("storage_flush_checkpoint", **OF_EACH):
+    for store in STORES:
+        StorageEngineMonitorOperator(task_id=store.conn_id, **store.task_arguments)
+
+for queue in QUEUES:
+    older_id = f"storage_forced_cleanup_{queue}" if queue and len(QUEUES) > 1 else "storage_forced_cleanup"
+    params = {
+        "store": Param(STORES[0].conn_id, type="string"),
+        "segments": Param(None, type=["null", "integer"]),
+        "target_used_percent": Param(None, type=["null", "integer"]),
+        "reason": Param("", type="string"),
+        "dry_run": Param(True, type="boolean"),
+    }
+    with DAG(older_id, params=params, **OF_EACH):
+        requested_cleanup(
+            ConfiguredStore("{{ params.store }}", queue=queue),
+            request=REQUEST,
+            plan_only="{{ params.dry_run }}",
+        )
