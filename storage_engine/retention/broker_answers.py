@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter, le, lt
 from stat import S_ISREG
@@ -95,6 +95,23 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     return snapshot
 
 
+def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
+    """Return the sealed segments that are there, whatever is missing between them.
+
+    :raises BrokerPackageError: they can't be.
+    :raises StorageEngineError: as ``BrokerStore.sealed_files`` does.
+    """
+    with package_errors(broker, "list its sealed files"):
+        segments = store.sealed_files()
+        data_paths = store.data_paths
+    where = f"broker {broker}: sealed files"
+    check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
+    check_each([s.facts for s in segments], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
+    _check_names({segment.log for segment in segments}, where)
+    _check_files(segments, RealDirectories(data_paths), where)
+    return segments
+
+
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
     """Make sure that a snapshot can be true, and fits into journal, lake and reports.
 
@@ -117,13 +134,18 @@ def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str
 def _check_logs(logs: Sequence[LogSnapshot], where: str) -> None:
     check_all(logs, LogSnapshot, lambda _: f"{where}: log")
     names: set[str] = set()
+    _check_names([log.name for log in logs], where)
     for log in logs:
-        if fault := log_name_fault(log.name):
-            refuse(f"{where}: name {log.name!r:.400} of a log", fault)
         if log.name in names:
             refuse(f"{where}: log {log.name}", "each log once", "it again")
         names.add(log.name)
     check_each(logs, LogSnapshot, LOG, lambda log: f"{where}: log {log.name}")
+
+
+def _check_names(names: Iterable[object], where: str) -> None:
+    for name in names:
+        if fault := log_name_fault(name):
+            refuse(f"{where}: name {name!r:.400} of a log", fault)
 
 
 def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str) -> None:

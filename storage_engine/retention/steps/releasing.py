@@ -212,9 +212,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         # Only then is their space free.
         shielded = drop_released(context, run, proofs)
         left = context.snapshot(now_ms)
-        check_left(
-            held.snapshot, left, {one.id for one in plan.to_delete}, {r.segment.id for r in deleted.values()}
-        )
+        done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
+        check_left(held.snapshot, left, {segment.id for segment in plan.to_delete}, done_now)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
@@ -256,11 +255,8 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 
 def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
-    return unseen_writes(
-        context.record.real_path,
-        segments,
-        ask(context.store.broker, "tell its process", context.broker.running_pid),
-    )
+    pid = ask(context.store.broker, "tell its process", context.broker.running_pid)
+    return unseen_writes(context.record.real_path, segments, pid)
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.model.store import Segment
-from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.broker_answers import take_sealed_files
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.steps.context import Context
 
@@ -36,7 +36,7 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
         except StoreLayoutError as error:
             notices.append(f"the log isn't whole: {error}")
             return ShieldedLog(
-                ask(context.store.broker, "list its sealed files", context.broker.sealed_files),
+                take_sealed_files(context.broker, context.store.broker),
                 is_whole=False,
             )
     except (StorageEngineError, OSError) as error:
