@@ -1,7 +1,7 @@
 """A broker package's answers, taken and checked before anything is decided or recorded by them.
 
-Whatever is wrong with one, and whatever a package raises that is neither an error of ours nor one of the
-operating system, is a :class:`BrokerPackageError`. Checks go over whole columns, since a store may have
+Whatever is wrong with one, and whatever a package raises but our errors and those of the operating
+system, is a :class:`BrokerPackageError`. Checks go over whole columns, since a store may have
 100,000 segments; only what is found wrong is looked for one by one.
 """
 
@@ -53,7 +53,7 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
     """Turn whatever a broker's package raises into one error.
 
-    Errors of ours and of the operating system stay what they are: the contract names them.
+    Our errors, and those of the operating system, stay what they are: the contract names them.
 
     :param broker: its name.
     :param doing: what the package was to do, as in "expected the package to <doing>".
@@ -219,7 +219,7 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
 
 
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-    """Return what a broker's own rules let go of a store.
+    """Return what a broker's own rules delete of a store.
 
     :param snapshot: as it was taken, by :func:`take_snapshot`.
     :raises BrokerPackageError: it is no plan for that snapshot.

@@ -138,12 +138,12 @@ class Context:
         """Record why a step failed, for the report; the error goes on its way."""
         try:
             yield
-        except (StorageEngineError, OSError) as error:
+        except Exception as error:
             with suppress(StorageEngineError):
                 self.record_error(run, step, error)
             raise
 
-    def record_error(self, run: Run, step: Step, error: StorageEngineError | OSError) -> None:
+    def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step failed, or a part of it."""
         said = {"type": type(error).__name__, "message": str(error)}
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
