@@ -47,6 +47,13 @@ class CorruptFileError(BadInputError):
     """A consume queue, index, checkpoint or config file can't be what its name says."""
 
 
+class BrokerPackageError(BadInputError):
+    """A broker's package fails, or what it answers can't be true; the package has to be mended.
+
+    Raised of a deletion, it says what may be gone: then nothing is recorded of it but the intents.
+    """
+
+
 class CorruptFrameError(StorageEngineError):
     """Bytes inside a sealed segment are not a whole, valid frame."""
 

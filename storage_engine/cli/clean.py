@@ -14,7 +14,7 @@ from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.exceptions import LogsRefusedError, StorageEngineError
+from storage_engine.exceptions import LogsRefusedError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
@@ -96,7 +96,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
         )
         try:
             _take_steps(cleanup, tell)
-        except (StorageEngineError, OSError):
+        except Exception:
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
         return _end(cleanup, as_json)

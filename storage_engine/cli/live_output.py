@@ -11,6 +11,7 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
@@ -37,7 +38,7 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook:
     broker = running_broker(managed)
     assert broker is not None
     store = open_to_look(managed)
-    snapshot = store.snapshot(now_ms)
+    snapshot = take_snapshot(store, now_ms, managed.broker)
     try:
         return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
     except GateRefusedError as error:

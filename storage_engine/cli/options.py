@@ -12,6 +12,7 @@ import click
 
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
+from storage_engine.retention.broker_answers import ask, take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
@@ -98,8 +99,8 @@ def check_store(managed: ManagedStore) -> None:
     :raises BadInputError: it is no store, or one that can't be planned.
     """
     broker = open_store(managed)
-    broker.snapshot(clock_ms())
-    broker.checkpoint()
+    take_snapshot(broker, clock_ms(), managed.broker)
+    ask(managed.broker, "read its checkpoint", broker.checkpoint)
 
 
 def person() -> str:

@@ -12,6 +12,7 @@ from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.clock import clock_ms
@@ -44,7 +45,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
     opened, now_ms = open_to_look(store), clock_ms()
     check_places(store, opened.data_paths)
     check_disks(store, opened.data_paths)
-    snapshot = opened.snapshot(now_ms)
+    snapshot = take_snapshot(opened, now_ms, store.broker)
     segments = sum(len(log.segments) for log in snapshot.logs)
     sealed = sum(len(log.sealed) for log in snapshot.logs)
     levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))

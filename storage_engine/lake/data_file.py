@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage_engine.exceptions import CorruptFrameError, ProofError
+from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.tables import IDENTITY_COLUMNS, SELECTIVE_COLUMNS, messages_arrow_schema
-from storage_engine.model.codec import Columns, SegmentCodec
+from storage_engine.model.codec import Columns, Damage, SegmentCodec
 
 ROW_GROUP_BYTES = 16 << 20
 """Segment bytes in a row group."""
@@ -66,31 +66,85 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
 
     def chunks() -> Iterator[pa.Table]:
-        for rows, damage in codec.decode(data, job.base_offset, chunk_bytes=chunk_bytes):
-            if damage and not job.accept_damage:
-                first = damage[0]
+        with codec_errors(job.path):
+            decoded = iter(codec.decode(_read_only(data), job.base_offset, chunk_bytes=chunk_bytes))
+        while True:
+            with codec_errors(job.path):
+                rows, damage = next(decoded, _END)
+                if rows is not None and not isinstance(rows, pa.Table):
+                    raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
+                first = damage[0] if damage and not job.accept_damage else None
+            if rows is None:
+                return
+            if first is not None:
                 raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
             yield rows
             del rows
 
-    with _codec_errors(job.path):
+    with _row_errors(job.path):
         write_rows(job, codec, chunks(), sink)
 
 
+_END: tuple[None, tuple[Damage, ...]] = (None, ())
+"""Stands behind the last rows of a codec."""
+
+
+def _read_only(data: memoryview) -> memoryview:
+    """Return a view by which nobody gets at memory that can be written, as by ``memoryview.obj``."""
+    view = data.toreadonly()
+    return memoryview(pa.py_buffer(view)).cast("B") if len(view) else view
+
+
 @contextmanager
-def _codec_errors(name: str) -> Iterator[None]:
-    """
+def codec_errors(name: str) -> Iterator[None]:
+    """Turn whatever a codec raises into one error.
+
     :param name: of the file that the codec works on.
     :raises ProofError: a broker's codec raises what is no error of this package.
     """
     try:
         yield
+    except StorageEngineError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _codec_error(name, error) from error
+
+
+@contextmanager
+def _row_errors(name: str) -> Iterator[None]:
+    """Tell what is wrong with a codec's rows from a sink that can't take them.
+
+    :raises ProofError: the rows aren't as their schema says.
+    """
+    try:
+        yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise _codec_error(name, error) from error
+
+
+def _codec_error(name: str, error: BaseException) -> ProofError:
+    return ProofError(
+        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
+        f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
+        "broker."
+    )
+
+
+def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_position: int, name: str) -> int:
+    """Let a codec write rows' bytes.
+
+    :param name: of the file that has the rows.
+    :return: how many bytes it says that it has written.
+    :raises ProofError: the codec fails, or says what can't be.
+    """
+    with codec_errors(name):
+        written: object = codec.encode(rows, out, first_position)
+    if type(written) is not int or not 0 <= written <= len(out):
         raise ProofError(
-            f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
-            f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
-            "broker."
-        ) from error
+            f"{name}: expected its broker's codec to return how many bytes it has written, 0 to {len(out)}, "
+            f"found {written!r}. Nothing was committed. Mend the package that brings the broker."
+        )
+    return written
 
 
 def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
@@ -212,8 +266,7 @@ def segment_bytes(
             rows = parquet.read_row_group(group, columns=columns, use_threads=False)
             starts.append(rows["physical_offset"].to_numpy())
             ends.append(starts[-1] + rows["size"].to_numpy())
-            with _codec_errors(name):
-                written += codec.encode(rows, out, window.start_position)
+            written += encode_rows(codec, rows, out, window.start_position, name)
             if counter is not None:
                 counter.add(rows)
             # Or two row groups would be in memory while the next is read.

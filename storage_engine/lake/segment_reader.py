@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
-from storage_engine.lake.data_file import WindowMemory, check_tiled, segment_bytes
+from storage_engine.lake.data_file import WindowMemory, check_tiled, encode_rows, segment_bytes
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.filters import segment_rows
@@ -108,7 +108,7 @@ def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview
         for batch in scan.to_arrow_batch_reader():
             # PyIceberg widens strings and binaries; the codec knows its own types.
             rows = pa.Table.from_batches([batch]).select(codec.schema.names).cast(codec.schema)
-            codec.encode(rows, out, origin)
+            encode_rows(codec, rows, out, origin, table.location())
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)

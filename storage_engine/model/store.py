@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,18 +121,24 @@ class Segment:
         return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
 
 
+_path_of = attrgetter("path")
+
+
 def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
     """Return companions by name.
 
     :raises StoreLayoutError: one lies in another directory than the segment's own file, or is there twice.
     """
-    ordered = tuple(sorted(companions, key=lambda file: file.path))
-    paths = [Path(file.path) for file in ordered]
-    wrong = [path for path in paths if path.parent != Path(own.path).parent]
-    if wrong or len({own.path, *map(str, paths)}) <= len(paths):
+    ordered = tuple(sorted(companions, key=_path_of))
+    paths = [file.path for file in ordered]
+    directory = own.path.rpartition("/")[0]
+    # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
+    unlike = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
+    wrong = [path for path in unlike if Path(path).parent != Path(own.path).parent]
+    if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
             f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
-            f"found {', '.join(map(str, wrong or paths))}. Nothing was changed. Mend its broker's package."
+            f"found {', '.join(wrong or paths)}. Nothing was changed. Mend its broker's package."
         )
     return ordered
 

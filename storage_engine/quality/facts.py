@@ -20,6 +20,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
@@ -202,7 +203,8 @@ def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *
         files=run.files if run else (),
         accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
     )
-    return find_broker(store.broker).collect_facts(settings_of(store), scope)
+    broker = find_broker(store.broker)
+    return ask(store.broker, "collect facts", lambda: broker.collect_facts(settings_of(store), scope))
 
 
 def _spans(

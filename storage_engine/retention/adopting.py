@@ -17,6 +17,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.contradictions import contradictions
@@ -56,7 +57,7 @@ def adopt(
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    logs = open_store(store).snapshot(clock_ms()).logs
+    logs = take_snapshot(open_store(store), clock_ms(), store.broker).logs
     only = [one for one in logs if log in (None, one.name)]
     if log is not None and not only:
         there = min((one.name for one in logs), default="none")

@@ -6,6 +6,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import RunningBroker
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -17,7 +18,8 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     :raises BadInputError: no such broker, or settings that its broker would not work with.
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
-    return find_broker(store.broker).open_store(settings_of(store), memory)
+    broker = find_broker(store.broker)
+    return ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:

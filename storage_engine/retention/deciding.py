@@ -12,6 +12,7 @@ from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
+from storage_engine.retention.broker_answers import ask, propose, take_snapshot
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
@@ -48,6 +49,7 @@ def decide(
     now_ms: int,
     used_percents: Mapping[str, int] | None = None,
     *,
+    kind: str,
     policy: Policy,
 ) -> Decided:
     """Decide what goes and why. Reads only.
@@ -56,16 +58,17 @@ def decide(
     found while every segment is still there. Logs of which it is broken are
     refused, where there are others.
 
+    :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
     with no_collection():
-        snapshot = with_disk_levels(broker.snapshot(now_ms), used_percents or {})
-        plan = broker.plan(snapshot, now_ms, request)
+        snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
+        plan = propose(broker, snapshot, now_ms, request)
     pending = pending_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, pending, policy.pending_policy))
-    dependents, unreadable = find_dependents(broker, plan.new_min_offsets)
+    dependents, unreadable = find_dependents(broker, snapshot, plan.new_min_offsets)
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
@@ -73,7 +76,8 @@ def decide(
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
-    return Decided(snapshot, plan, dependents, broker.checkpoint(), pending, unread)
+    checkpoint = ask(kind, "read its checkpoint", broker.checkpoint)
+    return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 
 
 def cut_by_policy(
@@ -90,11 +94,17 @@ def cut_by_policy(
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
     """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
-    return {} if policy.minimum_retention_hours is None else broker.sealed_at_ms(snapshot)
+    if policy.minimum_retention_hours is None:
+        return {}
+    doing = "tell when segments were written to last"
+    return ask(snapshot.broker, doing, lambda: broker.sealed_at_ms(snapshot))
 
 
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
     """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
-    return () if pending_policy is PendingPolicy.IGNORE else broker.pending(snapshot)
+    if pending_policy is PendingPolicy.IGNORE:
+        return ()
+    doing = "tell what it still has to deliver"
+    return ask(snapshot.broker, doing, lambda: broker.pending(snapshot))

@@ -7,33 +7,39 @@ from collections.abc import Mapping
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.broker_answers import list_dependents
 
 Unreadable = dict[str, BadInputError | OSError]
 """By name of the log, why its dependents can't be told."""
 
 
 def find_dependents(
-    broker: BrokerStore, min_offsets: Mapping[str, int]
+    broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
     """Find the files that point only below these offsets, and the logs of which that can't be told.
 
+    :param snapshot: of the store as it is.
     :param min_offsets: by name, where logs are to begin.
     """
     if not min_offsets:
         return (), {}
     try:
-        return broker.dependents(min_offsets), {}
+        return list_dependents(broker, snapshot, min_offsets), {}
     except (BadInputError, OSError) as error:
-        unreadable = _unreadable(broker, min_offsets, error)
+        unreadable = _unreadable(broker, snapshot, min_offsets, error)
         if not unreadable:
             raise
     readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
-    found, more = find_dependents(broker, readable)
+    found, more = find_dependents(broker, snapshot, readable)
     return found, {**unreadable, **more}
 
 
 def _unreadable(
-    broker: BrokerStore, min_offsets: Mapping[str, int], error: BadInputError | OSError
+    broker: BrokerStore,
+    snapshot: StoreSnapshot,
+    min_offsets: Mapping[str, int],
+    error: BadInputError | OSError,
 ) -> Unreadable:
     """:param error: what is wrong with all of them together."""
     if len(min_offsets) == 1:
@@ -41,7 +47,7 @@ def _unreadable(
     found: Unreadable = {}
     for log, offset in min_offsets.items():
         try:
-            broker.dependents({log: offset})
+            list_dependents(broker, snapshot, {log: offset})
         except (BadInputError, OSError) as of_log:
             found[log] = of_log
     return found

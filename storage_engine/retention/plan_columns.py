@@ -13,7 +13,6 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -30,6 +29,7 @@ _NONE = -(1 << 63)
 """Stands for an mtime that no hold has set."""
 _LENGTH_BYTES = 8
 _FACTS = ("device", "inode", "size_bytes", "mtime_ns", "ctime_ns")
+_facts_of = attrgetter(*_FACTS)
 _UNSIGNED = frozenset({"device", "inode", "size_bytes"})
 
 
@@ -68,7 +68,7 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
         header["wide"] = wide
     if any(segment.companions for segment in segments):
         header["companions"] = [
-            [(*numbers([_template(segment, one)]), *astuple(one)[1:]) for one in segment.companions]
+            [(*numbers([_template(segment, one)]), *_facts_of(one)) for one in segment.companions]
             for segment in segments
         ]
     said = json.dumps({**header, "texts": list(texts)}, separators=(",", ":")).encode()

@@ -34,6 +34,7 @@ def preview(
         request,
         clock_ms() if now_ms is None else now_ms,
         used_percents,
+        kind=store.broker,
         policy=store.policy,
     )
     if store.policy.undo_window_hours is not None:

@@ -9,6 +9,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
+from storage_engine.retention.broker_answers import package_errors
 from storage_engine.shield.seen import look_at_shield
 from storage_engine.wording import count_text
 
@@ -34,7 +35,8 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
         for run in shielded_runs(snapshot):
             log = run[-1].log
             before = replace(snapshot, logs=(replace(logs[log], segments=run),))
-            found.append(broker.unread(before, {log: run[-1].end_offset}, deleted=True))
+            with package_errors(snapshot.broker, "tell what consumers have not read"):
+                found.append(broker.unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
         return ShieldedUnread(error=str(error))
     return shielded_unread(found)

@@ -15,6 +15,7 @@ from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.policy import ArchiveMode, LagPolicy
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielded_unread import (
     error_text,
@@ -45,7 +46,8 @@ def find_unread(
     begin = {log.name: log.min_offset for log in snapshot.logs}
     if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
         try:
-            found = broker.unread(snapshot, new_min_offsets)
+            doing = "tell what consumers have not read"
+            found = ask(snapshot.broker, doing, lambda: broker.unread(snapshot, new_min_offsets))
         except (StorageEngineError, OSError) as error:
             found = Unread(error=str(error))
     return replace(

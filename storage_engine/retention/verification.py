@@ -21,6 +21,7 @@ from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
+from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.drift import all_gone_spans
@@ -90,7 +91,7 @@ def verify_store(
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
     """
     lakes, unreachable = reachable_lakes(store)
-    snapshot = open_store(store).snapshot(clock_ms())
+    snapshot = take_snapshot(open_store(store), clock_ms(), store.broker)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     store_id = record.store_id

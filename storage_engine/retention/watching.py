@@ -7,6 +7,7 @@ from pathlib import Path
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.watch import Watch
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.host import check_host, may_have_come
@@ -61,4 +62,5 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     :raises BadInputError: settings that can't be used, or no such store.
     """
     broker = find_broker(store.broker)
-    return broker.watch_store(settings_of(store), clock_ms() if now_ms is None else now_ms)
+    at_ms = clock_ms() if now_ms is None else now_ms
+    return ask(store.broker, "look at clock and disks", lambda: broker.watch_store(settings_of(store), at_ms))

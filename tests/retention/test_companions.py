@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion, companions_text
-from storage_engine.model.plan import Decision, PlanRequest, Reason
+from storage_engine.model.plan import Decision, DependentFile, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
@@ -198,7 +198,14 @@ def test_what_the_broker_says_otherwise_than_the_receipt_is_refused_until_adopte
         more = (*segment.companions, FileFacts.of(file.with_suffix(".index")))
         return replace(segment, end=LINES - 1, companions=more)
 
+    listed = module.ToyStore.dependents
+
+    def without_companion(self: Any, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        index = str(Path("errors", f"{FIRST}.index"))
+        return tuple(one for one in listed(self, min_offsets) if not one.facts.path.endswith(index))
+
     monkeypatch.setattr(module.ToyStore, "_segment", other)
+    monkeypatch.setattr(module.ToyStore, "dependents", without_companion)
     (refused,) = steps.release(store, "r").refused
     assert (refused.log, refused.error) == ("errors", "GateRefusedError")
     assert f"has the companions {FIRST}.count, the store has {FIRST}.count, " in refused.why

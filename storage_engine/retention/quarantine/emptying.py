@@ -91,7 +91,7 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
 
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
-    seen = context.broker.watch(now_ms)
+    seen = context.watch(now_ms)
     if any(trigger.cause is Cause.SPACE_FULL for trigger in seen.triggers):
         return True
     levels = [level.used_percent for level in seen.levels if level.used_percent is not None]

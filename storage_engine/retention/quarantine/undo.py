@@ -100,7 +100,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
             segments=len(gone),
             dependents=len(dependents),
             size_bytes=sum(one.size_bytes for one in facts),
-            min_offset=min(log.min_offset for log in context.broker.snapshot(clock_ms()).logs),
+            min_offset=min(log.min_offset for log in context.snapshot(clock_ms()).logs),
             person=person,
             notices=held.notices,
         )

@@ -268,7 +268,7 @@ def begin_background_run(context: Context, run_key: str) -> Run:
 
 def sealed_segments(context: Context) -> tuple[Segment, ...]:
     """Every sealed segment, oldest first in each log."""
-    snapshot = context.broker.snapshot(clock_ms())
+    snapshot = context.snapshot(clock_ms())
     return tuple(segment for log in snapshot.logs for segment in log.sealed)
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from storage_engine import durable
 from storage_engine.model.hold import BrokerProgress
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.archiving import begin_background_run
-from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, flush_paths, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
 
 
@@ -59,15 +60,13 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
             result = _measured(context, run_key, now_ms)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
-        paths = dict.fromkeys(
-            str(path) for path in context.broker.flush_paths(context.broker.snapshot(now_ms))
-        )
+        paths = dict.fromkeys(str(path) for path in flush_paths(context, context.snapshot(now_ms)))
         paths.update(
             dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
         )
         for path in paths:
             durable.fsync_path(path)
-        checkpoint = context.broker.checkpoint()
+        checkpoint = ask(context.store.broker, "read its checkpoint", context.broker.checkpoint)
         notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
         result = CheckpointResult(run_key, checkpoint, len(paths), notices)
         context.save(run, Step.CHECKPOINT, result, started_ns)
@@ -76,8 +75,8 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
 
 def _measured(context: Context, run_key: str, now_ms: int) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
-    checkpoint = context.broker.checkpoint()
-    progress = context.broker.progress(now_ms)
+    checkpoint = ask(context.store.broker, "read its checkpoint", context.broker.checkpoint)
+    progress = ask(context.store.broker, "tell how far it is", lambda: context.broker.progress(now_ms))
     alarms = progress_alarms(progress, context.store.policy)
     return CheckpointResult(run_key, checkpoint, 0, _look_at(checkpoint, {}, now_ms), progress, alarms)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
@@ -20,7 +21,9 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.watch import Watch
 from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.retention.broker_answers import ask, package_errors, take_snapshot
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.clock import clock_ms
@@ -70,6 +73,17 @@ class Context:
         _check_places(self.store, broker)
         return replace(self, record=record, broker=broker)
 
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Return what the store is now.
+
+        :raises BrokerPackageError: what its broker's package says can't be.
+        """
+        return take_snapshot(self.broker, now_ms, self.store.broker)
+
+    def watch(self, now_ms: int) -> Watch:
+        """Return the causes that hold now by clock and disks alone."""
+        return ask(self.store.broker, "look at clock and disks", lambda: self.broker.watch(now_ms))
+
     def run(self, run_key: str) -> Run:
         """
         :raises RunStateError: there is no such run.
@@ -84,7 +98,7 @@ class Context:
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
         beside = self.store.live is not None
-        emergency = beside and any(trigger.at_once for trigger in self.broker.watch(clock_ms()).triggers)
+        emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
     def sample(
@@ -99,7 +113,11 @@ class Context:
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
         with suppress(OSError):
-            oldest_message_ms = self.broker.oldest_message_ms(snapshot)
+            oldest_message_ms = ask(
+                self.store.broker,
+                "tell when its oldest message was stored",
+                lambda: self.broker.oldest_message_ms(snapshot),
+            )
         extent = Extent(
             min_offset=sum(log.min_offset for log in snapshot.logs),
             max_offset=sum(log.max_offset for log in snapshot.logs),
@@ -120,12 +138,12 @@ class Context:
         """Record why a step failed, for the report; the error goes on its way."""
         try:
             yield
-        except (StorageEngineError, OSError) as error:
+        except Exception as error:
             with suppress(StorageEngineError):
                 self.record_error(run, step, error)
             raise
 
-    def record_error(self, run: Run, step: Step, error: StorageEngineError | OSError) -> None:
+    def record_error(self, run: Run, step: Step, error: Exception) -> None:
         """Record why a step failed, or a part of it."""
         said = {"type": type(error).__name__, "message": str(error)}
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
@@ -144,10 +162,11 @@ class Context:
         with ExitStack() as stack:
             if self.store.live is not None:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
-            held = stack.enter_context(self.broker.lock())
+            with package_errors(self.store.broker, "lock its store"):
+                held = stack.enter_context(self.broker.lock())
             if self.store.live is None:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
-            snapshot = self.broker.snapshot(now_ms)
+            snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 raise StoreCrashedError(
                     f"{snapshot.root}: its broker did not stop cleanly (the file 'abort' is there), so where "
@@ -197,7 +216,7 @@ def open_context(store: AnyStore) -> Context:
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
     """Return a store by the settings of this moment."""
-    renewed = broker.renewed(memory)
+    renewed = ask(store.broker, "open its store again", lambda: broker.renewed(memory))
     if renewed is None:
         broker.close()
         return open_store(store, memory)
@@ -207,6 +226,12 @@ def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> Br
 def _check_places(store: ManagedStore, broker: BrokerStore) -> None:
     check_places(store, broker.data_paths)
     check_disks(store, broker.data_paths)
+
+
+def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+    """Return what matters to a start of the broker after a cleanup."""
+    doing = "tell what has to be flushed"
+    return ask(context.store.broker, doing, lambda: context.broker.flush_paths(snapshot))
 
 
 def managed_of(store: AnyStore) -> ManagedStore:

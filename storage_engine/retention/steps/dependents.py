@@ -12,6 +12,7 @@ from storage_engine import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
+from storage_engine.retention.broker_answers import list_dependents, package_errors
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.journal import Phase, Run, Step
 from storage_engine.retention.quarantine.records import quarantine_of
@@ -76,11 +77,13 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
         min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}
-        files = context.broker.dependents({log: at for log, at in min_offsets.items() if log in logs})
+        below = {log: at for log, at in min_offsets.items() if log in logs}
+        files = list_dependents(context.broker, held.snapshot, below)
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
-        context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
+        with package_errors(context.store.broker, "delete what depends on segments"):
+            context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
         _record_results(context, run)
         stay = [file.facts.path for file in files if Path(file.facts.path).exists()]
     deleted = deleted_dependents(context, run)

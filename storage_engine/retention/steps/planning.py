@@ -77,6 +77,7 @@ def make_plan(
                 context.broker,
                 request,
                 now_ms,
+                kind=context.store.broker,
                 policy=context.store.policy,
             )
             decided_from = {

@@ -21,6 +21,8 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
+from storage_engine.retention.answer_types import MEND
+from storage_engine.retention.broker_answers import ask, check_gone, check_left, package_errors, propose
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.dependents_by_log import find_dependents
@@ -47,7 +49,13 @@ from storage_engine.retention.steps.consumer_lag import (
     released_unread,
     without_held_back,
 )
-from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, open_context
+from storage_engine.retention.steps.context import (
+    AnyStore,
+    Context,
+    approved_plan,
+    flush_paths,
+    open_context,
+)
 from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.judging import (
@@ -63,6 +71,8 @@ from storage_engine.retention.steps.judging import (
 from storage_engine.retention.steps.shield import drop_released
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.retention.unseen_writes import unseen_notices, unseen_writes
+
+_MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +172,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         settled = settle(context, run, plan, held.snapshot)
         policy = context.store.policy
         pending = pending_by(context.broker, held.snapshot, policy.pending_policy)
-        fresh = context.broker.plan(held.snapshot, now_ms, request_again(plan, run.request))
+        fresh = propose(context.broker, held.snapshot, now_ms, request_again(plan, run.request))
         sealed_ms = sealed_by(context.broker, held.snapshot, policy)
         fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
         eligible = still_eligible(plan, without_held_back(context, run, fresh))
@@ -175,11 +185,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
-        judged, dependents = _dependents(context, judged)
+        judged, dependents = _dependents(context, held.snapshot, judged)
         settled.require_one(judged)
         unread, blocked = find_losses(context, run, held.snapshot, judged.ends)
         if blocked:
-            judged, dependents = _dependents(context, judged.without(blocked))
+            judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
         unseen = _unseen(context, segments) if segments else {}
@@ -201,7 +211,9 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         require_one(refusals, {release.log for release in deleted.values()})
         # Only then is their space free.
         shielded = drop_released(context, run, proofs)
-        left = context.broker.snapshot(now_ms)
+        left = context.snapshot(now_ms)
+        done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
+        check_left(held.snapshot, left, {segment.id for segment in plan.to_delete}, done_now)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
@@ -243,20 +255,23 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 
 
 def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
-    return unseen_writes(context.record.real_path, segments, context.broker.running_pid())
+    pid = ask(context.store.broker, "tell its process", context.broker.running_pid)
+    return unseen_writes(context.record.real_path, segments, pid)
 
 
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
     come back in one directory, while a younger one, in another, is gone for good."""
-    for path in context.broker.flush_paths(snapshot):
+    for path in flush_paths(context, snapshot):
         if path.is_dir():
             durable.fsync_path(path)
 
 
-def _dependents(context: Context, judged: Judged) -> tuple[Judged, tuple[DependentFile, ...]]:
+def _dependents(
+    context: Context, snapshot: StoreSnapshot, judged: Judged
+) -> tuple[Judged, tuple[DependentFile, ...]]:
     """Find what goes after the segments; refuse the logs of which it can't be read."""
-    found, unreadable = find_dependents(context.broker, judged.ends)
+    found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
     return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
 
 
@@ -324,7 +339,8 @@ def _delete(
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
         segments = [verdict.segment for verdict in verdicts]
-        context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
+        with package_errors(context.store.broker, "delete segments", _MAY_GO):
+            context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
     except ChangedUnderUsError as error:
         gone = {
             one.subject: one
@@ -337,6 +353,8 @@ def _delete(
         withdrawn = [(one.subject, {"error": str(error)}) for one in entries if one.subject not in gone]
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
+    # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
+    check_gone(context.store.broker, segments)
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
 
 

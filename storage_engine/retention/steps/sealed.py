@@ -13,6 +13,7 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.archive_lag import ArchiveLag, archive_lag_of
+from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.faulty_files import read_faulty_files
@@ -113,7 +114,7 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.ARCHIVE_LAG):
-        snapshot = context.broker.snapshot(clock_ms())
+        snapshot = context.snapshot(clock_ms())
         segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
         lag = _measure(context.journal, context.record, context.store, segments)
         context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
@@ -128,7 +129,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     """
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
-    snapshot = open_to_look(store).snapshot(clock_ms())
+    snapshot = take_snapshot(open_to_look(store), clock_ms(), store.broker)
     segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)

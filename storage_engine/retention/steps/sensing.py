@@ -9,6 +9,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention.broker_answers import ask, take_triggers
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
@@ -47,14 +48,14 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     now_ms = clock_ms() if now_ms is None else now_ms
     hold = look_at_hold(context, now_ms)
     try:
-        snapshot = context.broker.snapshot(now_ms)
+        snapshot = context.snapshot(now_ms)
     except BadInputError as error:
         if hold is None:
             raise
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
-    triggers, notices = context.broker.triggers(snapshot, now_ms, request or PlanRequest())
+    triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
     levels = (*snapshot.log_disks, snapshot.dependents_disk)
-    progress = context.broker.progress(now_ms)
+    progress = ask(context.store.broker, "tell how far it is", lambda: context.broker.progress(now_ms))
     context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
         context.name,
@@ -73,6 +74,7 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
     if context.store.live is None:
         return None
-    status = context.broker.hold_status(now_ms)
+    doing = "tell what is held"
+    status = ask(context.store.broker, doing, lambda: context.broker.hold_status(now_ms))
     record_hold_drift(context, status)
     return status

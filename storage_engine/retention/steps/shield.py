@@ -150,7 +150,7 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
 
 def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     context, root = tending.context, tending.root
-    log = look_at_log(context.broker, tending.notices)
+    log = look_at_log(context, tending.notices)
     judged, proofs = _judge(tending, shield, log.sealed)
     unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.

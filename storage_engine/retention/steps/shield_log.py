@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
-from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.store import Segment
+from storage_engine.retention.broker_answers import take_sealed_files
 from storage_engine.retention.clock import clock_ms
+from storage_engine.retention.steps.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +24,21 @@ class ShieldedLog:
     is_known: bool = True
 
 
-def look_at_log(broker: BrokerStore, notices: list[str]) -> ShieldedLog:
+def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
     """Return a log's sealed segments, even where somebody removed some from the middle of it.
 
     :param notices: what a person should know is added.
     """
     try:
         try:
-            snapshot = broker.snapshot(clock_ms())
+            snapshot = context.snapshot(clock_ms())
             return ShieldedLog(tuple(segment for log in snapshot.logs for segment in log.sealed))
         except StoreLayoutError as error:
             notices.append(f"the log isn't whole: {error}")
-            return ShieldedLog(broker.sealed_files(), is_whole=False)
+            return ShieldedLog(
+                take_sealed_files(context.broker, context.store.broker),
+                is_whole=False,
+            )
     except (StorageEngineError, OSError) as error:
         notices.append(f"no further segment is shielded: the log can't be looked at: {error}")
         return ShieldedLog(is_known=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.broker_answers import propose
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.archiving import slots
@@ -23,10 +24,10 @@ def may_go_unproven(context: Context, now_ms: int) -> Iterator[str]:
     if context.store.policy.archive is ArchiveMode.OFF:
         return
     try:
-        snapshot = context.broker.snapshot(now_ms)
+        snapshot = context.snapshot(now_ms)
         most = sum(len(log.segments) for log in snapshot.logs)
         # As if deleteWhen had come, pass after pass.
-        plan = context.broker.plan(snapshot, now_ms, PlanRequest(manual=True, max_segments=most))
+        plan = propose(context.broker, snapshot, now_ms, PlanRequest(manual=True, max_segments=most))
         known = known_heads(context.journal, context.record)
         proofs = read_proofs(context.store.lakes, context.record, slots(plan.to_delete), known=known)
         unproven = still_unproven(context.journal, context.record, proofs, plan.to_delete)

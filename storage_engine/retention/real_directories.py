@@ -1,0 +1,50 @@
+"""Whether files lie below directories, whatever symbolic links lead there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from storage_engine.own_directory import DIRECTORY
+
+_PATH_MAX = 4096
+"""No system takes a longer path."""
+
+
+class RealDirectories:
+    """Directories by their real paths. Each directory on the way is looked at once, not once a file."""
+
+    def __init__(self, paths: Sequence[os.PathLike[str]]) -> None:
+        self._said = ", ".join(map(os.fspath, paths))
+        self._roots = tuple(dict.fromkeys(os.path.realpath(path) for path in paths))
+        self._real: dict[str, str] = {"": "/"}
+        self._has: dict[str, bool] = {}
+
+    def __str__(self) -> str:
+        return self._said
+
+    def has(self, path: str) -> bool:
+        """Return whether a file would lie below one of them, and not among what we keep there ourselves."""
+        directory, _, name = path.rpartition("/")
+        if name in ("", ".", "..") or "\0" in path or len(path) > _PATH_MAX:
+            return False
+        if (known := self._has.get(directory)) is None:
+            real = self._directory(directory) if path.startswith("/") else os.path.realpath(directory)
+            below = any(f"{real}/".startswith(root.rstrip("/") + "/") for root in self._roots)
+            known = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
+        return known
+
+    def real(self, path: str) -> str:
+        """Return a file's path by its real directory; of a symbolic link its own."""
+        directory, _, name = path.rpartition("/")
+        real = self._directory(directory) if path.startswith("/") else os.path.realpath(directory)
+        return f"{real.rstrip('/')}/{name}"
+
+    def _directory(self, path: str) -> str:
+        if (known := self._real.get(path)) is None:
+            parent, _, name = path.rpartition("/")
+            real = f"{self._directory(parent).rstrip('/')}/{name}"
+            if name in ("", ".", "..") or os.path.islink(real):  # noqa: PTH114  takes a third
+                real = os.path.realpath(path)
+            known = self._real[path] = real
+        return known
