@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.common import Bench, report
 from storage_engine.collector import no_collection
+from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import (
     DiskUsage,
@@ -22,7 +23,6 @@ from storage_engine.model.store import (
     StoreSnapshot,
 )
 from storage_engine.retention.broker_answers import check_plan, check_snapshot
-from storage_engine.retention.journal import Journal
 
 LOGS = 10_000
 SEGMENTS_A_LOG = 10

@@ -69,6 +69,23 @@ class QueueLag:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLag:
+    """One consumer group in all its queues.
+
+    :param lag_messages: that it has not read, in the queues where its position is known.
+    :param unknown_queues: where it isn't.
+    :param first_unread_offset: physical offset of its first unread message; None: it has read all.
+    :param time_to_loss_ms: until the first of them may be deleted by age; None: it has read all.
+    """
+
+    group: str
+    lag_messages: int
+    unknown_queues: int
+    first_unread_offset: int | None
+    time_to_loss_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class UnreadMessages:
     """Messages of a topic that a group has not read, and that no broker has after a deletion.
 

@@ -28,6 +28,7 @@ from storage_engine.resources import project_path
 STORE_CONNECTION = "storage_engine_default"
 SPARK_CONNECTION = "spark_default"
 _TREES = ("dags", "spark_jobs", "expectations")
+_OLDER_DAGS = "older_dags"
 _OLDER_DAG_IDS = "older_dag_ids.py"
 OLDER_DAGS = {
     "storage_retention": "storage_retention__{store}",
@@ -134,7 +135,7 @@ def init_project(
             project_path(tree), project.home / tree, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
     if older_dag_ids:
-        shutil.copy(project_path(_OLDER_DAG_IDS), project.home / "dags")
+        shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
     connections = connection_definitions(
         store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields

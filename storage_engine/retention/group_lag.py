@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker
+from storage_engine.model.lag import GroupLag
 from storage_engine.model.lag_job import LagRequest
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
@@ -15,23 +15,6 @@ if TYPE_CHECKING:
 
 MOST_POSITIONS = 20_000
 """Of groups in queues; more are measured by a run's lag job alone, which may take Spark for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """One consumer group in all its queues.
-
-    :param lag_messages: that it has not read, in the queues where its position is known.
-    :param unknown_queues: where it isn't.
-    :param first_unread_offset: physical offset of its first unread message; None: it has read all.
-    :param time_to_loss_ms: until the first of them may be deleted by age; None: it has read all.
-    """
-
-    group: str
-    lag_messages: int
-    unknown_queues: int
-    first_unread_offset: int | None
-    time_to_loss_ms: int | None
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:

@@ -21,7 +21,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from tests.services.watched_paths import looks_told
 
 DAGS = Path(__file__).parents[2] / "dags"
-OLDER = DAGS.parent / "storage_engine" / "project" / "older_dag_ids.py"
+OLDER = DAGS.parent / "older_dags" / "older_dag_ids.py"
 HEAVY = ["numba", "pyspark", "great_expectations", "pyiceberg", "pyarrow", "pandas", "isal"]
 
 

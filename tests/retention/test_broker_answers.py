@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerPackageError, ReleasedTooMuchError, StoreBusyError
+from storage_engine.journal.journal import Journal, Run, Step
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.model.store import (
@@ -31,7 +32,6 @@ from storage_engine.retention.broker_answers import (
     take_triggers,
 )
 from storage_engine.retention.history import releases
-from storage_engine.retention.journal import Journal, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from tests.services import toy

@@ -20,14 +20,14 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreCrashedError,
 )
+from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.retention import lease, steps, unseen_writes
+from storage_engine.retention import steps, unseen_writes
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
-from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_segments import Fate
@@ -298,10 +298,10 @@ def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
     now_ms, digest = [clock_ms()], unseen_writes._digest
 
     def slowly(*args: Any) -> Any:
-        now_ms[0] += lease.LEASE_MS * 2 // 3
+        now_ms[0] += leases.LEASE_MS * 2 // 3
         return digest(*args)
 
-    monkeypatch.setattr(lease, "_clock_ms", lambda: now_ms[0])
+    monkeypatch.setattr(leases, "_clock_ms", lambda: now_ms[0])
     monkeypatch.setattr(unseen_writes, "_digest", slowly)
     assert len(steps.release(store, "r").deleted) == 3
 

@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, update
 
+from storage_engine.clock import ClockReading, clock_ms, read_clock
 from storage_engine.exceptions import JournalConflictError, RunStateError
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.hold import BrokerProgress, HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage
-from storage_engine.retention import journal_rows
-from storage_engine.retention.archive_lag import ArchiveLag
-from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
-from storage_engine.retention.hold_memory import JournalHoldMemory
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_heads import heads_since
-from storage_engine.retention.journal_levels import delete_levels, levels_at, put_levels
-from storage_engine.retention.journal_records import (
+from storage_engine.journal import rows as journal_rows
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.heads import heads_since
+from storage_engine.journal.holds import JournalHoldMemory
+from storage_engine.journal.leases import Lease, give_up, renew, take
+from storage_engine.journal.levels import delete_levels, levels_at, put_levels
+from storage_engine.journal.plan_storage import store_plan
+from storage_engine.journal.records import (
     Event,
     Extent,
     Phase,
@@ -37,20 +33,22 @@ from storage_engine.retention.journal_records import (
     StoreRecord,
     Waiver,
 )
-from storage_engine.retention.journal_reports import put_findings, put_report
-from storage_engine.retention.journal_rows import Subjects
-from storage_engine.retention.journal_schema import (
+from storage_engine.journal.reports import put_findings, put_report
+from storage_engine.journal.rows import Subjects
+from storage_engine.journal.schema import (
     events,
     runs,
     samples,
     waivers,
 )
-from storage_engine.retention.journal_stores import JournalStores
-from storage_engine.retention.lease import Lease, give_up, renew, take
-from storage_engine.retention.plan_storage import store_plan
-
-if TYPE_CHECKING:
-    from storage_engine.retention.group_lag import GroupLag
+from storage_engine.journal.stores import JournalStores
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.heads import LakeHead
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lag import GroupLag
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage
 
 __all__ = [
     "Event",

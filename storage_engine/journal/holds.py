@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
+from storage_engine.clock import clock_ms
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.schema import holds
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_schema import holds
 
 
 class JournalHoldMemory:

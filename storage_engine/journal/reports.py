@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, delete, insert
 
+from storage_engine.clock import clock_ms
+from storage_engine.journal.records import ReportRow
+from storage_engine.journal.schema import findings, groups, reports
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.journal_records import ReportRow
-from storage_engine.retention.journal_schema import findings, groups, reports
-
-if TYPE_CHECKING:
-    from storage_engine.retention.group_lag import GroupLag
+from storage_engine.model.lag import GroupLag
 
 
 def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
