@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreCrashedError,
 )
+from storage_engine.journal import leases
 from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
