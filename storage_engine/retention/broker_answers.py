@@ -53,7 +53,8 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
     """Turn whatever a broker's package raises into one error.
 
-    Our errors, and those of the operating system, stay what they are: the contract names them.
+    Our errors, and those of the operating system, stay what they are: the contract names them. So does
+    being out of memory, which is no fault of the package.
 
     :param broker: its name.
     :param doing: what the package was to do, as in "expected the package to <doing>".
@@ -62,7 +63,7 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     """
     try:
         yield
-    except (StorageEngineError, OSError):
+    except (StorageEngineError, OSError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
         raise BrokerPackageError(
