@@ -189,15 +189,14 @@ def _check_files(segments: Sequence[Segment], directories: RealDirectories, wher
     check_each(companions, FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
     files = [*map(attrgetter("facts"), segments), *companions]
     paths = list(map(attrgetter("path"), files))
-    if any(facts.size_bytes < 0 for facts in files):
+    if min(map(attrgetter("size_bytes"), files), default=0) < 0:
         path = next(facts.path for facts in files if facts.size_bytes < 0)
         refuse(f"{where}: {path}", "a size in bytes", "one below 0")
     if len(set(paths)) < len(paths):
         path = next(path for path, count in Counter(paths).items() if count > 1)
         refuse(f"{where}: {path}", "each file once", "it again, of another segment or as a companion")
-    for path in paths:
-        if not directories.has(path):
-            refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
+    if (path := directories.first_outside(paths)) is not None:
+        refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
 
 
 def take_triggers(
