@@ -19,6 +19,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.broker_answers import package_errors
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -45,13 +46,15 @@ def inspect(
     """
     now_ms = clock_ms()
     look = look_live(managed, now_ms) if managed.live is not None else None
-    found = find_broker(managed.broker).inspect(
-        settings_of(managed),
-        now_ms,
-        messages=messages,
-        queues=queues,
-        snapshot=None if look is None else look.snapshot,
-    )
+    broker = find_broker(managed.broker)
+    with package_errors(managed.broker, "describe its store"):
+        found = broker.inspect(
+            settings_of(managed),
+            now_ms,
+            messages=messages,
+            queues=queues,
+            snapshot=None if look is None else look.snapshot,
+        )
     aside = look_at_quarantines(managed, found.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
@@ -186,7 +189,9 @@ def index_lookup(
 
     KEY is one of a message's keys or its unique key. Exit code 1 when there is none.
     """
-    offsets = find_broker(managed.broker).look_up(settings_of(managed), topic, key, max_count)
+    broker = find_broker(managed.broker)
+    with package_errors(managed.broker, "look up a key"):
+        offsets = broker.look_up(settings_of(managed), topic, key, max_count)
     if as_json:
         print_json({"topic": topic, "key": key, "physical_offsets": offsets})
     else:

@@ -97,14 +97,14 @@ def _read_only(data: memoryview) -> memoryview:
 
 @contextmanager
 def codec_errors(name: str) -> Iterator[None]:
-    """Turn whatever a codec raises into one error.
+    """Turn whatever a codec raises into one error; out of memory is no fault of its own.
 
     :param name: of the file that the codec works on.
     :raises ProofError: a broker's codec raises what is no error of this package.
     """
     try:
         yield
-    except StorageEngineError:
+    except (StorageEngineError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
         raise _codec_error(name, error) from error

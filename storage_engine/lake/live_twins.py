@@ -14,6 +14,7 @@ from pyiceberg.table import FileScanTask, Table
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.chain import check_links, row_hash
+from storage_engine.lake.data_file import encode_rows
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import segment_rows
@@ -192,10 +193,12 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         task = FileScanTask(entry, residual=AlwaysTrue())
         rows = read_files(table, where, tuple(codec.schema.names), [task])
         written_over = whole.copy()
-        codec.encode(
+        encode_rows(
+            codec,
             rows.select(codec.schema.names).cast(codec.schema).combine_chunks(),
             written_over.data,
             origin,
+            location,
         )
     except Exception as error:
         # What another engine wrote may be anything at all; nothing is proven then.

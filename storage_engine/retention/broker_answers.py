@@ -53,7 +53,8 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
     """Turn whatever a broker's package raises into one error.
 
-    Our errors, and those of the operating system, stay what they are: the contract names them.
+    Our errors, and those of the operating system, stay what they are: the contract names them. So does
+    being out of memory, which is no fault of the package.
 
     :param broker: its name.
     :param doing: what the package was to do, as in "expected the package to <doing>".
@@ -62,7 +63,7 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     """
     try:
         yield
-    except (StorageEngineError, OSError):
+    except (StorageEngineError, OSError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
         raise BrokerPackageError(
@@ -188,15 +189,14 @@ def _check_files(segments: Sequence[Segment], directories: RealDirectories, wher
     check_each(companions, FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
     files = [*map(attrgetter("facts"), segments), *companions]
     paths = list(map(attrgetter("path"), files))
-    if any(facts.size_bytes < 0 for facts in files):
+    if min(map(attrgetter("size_bytes"), files), default=0) < 0:
         path = next(facts.path for facts in files if facts.size_bytes < 0)
         refuse(f"{where}: {path}", "a size in bytes", "one below 0")
     if len(set(paths)) < len(paths):
         path = next(path for path, count in Counter(paths).items() if count > 1)
         refuse(f"{where}: {path}", "each file once", "it again, of another segment or as a companion")
-    for path in paths:
-        if not directories.has(path):
-            refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
+    if (path := directories.first_outside(paths)) is not None:
+        refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
 
 
 def take_triggers(

@@ -49,7 +49,8 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
     """
     if store.live is None:
         return None
-    return find_broker(store.broker).running_broker(store.live)
+    broker, live = find_broker(store.broker), store.live
+    return ask(store.broker, "tell what runs", lambda: broker.running_broker(live))
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from storage_engine.brokers import find_broker
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.lag_job import LagRequest
+from storage_engine.retention.broker_answers import package_errors
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -23,7 +24,9 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
     :raises BadInputError: positions or queues that can't be read.
     :raises BrokerError: the running broker can't be asked.
     """
-    job = find_broker(store.broker).lag(LagRequest(settings_of(store), (), now_ms))
+    broker = find_broker(store.broker)
+    with package_errors(store.broker, "find who consumes"):
+        job = broker.lag(LagRequest(settings_of(store), (), now_ms))
     if job is None or job.positions.num_rows > MOST_POSITIONS:
         return None
     return sum_up(job.measure(job.positions))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from storage_engine.own_directory import DIRECTORY
 
+_NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096
 """No system takes a longer path."""
 
@@ -23,13 +24,26 @@ class RealDirectories:
     def __str__(self) -> str:
         return self._said
 
+    def first_outside(self, paths: Sequence[str]) -> str | None:
+        """Return the first of files that :meth:`has` says no of; None: it has all."""
+        parts = [path.rpartition("/") for path in paths]
+        names = {name for _, _, name in parts}
+        is_plain = _NO_NAMES.isdisjoint(names) and "\0" not in "".join(names)
+        if is_plain and all(map(self._has_in, {directory for directory, _, _ in parts})):
+            return None
+        return next((path for path in paths if not self.has(path)), None)
+
     def has(self, path: str) -> bool:
         """Return whether a file would lie below one of them, and not among what we keep there ourselves."""
         directory, _, name = path.rpartition("/")
-        if name in ("", ".", "..") or "\0" in path or len(path) > _PATH_MAX:
+        return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
+
+    def _has_in(self, directory: str) -> bool:
+        # Of a bare name, or one in the file system's root, nothing is said.
+        if not directory or "\0" in directory or len(directory) > _PATH_MAX:
             return False
         if (known := self._has.get(directory)) is None:
-            real = self._directory(directory) if path.startswith("/") else os.path.realpath(directory)
+            real = self._directory(directory) if directory.startswith("/") else os.path.realpath(directory)
             below = any(f"{real}/".startswith(root.rstrip("/") + "/") for root in self._roots)
             known = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
         return known
@@ -44,7 +58,7 @@ class RealDirectories:
         if (known := self._real.get(path)) is None:
             parent, _, name = path.rpartition("/")
             real = f"{self._directory(parent).rstrip('/')}/{name}"
-            if name in ("", ".", "..") or os.path.islink(real):  # noqa: PTH114  takes a third
+            if name in _NO_NAMES or os.path.islink(real):  # noqa: PTH114  takes a third
                 real = os.path.realpath(path)
             known = self._real[path] = real
         return known

@@ -71,6 +71,19 @@ def test_a_log_that_may_not_be_written_is_named_and_the_run_reported(cli, store,
 
 
 @pytest.mark.slow
+def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("storage_engine.retention.steps.releasing.judge_logs", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli("clean", store, "--lake", lake, "--manual", "--run-key", "night")
+    (report,) = (lake / "reports").rglob("report.json")
+    assert "ZeroDivisionError" in report.read_text()
+    assert "by nothing" in report.read_text()
+
+
+@pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json
     assert first["outcome"] == "done"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,94 @@ def test_a_codec_that_fails_is_one_clear_error(
         next(segment_bytes(parquet, _BrokenCodec(), 1 << 20, len(data), "x"))
 
 
+@dataclass(frozen=True)
+class _Failing(RocketMQCodec):
+    """Fails by whatever it was given, before its first rows or behind them."""
+
+    error: BaseException
+    after: int
+
+    def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
+        if not self.after:
+            raise self.error
+        yield next(CODEC.decode(data, base_offset, **options))
+        raise self.error
+
+    def encode(self, rows: pa.Table, out: memoryview, base_offset: int) -> int:
+        raise self.error
+
+
+class _OwnError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("error", [_OwnError("x"), SystemExit(3), OSError("x"), StopIteration()])
+def test_whatever_a_codec_raises_is_one_clear_error(
+    make_jobs: MakeJobs,
+    lake: Lake,
+    segments: list[Path],
+    written: tuple[bytes, pq.ParquetFile],
+    error: BaseException,
+    after: int,
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    data, parquet = written
+    said = r"expected its broker's codec to turn .*\. Nothing was committed\. Mend the package"
+    with pytest.raises(ProofError, match=said):
+        write_data_file(job, _Failing(error, after), memoryview(segments[0].read_bytes()), io.BytesIO())
+    with pytest.raises(ProofError, match=said):
+        next(segment_bytes(parquet, _Failing(error, after), 1 << 20, len(data), "x"))
+
+
+class _Full(io.BytesIO):
+    def write(self, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_sink_that_is_full_is_no_fault_of_the_codec(
+    make_jobs: MakeJobs, lake: Lake, segments: list[Path]
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    with pytest.raises(OSError, match="No space left"):
+        write_data_file(job, CODEC, memoryview(segments[0].read_bytes()), _Full())
+
+
+class _Listed(RocketMQCodec):
+    def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
+        yield [{"physical_offset": 0}], ()
+
+
+@dataclass(frozen=True)
+class _Writing(RocketMQCodec):
+    """Writes into what it shall read, by one of the ways there might be."""
+
+    way: Callable[[memoryview], memoryview]
+
+    def decode(self, data: Any, base_offset: int, **options: Any) -> Iterator[Any]:
+        self.way(data)[0] = 255
+        yield from CODEC.decode(data, base_offset, **options)
+
+
+@pytest.mark.parametrize("way", [lambda data: data, lambda data: memoryview(data.obj)], ids=["view", "owner"])
+def test_a_codec_can_t_change_what_it_reads(
+    make_jobs: MakeJobs, lake: Lake, segments: list[Path], way: Callable[[memoryview], memoryview]
+) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    before = segments[0].read_bytes()
+    # As a segment is read: into memory that serves the next one too.
+    memory = np.frombuffer(bytearray(before), np.uint8)
+    with pytest.raises(ProofError, match="found TypeError: cannot modify read-only memory"):
+        write_data_file(job, _Writing(way), memory.data, io.BytesIO())
+    assert memory.tobytes() == before
+
+
+def test_rows_that_are_no_table_are_refused(make_jobs: MakeJobs, lake: Lake, segments: list[Path]) -> None:
+    (job,) = make_jobs(lake, segments[0])
+    with pytest.raises(ProofError, match="found TypeError: rows that are list, no Arrow table"):
+        write_data_file(job, _Listed(), memoryview(b"x"), io.BytesIO())
+
+
 class _Idle(_Raw):
     """Encodes nothing, and says that it did or that it didn't."""
 
@@ -229,6 +318,14 @@ class _Idle(_Raw):
 def test_a_codec_that_leaves_bytes_out_is_refused() -> None:
     with pytest.raises(ProofError, match="expected 20 bytes of the segment from position 100 on, found 0"):
         list(segment_bytes(_parquet([[(100, 20)]]), _Idle(0), 100, 20, "x"))
+
+
+@pytest.mark.parametrize("said", [None, "20", True, 20.0, -1, 21])
+def test_a_codec_that_says_no_number_of_bytes_is_refused(said: Any) -> None:
+    with pytest.raises(
+        ProofError, match=r"x: expected its broker's codec to return how many .*, 0 to 20, found"
+    ):
+        list(segment_bytes(_parquet([[(100, 20)]]), _Idle(said), 100, 20, "x"))
 
 
 def test_what_another_segment_left_in_memory_is_never_taken_for_encoded() -> None:
