@@ -31,8 +31,8 @@ DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.
 
 
 def record_drift(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Drift]) -> None:
-    """Record what was not recorded since the hold was renewed last. Before that is done: what it rests on
-    is renewed then too, and what went is forgotten there.
+    """Record what was not recorded since the hold was renewed last. Before that is done: then each segment
+    that went is forgotten there.
     """
     if not disturbances:
         return

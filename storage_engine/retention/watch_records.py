@@ -10,7 +10,7 @@ from typing import Final
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import Drift
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.journal import Journal
+from storage_engine.retention.journal import Journal, StoreRecord
 from storage_engine.retention.journal_database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import unexpected
@@ -92,14 +92,18 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
 
     :raises StorageEngineError: the journal can't be reached.
     """
-    # The lake's libraries, which a triggerer that mends nothing needs for nothing.
-    from storage_engine.retention.drift import record_drift
-
     if not store.journal_url or missing_sqlite_file(store.journal_url):
         return
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)
-    if record is None:
-        return
+    if record is not None:
+        record_under_watch(journal, record, found)
+
+
+def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
+    """Record drift under :data:`WATCH_RUN`, as far as it wasn't recorded since the hold was renewed last."""
+    # The lake's libraries, which a triggerer that mends nothing needs for nothing.
+    from storage_engine.retention.drift import record_drift
+
     run = journal.find_run(record.store_id, WATCH_RUN)
     record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)

@@ -67,6 +67,16 @@ def test_a_disturbance_is_taken_down_once_until_the_hold_is_renewed(
     assert events(context) == ["broker-restarted", "segment-gone", "broker-restarted"]
 
 
+def test_what_a_renewal_finds_is_recorded_by_what_remembers_the_hold(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    context = record(managed(), RESTARTED)
+    memory = context.journal.hold_memory(context.record.store_id)
+    memory.record_drift(())
+    memory.record_drift((RESTARTED, GONE))
+    assert events(context) == ["broker-restarted", "segment-gone"]
+
+
 def test_what_was_given_up_is_alarmed_on_by_the_next_visit_alone(
     managed: Callable[..., ManagedStore],
 ) -> None:

@@ -115,7 +115,7 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
     """The hold's state, and whether it was renewed for it."""
     if context.store.live is None:
         return context.broker.renew_hold(now_ms), False
-    # First: renewing it takes what is there for how it should be.
+    # First, under this run: what only the renewal finds is recorded by that.
     record_hold_drift(context, context.broker.hold_status(now_ms), run)
     done = done_since_renewal(context.journal, context.record)
     try:

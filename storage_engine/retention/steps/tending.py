@@ -9,7 +9,6 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.drift import DONE
 from storage_engine.retention.group_lag import GroupLag, measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
@@ -57,9 +56,10 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
         except GateRefusedError as error:
             alarms.append(f"the store can't be held: {error}")
         else:
-            done = tuple(one for one in status.disturbances if one.kind in DONE)
-            if done:
-                alarms += alarms_of(context, replace(status, disturbances=done))
+            told = sensed.hold.disturbances if sensed.hold else ()
+            new = tuple(one for one in status.disturbances if one not in told)
+            if new:
+                alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
@@ -16,8 +17,8 @@ from storage_engine.wording import paths_text, times_text
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
 
-LASTS: Final = frozenset({DriftKind.SETTING_NOT_SAVED})
-"""What renewing a hold neither repairs nor takes for the new state of things: told once, not at each look."""
+LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
+"""What renewing a hold may not be able to mend: told once for as long as it lasts, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
@@ -42,6 +43,11 @@ def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
             )
         )
     return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
+
+
+def all_drift(state: HoldState, found: Found) -> tuple[Drift, ...]:
+    """Return what isn't as it was left, also where it was reported already."""
+    return disturbances(replace(state, reported=()), found)
 
 
 def has_moved(state: HoldState, found: Found) -> bool:

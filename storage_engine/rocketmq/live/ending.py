@@ -41,6 +41,7 @@ def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
             state = load_state(store.memory) or state
             found = ask_known_frame(store.admin, state, find(store, now_ms, state))
             seen = with_topics(disturbances(state, found), store.files.files.layout)
+            store.memory.record_drift(seen)
             ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
             settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
             notices = [*settings, *_touched_by_others(state, found)]

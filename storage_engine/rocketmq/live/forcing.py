@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found
+from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, ChangedSetting, Found, HoldState
 
 LOWEST_HOURS: Final = 24 * 365
 """A negative fileReservedTime is made up for so far; file systems end somewhere."""
@@ -39,6 +40,18 @@ def reserved_hours(found: Found, root: str) -> int:
 def deletes_by_force(found: Found) -> bool:
     """Return whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
     return found.settings.get(FORCIBLY) != "false"
+
+
+def with_force_ended(state: HoldState, found: str) -> HoldState:
+    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
+
+    :param found: the setting now; it counts where the hold knows of none before.
+    """
+    if any(changed.key == FORCIBLY for changed in state.changed_settings):
+        return state
+    original = state.expected_settings.get(FORCIBLY, found)
+    changed = ChangedSetting(FORCIBLY, original, "false")
+    return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
 def check_force_is_far(found: Found, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:

@@ -9,8 +9,7 @@ or a file that can't be looked at, never leads to a change.
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,21 +19,26 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.live import fence, marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, name_of
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, all_drift, name_of
 from storage_engine.rocketmq.live.finding import below_the_first_file, find
-from storage_engine.rocketmq.live.forcing import announce_rewrite, deletes_by_force, reserved_hours
+from storage_engine.rocketmq.live.forcing import (
+    announce_rewrite,
+    deletes_by_force,
+    reserved_hours,
+    with_force_ended,
+)
 from storage_engine.rocketmq.live.hold_look import all_disturbances, notices, root_of, weaknesses
 from storage_engine.rocketmq.live.hold_state import (
     FORCIBLY,
-    HELD_SETTINGS,
-    ChangedSetting,
     Found,
     HoldState,
+    as_looked_at,
+    first_state,
     load_state,
     save_state,
 )
 from storage_engine.rocketmq.live.known_frame import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, refuse_slave
+from storage_engine.rocketmq.live.live_config import refuse_slave
 from storage_engine.rocketmq.live.local_hold import left_behind
 
 if TYPE_CHECKING:
@@ -167,6 +171,8 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
     else:
         found = ask_known_frame(store.admin, before, found)
     lasting, new = all_disturbances(store, before, found)
+    # First: what goes by what is remembered from here on doesn't find it any more.
+    memory.record_drift(new)
     if before is not None and any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
         save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
@@ -174,7 +180,7 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
         said = [*notices(store, found), *below_the_first_file(found, before)]
-        state = before or _first_state(root, found)
+        state = before or first_state(left_behind(root), found)
         ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
             save_state(memory, state)
@@ -187,9 +193,11 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))
-    state = _forbid_force(store, memory, state, found)
-    state = know_newest_frame(store.admin, _as_found(state, found), found)
-    state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))
+    state, settings = _forbid_force(store, memory, state, found)
+    left = () if before is None else all_drift(before, replace(found, settings=settings))
+    state = know_newest_frame(store.admin, as_looked_at(state, found), found)
+    lasts = (d for d in lasting if d.kind in LASTS and d in left)
+    state = replace(state, reported=tuple(map(name_of, lasts)))
     if state != before:
         save_state(memory, state)
     said += weaknesses(store, state, found)
@@ -201,15 +209,6 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         notices=tuple(filter(None, said)),
         deletes_from_ms=state.deletes_from_ms,
     )
-
-
-def _first_state(root: Path, found: Found) -> HoldState:
-    """Return a new hold's; of one that no journal knows any more it takes over what that changed."""
-    state = HoldState(uuid.uuid4().hex, found.boot_timestamp_ms)
-    left = left_behind(root)
-    if left is None:
-        return state
-    return replace(state, touched=left.touched, changed_settings=left.changed_settings)
 
 
 def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
@@ -236,37 +235,17 @@ def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Fo
     )
 
 
-def _forbid_force(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
-    """Have the broker delete nothing by force, where we may."""
+def _forbid_force(
+    store: LiveStore, memory: HoldMemory, state: HoldState, found: Found
+) -> tuple[HoldState, Mapping[str, str]]:
+    """Have the broker delete nothing by force, where we may.
+
+    :return: with the settings that it has then.
+    """
     if not deletes_by_force(found) or not store.live.may_change_settings:
-        return state
-    if all(changed.key != FORCIBLY for changed in state.changed_settings):
-        changed = ChangedSetting(FORCIBLY, found.settings.get(FORCIBLY, ""), "false")
-        state = replace(state, changed_settings=(*state.changed_settings, changed))
-        save_state(memory, state)
+        return state, found.settings
+    forbidden = with_force_ended(state, found.settings.get(FORCIBLY, ""))
+    if forbidden != state:
+        save_state(memory, forbidden)
     store.admin.update_config({FORCIBLY: "false"})
-    return state
-
-
-def _as_found(state: HoldState, found: Found) -> HoldState:
-    """Return what is there now is what the next look expects."""
-    ours = {changed.key: changed.ours for changed in state.changed_settings}
-    there = {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
-    return replace(
-        state,
-        boot_timestamp_ms=found.boot_timestamp_ms,
-        address=found.address,
-        broker_name=found.settings.get(NAME, ""),
-        cluster_name=found.settings.get(CLUSTER, ""),
-        expected_settings=there | ours,
-        min_offset=found.min_offset,
-        max_offset=found.max_offset,
-        segments=tuple((file.base_offset, file.inode) for file in found.files),
-        # What went after who let it go was killed.
-        releasing=tuple(
-            offset
-            for offset in state.releasing
-            if offset >= found.min_offset or found.file_at(offset) is not None
-        ),
-        end_offset=found.files[-1].end_offset if found.files else found.max_offset,
-    )
+    return forbidden, {**found.settings, FORCIBLY: "false"}

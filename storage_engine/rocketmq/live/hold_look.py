@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.live import fence, marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances, name_of
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of
 from storage_engine.rocketmq.live.finding import below_the_first_file, find
 from storage_engine.rocketmq.live.forcing import (
     announce_rewrite,
@@ -46,7 +45,7 @@ def all_disturbances(
     """Return all that there are, and those among them that weren't reported before."""
     if state is None:
         return (), ()
-    lasting = disturbances(replace(state, reported=()), found)
+    lasting = all_drift(state, found)
     new = tuple(disturbance for disturbance in lasting if name_of(disturbance) not in state.reported)
     return lasting, with_topics(new, store.files.files.layout)
 
@@ -116,7 +115,11 @@ def _status(store: LiveStore, state: HoldState, found: Found) -> HoldStatus:
             ends_at_ms = deletes_from_ms = found.at_ms + reserved * fence.HOUR_MS
         said += notices(store, found)
         ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
-        if deletes_by_force(found) and (ours or state.expected_settings.get(FORCIBLY) == "false"):
+        forbidden = ours or state.expected_settings.get(FORCIBLY) == "false"
+        # Where we may not set it, a renewal that told of it holds the store all the same.
+        is_told = all(one.kind is not DriftKind.SETTING_CHANGED for one in new)
+        accepted = is_told and not store.live.may_change_settings
+        if deletes_by_force(found) and forbidden and not accepted:
             stands = False
             said.append(
                 f"{FORCIBLY} is not false at broker {found.address}: until the hold is renewed, the broker "

@@ -7,12 +7,14 @@ a kill knows each file's first mtime and each setting's first value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import uuid4
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.rocketmq.live.live_config import CLUSTER, NAME
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
@@ -70,7 +72,8 @@ class HoldState:
     :param fence_offset: base offset of the fence's first segment, which keeps itself and all younger ones;
         -1: none is needed, since only the active one is left.
     :param ends_at_ms: until when the fence stands, whatever fileReservedTime is, unless the hold is renewed.
-    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made.
+    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made; renewing it
+        changes none.
     :param min_offset: the broker's, when it was last looked at.
     :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
     :param end_offset: behind the last of them.
@@ -175,6 +178,52 @@ class Found:
 
     def file_at(self, base_offset: int) -> SeenFile | None:
         return next((file for file in self.files if file.base_offset == base_offset), None)
+
+
+def first_state(left: HoldState | None, found: Found) -> HoldState:
+    """Return the state of a new hold.
+
+    :param left: of a hold that no journal knows any more: what it has changed, and what was before that, it
+        knows; what is found now isn't that. None: there is none.
+    """
+    state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
+    if left is None:
+        return state
+    return replace(
+        state,
+        touched=left.touched,
+        changed_settings=left.changed_settings,
+        expected_settings=left.expected_settings or state.expected_settings,
+    )
+
+
+def as_looked_at(state: HoldState, found: Found) -> HoldState:
+    """Return the state with where the log was found, and by which broker, so that the next look finds what
+    went since then. What should be stays as it is remembered.
+    """
+    return replace(
+        state,
+        boot_timestamp_ms=found.boot_timestamp_ms,
+        address=found.address,
+        broker_name=found.settings.get(NAME, ""),
+        cluster_name=found.settings.get(CLUSTER, ""),
+        # A hold whose making an older release was killed in knows of none.
+        expected_settings=state.expected_settings or _held_settings(found),
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        segments=tuple((file.base_offset, file.inode) for file in found.files),
+        # What went after who let it go was killed.
+        releasing=tuple(
+            offset
+            for offset in state.releasing
+            if offset >= found.min_offset or found.file_at(offset) is not None
+        ),
+        end_offset=found.files[-1].end_offset if found.files else found.max_offset,
+    )
+
+
+def _held_settings(found: Found) -> dict[str, str]:
+    return {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:

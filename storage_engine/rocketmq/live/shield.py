@@ -11,13 +11,13 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live import marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
 from storage_engine.rocketmq.live.fence import fence_count
 from storage_engine.rocketmq.live.finding import find
+from storage_engine.rocketmq.live.forcing import with_force_ended
 from storage_engine.rocketmq.live.heartbeat import is_shield_tended
 from storage_engine.rocketmq.live.hold_state import (
     FORCIBLY,
-    ChangedSetting,
     Found,
     HoldState,
     load_state,
@@ -92,7 +92,7 @@ def another_broker(state: HoldState, found: Found, answers_ms: int) -> Drift | N
 
     :param answers_ms: boot timestamp of the process that answers after all that was found.
     """
-    seen = disturbances(replace(state, reported=()), found)
+    seen = all_drift(state, found)
     ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
     if ended is not None:
         return replace(ended, detail=f"{ended.detail} Its settings were left as they are.")
@@ -126,18 +126,6 @@ def _why_not_set(store: LiveStore) -> str:
             "free some space, and set it to false."
         )
     return ""
-
-
-def with_force_ended(state: HoldState, found: str) -> HoldState:
-    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
-
-    :param found: the setting now; it counts where the hold knows of none before.
-    """
-    if any(changed.key == FORCIBLY for changed in state.changed_settings):
-        return state
-    original = state.expected_settings.get(FORCIBLY, found)
-    changed = ChangedSetting(FORCIBLY, original, "false")
-    return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
 def _set(store: LiveStore, value: str | None, what_was_done: str) -> Drift:
