@@ -29,13 +29,14 @@ class LiveLook:
     refusal: str
 
 
-def look_live(managed: ManagedStore, now_ms: int) -> LiveLook:
-    """Look, and change nothing.
+def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
+    """Look, and change nothing; None: no broker runs.
 
     :raises BrokerError: the broker can't be asked.
     """
     broker = running_broker(managed)
-    assert broker is not None
+    if broker is None:
+        return None
     store = open_to_look(managed)
     snapshot = store.snapshot(now_ms)
     try:
@@ -54,10 +55,10 @@ def live_json(look: LiveLook) -> dict[str, Any]:
 
 def print_live(look: LiveLook) -> None:
     print_broker(look.broker)
-    if look.hold is None:
-        say(f"Hold: can't be had: {look.refusal}")
-    else:
+    if look.hold:
         print_hold(look.hold)
+    else:
+        say(f"Hold: can't be had: {look.refusal}")
 
 
 def print_broker(broker: RunningBroker) -> None:

@@ -44,7 +44,7 @@ def inspect(
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     now_ms = clock_ms()
-    look = look_live(managed, now_ms) if managed.live is not None else None
+    look = look_live(managed, now_ms)
     found = find_broker(managed.broker).inspect(
         settings_of(managed),
         now_ms,

@@ -50,7 +50,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
     levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
     crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
     yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
-    if store.live is not None:
+    if opened.is_live:
         status = opened.hold_status(now_ms)
         yield f"Hold: {hold_text(status)}."
         yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)

@@ -103,7 +103,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         from storage_engine.retention.brokers import open_store
         from storage_engine.spark.session import local_directories
 
-        if self.store.live is None:
+        if self.store.may_share_disks:
             return
         known = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
         check_disks(self.store, open_store(self.store).data_paths, known)

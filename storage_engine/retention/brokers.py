@@ -27,7 +27,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
 
     :raises StorageEngineError: as :func:`open_store` does, or the journal can't be read.
     """
-    if store.live is None or not store.journal_url:
+    if not store.is_live or not store.journal_url:
         return open_store(store)
     # The database's libraries, which looking at a stopped broker's store needs for nothing.
     from storage_engine.retention.journal import Journal

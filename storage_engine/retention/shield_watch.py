@@ -112,7 +112,7 @@ class ShieldWatch:
 
         :raises OSError: nobody can look whether there is one.
         """
-        return self._store.live is not None and (self._is_on or shield_path(self._store.real_root).exists())
+        return self._store.is_live and (self._is_on or shield_path(self._store.real_root).exists())
 
     @property
     def _is_on(self) -> bool:

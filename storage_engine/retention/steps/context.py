@@ -83,7 +83,7 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.store.live is not None
+        beside = self.broker.is_live
         emergency = beside and any(trigger.at_once for trigger in self.broker.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
@@ -142,10 +142,10 @@ class Context:
         :raises StoreCrashedError: its broker has to recover it first.
         """
         with ExitStack() as stack:
-            if self.store.live is not None:
+            if self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             held = stack.enter_context(self.broker.lock())
-            if self.store.live is None:
+            if not self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.broker.snapshot(now_ms)
             if snapshot.crashed:

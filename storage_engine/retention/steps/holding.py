@@ -83,7 +83,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     :return: what a person should know of it; nothing where no broker runs.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     """
-    if context.store.live is None:
+    if not context.broker.is_live:
         return ()
     status, _ = _guarded(context, run, now_ms)
     if not status.held:
@@ -106,14 +106,14 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
 def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
     status, renewed = _guard(context, run, now_ms)
-    if context.store.live is not None:
+    if context.broker.is_live:
         context.save(run, Step.HOLD, status, started_ns)
     return status, renewed
 
 
 def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
-    if context.store.live is None:
+    if not context.broker.is_live:
         return context.broker.renew_hold(now_ms), False
     # First, under this run: what only the renewal finds is recorded by that.
     record_hold_drift(context, context.broker.hold_status(now_ms), run)
@@ -130,5 +130,5 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:
-    beside = context.store.live is not None
+    beside = context.broker.is_live
     return HoldResult(context.name, context.record.store_id, beside, renewed and beside, status)

@@ -49,7 +49,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     try:
         snapshot = context.broker.snapshot(now_ms)
     except BadInputError as error:
-        if hold is None:
+        if not hold:
             raise
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = context.broker.triggers(snapshot, now_ms, request or PlanRequest())
@@ -71,7 +71,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
-    if context.store.live is None:
+    if not context.broker.is_live:
         return None
     status = context.broker.hold_status(now_ms)
     record_hold_drift(context, status)

@@ -38,7 +38,7 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
 
     :raises BrokerError: the running broker can't be asked.
     """
-    is_live = managed_of(store).live is not None
+    is_live = managed_of(store).is_live
     # First, as drift of a hold can't be told any more once it is renewed.
     try:
         context = open_context(store)
@@ -83,8 +83,8 @@ def _save(context: Context, result: TendResult, lags: tuple[GroupLag, ...] | Non
         "notices": result.sensed.notices,
         "causes": [trigger.cause for trigger in result.sensed.triggers],
         "crashed": result.sensed.crashed,
-        "held": None if result.hold is None else result.hold.held,
-        "hold_notices": () if result.hold is None else result.hold.notices,
+        "held": result.hold.held if result.hold else None,
+        "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
     }

@@ -79,6 +79,10 @@ class LiveStore(BrokerStore):
         self.admin.close()
 
     @property
+    def is_live(self) -> bool:
+        return True
+
+    @property
     def max_delete_batch(self) -> int | None:
         return None
 
