@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from storage_engine.cli.live_output import print_broker, print_hold
@@ -31,7 +33,8 @@ def hold(
     code 1 when the store isn't held after all.
     """
     broker = _running(managed)
-    before = open_to_look(managed).hold_status(clock_ms())
+    with closing(open_to_look(managed)) as store:
+        before = store.hold_status(clock_ms())
     for notice in () if before.held else before.notices:
         say(f"Before: {notice}", err=True)
     result = steps.hold(managed, run_key=f"hold-{clock_ms()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +38,12 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
     broker = running_broker(managed)
     if broker is None:
         return None
-    store = open_to_look(managed)
-    snapshot = store.snapshot(now_ms)
-    try:
-        return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
-    except GateRefusedError as error:
-        return LiveLook(broker, snapshot, None, str(error))
+    with closing(open_to_look(managed)) as store:
+        snapshot = store.snapshot(now_ms)
+        try:
+            return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
+        except GateRefusedError as error:
+            return LiveLook(broker, snapshot, None, str(error))
 
 
 def live_json(look: LiveLook) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,9 +83,9 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
-    broker = open_store(managed)
-    broker.snapshot(clock_ms())
-    broker.checkpoint()
+    with closing(open_store(managed)) as broker:
+        broker.snapshot(clock_ms())
+        broker.checkpoint()
 
 
 def person() -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -179,7 +179,8 @@ class ShieldWatch:
             read_links(self._store, lambda: urgent() or self._ends.is_set(), TEND_SECONDS)
 
     def _end_force(self) -> None:
-        found = open_to_look(self._store).end_force()
+        with closing(open_to_look(self._store)) as broker:
+            found = broker.end_force()
         if found is not None and found.detail not in self._said:
             self._said.add(found.detail)
             self._found.append(found)

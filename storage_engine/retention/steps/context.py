@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
@@ -50,10 +50,13 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """:param closing: ends all that was opened for the store, also to look at it again."""
+
     store: ManagedStore
     journal: Journal
     record: StoreRecord
     broker: BrokerStore
+    closing: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -67,6 +70,8 @@ class Context:
         """
         record = identify(self.store, self.journal)
         broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
+        if broker is not self.broker:
+            self.closing.callback(broker.close)
         _check_places(self.store, broker)
         return replace(self, record=record, broker=broker)
 
@@ -171,7 +176,7 @@ def opened(store: ManagedStore) -> Iterator[Context]:
     try:
         yield context
     finally:
-        context.broker.close()
+        context.closing.close()
 
 
 def open_context(store: AnyStore) -> Context:
@@ -184,15 +189,18 @@ def open_context(store: AnyStore) -> Context:
     """
     if isinstance(store, Context):
         return store.renewed()
-    broker = open_store(store)
-    _check_places(store, broker)
-    if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
-        # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
-        check_any_catalog_file(store.lakes)
-    journal = Journal(store.journal_url)
-    record = identify(store, journal)
-    broker = _renewed(store, broker, journal.hold_memory(record.store_id))
-    return Context(store, journal, record, broker)
+    with ExitStack() as opening:
+        broker = open_store(store)
+        opening.callback(broker.close)
+        _check_places(store, broker)
+        if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
+            # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
+            check_any_catalog_file(store.lakes)
+        journal = Journal(store.journal_url)
+        record = identify(store, journal)
+        broker = _renewed(store, broker, journal.hold_memory(record.store_id))
+        opening.callback(broker.close)
+        return Context(store, journal, record, broker, opening.pop_all())
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:

@@ -35,9 +35,9 @@ from storage_engine.rocketmq.live.live_config import local_settings, refuse_othe
 from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.newest import newest_message_ms
 from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
-from storage_engine.rocketmq.live.reach import reach
 from storage_engine.rocketmq.live.rights import as_who_may_read
 from storage_engine.rocketmq.live.same_store import check_same_store
+from storage_engine.rocketmq.live.session import Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
@@ -50,17 +50,23 @@ from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, seal
 class LiveStore(BrokerStore):
     """A running broker's store.
 
+    :param session: with its broker.
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
     :param opened_by: how it is reached, and the broker's config file if somebody named it.
     """
 
-    admin: BrokerAdmin
+    session: Session
     files: RocketMQBrokerStore
     settings: Mapping[str, str]
     live: LiveBroker
     memory: HoldMemory | None
     opened_by: StoreSettings
+
+    @property
+    def admin(self) -> BrokerAdmin:
+        """Return the broker that is the master."""
+        return self.session.admin
 
     @property
     def broker_conf(self) -> str | None:
@@ -69,14 +75,11 @@ class LiveStore(BrokerStore):
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
         """Ask for the settings again, on the same connection unless another broker is the master by now."""
-        admin = reach(self.live)
-        if admin.address == self.admin.address:
-            return _open(self.admin, self.opened_by, self.live, memory)
-        self.close()
-        return _open(admin, self.opened_by, self.live, memory)
+        self.session.renew()
+        return _open(self.session, self.opened_by, self.live, memory)
 
     def close(self) -> None:
-        self.admin.close()
+        self.session.close()
 
     @property
     def is_live(self) -> bool:
@@ -239,18 +242,23 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
-    return _open(reach(live), settings, live, memory)
+    session = Session(live)
+    try:
+        return _open(session, settings, live, memory)
+    except BaseException:
+        session.close()
+        raise
 
 
 def _open(
-    admin: BrokerAdmin, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
+    session: Session, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
 ) -> LiveStore:
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
-    found = admin.config()
-    refuse_other_broker(found, live.broker_name, admin.address)
+    found = session.admin.config()
+    refuse_other_broker(found, live.broker_name, session.admin.address)
     planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(admin, files, found, live, memory, settings)
+    return LiveStore(session, files, found, live, memory, settings)
