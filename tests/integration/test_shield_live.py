@@ -35,8 +35,8 @@ from storage_engine.retention.steps.tending import tend
 from storage_engine.retention.verification import verify_store
 from storage_engine.rocketmq.live import ending, release
 from storage_engine.rocketmq.live.heartbeat import no_watch
-from storage_engine.rocketmq.live.hold_state import HoldState
 from storage_engine.rocketmq.live.live_store import LiveStore
+from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256

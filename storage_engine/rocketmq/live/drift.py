@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Final
 
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
 from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, SLAVE
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
 from storage_engine.rocketmq.store import LOG
 from storage_engine.wording import paths_text, times_text
 

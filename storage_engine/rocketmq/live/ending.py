@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from storage_engine.model.hold import HoldStatus
 from storage_engine.rocketmq.live import fence, marker
+from storage_engine.rocketmq.live.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances
-from storage_engine.rocketmq.live.finding import find
-from storage_engine.rocketmq.live.hold_state import Found, HoldState, load_state, save_state
 from storage_engine.rocketmq.live.known_frame import ask_known_frame
 from storage_engine.rocketmq.live.lost_topics import with_topics
-from storage_engine.rocketmq.live.passes import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.live.observe import find
+from storage_engine.rocketmq.live.state import Found, HoldState, load_state, save_state
 from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.state import (
     BATCH_MAX,
     Found,
     HoldState,

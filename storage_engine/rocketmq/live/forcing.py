@@ -9,7 +9,7 @@ from typing import Final
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, ChangedSetting, Found, HoldState
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, ChangedSetting, Found, HoldState
 
 LOWEST_HOURS: Final = 24 * 365
 """A negative fileReservedTime is made up for so far; file systems end somewhere."""

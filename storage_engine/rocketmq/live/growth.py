@@ -7,7 +7,7 @@ from typing import Final
 
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.live.fence import HOUR_MS, original_mtime_ns
-from storage_engine.rocketmq.live.hold_state import Found, HoldState
+from storage_engine.rocketmq.live.state import Found, HoldState
 
 LATELY_HOURS: Final = 24
 

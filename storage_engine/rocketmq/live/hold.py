@@ -20,15 +20,17 @@ from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.live import fence, marker
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, all_drift, name_of
-from storage_engine.rocketmq.live.finding import below_the_first_file, find
 from storage_engine.rocketmq.live.forcing import (
     announce_rewrite,
     deletes_by_force,
     reserved_hours,
     with_force_ended,
 )
-from storage_engine.rocketmq.live.hold_look import all_disturbances, notices, root_of, weaknesses
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.known_frame import ask_known_frame, know_newest_frame
+from storage_engine.rocketmq.live.live_config import refuse_slave
+from storage_engine.rocketmq.live.local_hold import left_behind
+from storage_engine.rocketmq.live.observe import below_the_first_file, find
+from storage_engine.rocketmq.live.state import (
     FORCIBLY,
     Found,
     HoldState,
@@ -37,9 +39,7 @@ from storage_engine.rocketmq.live.hold_state import (
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live.known_frame import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.live.live_config import refuse_slave
-from storage_engine.rocketmq.live.local_hold import left_behind
+from storage_engine.rocketmq.live.status import all_disturbances, notices, root_of, weaknesses
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.rocketmq.live.hold_state import Found, HoldState
+from storage_engine.rocketmq.live.state import Found, HoldState
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 
 _WITHIN_A_FRAME = "IllegalArgumentException"

@@ -24,19 +24,19 @@ from storage_engine.rocketmq.live import (
     dependents_gone,
     ending,
     hold,
-    hold_look,
     live_causes,
     progress,
     release,
     shield,
+    status,
 )
 from storage_engine.rocketmq.live.hold import LockedLive
+from storage_engine.rocketmq.live.identity import check_same_store
 from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
 from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.newest import newest_message_ms
 from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
 from storage_engine.rocketmq.live.rights import as_who_may_read
-from storage_engine.rocketmq.live.same_store import check_same_store
 from storage_engine.rocketmq.live.session import Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -159,7 +159,7 @@ class LiveStore(BrokerStore):
         return hold.renew(self, now_ms)
 
     def hold_status(self, now_ms: int) -> HoldStatus:
-        return hold_look.look(self, now_ms)
+        return status.look(self, now_ms)
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         return ending.end_hold(self, now_ms)

@@ -11,8 +11,8 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.rocketmq.live.fence import same_ms
-from storage_engine.rocketmq.live.hold_state import HoldState, load_state
 from storage_engine.rocketmq.live.local_hold import read_local
+from storage_engine.rocketmq.live.state import HoldState, load_state
 
 
 def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.rocketmq.live.connect import reach
 from storage_engine.rocketmq.live.live_config import local_settings
-from storage_engine.rocketmq.live.reach import reach
 
 
 def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.model.live import LiveBroker
-from storage_engine.rocketmq.live.reach import reach
+from storage_engine.rocketmq.live.connect import reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 
 

@@ -11,20 +11,20 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live import marker
+from storage_engine.rocketmq.live.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
 from storage_engine.rocketmq.live.fence import fence_count
-from storage_engine.rocketmq.live.finding import find
 from storage_engine.rocketmq.live.forcing import with_force_ended
 from storage_engine.rocketmq.live.heartbeat import is_shield_tended
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.known_frame import ask_known_frame
+from storage_engine.rocketmq.live.observe import find
+from storage_engine.rocketmq.live.state import (
     FORCIBLY,
     Found,
     HoldState,
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live.known_frame import ask_known_frame
-from storage_engine.rocketmq.live.passes import interval_ms
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore

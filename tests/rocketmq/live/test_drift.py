@@ -8,7 +8,7 @@ import pytest
 
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances, name_of
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.state import (
     ChangedSetting,
     Found,
     HoldState,

@@ -25,7 +25,7 @@ from storage_engine.rocketmq.live.fence import (
     set_mtimes,
     stands_until_ms,
 )
-from storage_engine.rocketmq.live.hold_state import Found, HoldState, SeenFile, Touched, load_state
+from storage_engine.rocketmq.live.state import Found, HoldState, SeenFile, Touched, load_state
 
 SIZE = 1000
 ROOT = Path("/nowhere")

@@ -6,7 +6,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.live.forcing import check_force_is_far, deletes_by_force, reserved_hours
-from storage_engine.rocketmq.live.hold_state import Found
+from storage_engine.rocketmq.live.state import Found
 
 ROOT = "/store"
 

@@ -5,7 +5,7 @@ import pytest
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.live.fence import HOUR_MS
 from storage_engine.rocketmq.live.growth import fills_before
-from storage_engine.rocketmq.live.hold_state import Found, HoldState, SeenFile, Touched
+from storage_engine.rocketmq.live.state import Found, HoldState, SeenFile, Touched
 
 NOW_MS = 1_790_000_000_000
 GIB = 1 << 30

@@ -15,10 +15,10 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.live import ending, hold, hold_look
-from storage_engine.rocketmq.live.finding import list_files
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found, HoldState
+from storage_engine.rocketmq.live import ending, hold, status
 from storage_engine.rocketmq.live.local_hold import HoldMemories
+from storage_engine.rocketmq.live.observe import list_files
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of
 
 FILES = 20
@@ -110,8 +110,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         settings = dict(opened.admin.settings)
         return Found(now_ms, opened.admin.address, 1, 0, end, settings, "ASYNC_MASTER", files)
 
-    monkeypatch.setattr(hold_look, "disk_usage", lambda path: DiskUsage(str(path), 10))
-    for module in (hold, hold_look, ending):
+    monkeypatch.setattr(status, "disk_usage", lambda path: DiskUsage(str(path), 10))
+    for module in (hold, status, ending):
         monkeypatch.setattr(module, "find", find)
     assert hold.renew(opened, NOW_MS).held  # type: ignore[arg-type]
     opened.memory.durable.clear()
@@ -138,7 +138,7 @@ def test_drift_that_lasts_is_told_once_and_again_when_it_comes_back(store: Any) 
 def test_force_is_forbidden_again_and_again_told_each_time(store: Any) -> None:
     for times in (1, 2, 3):
         store.admin.settings |= {FORCIBLY: "true"}
-        assert not hold_look.look(store, NOW_MS).held
+        assert not status.look(store, NOW_MS).held
         assert hold.renew(store, NOW_MS).held
         assert store.admin.settings[FORCIBLY] == "false"
         assert store.memory.kinds == [DriftKind.SETTING_CHANGED] * times
@@ -155,13 +155,13 @@ def test_what_somebody_set_meanwhile_is_not_what_the_end_of_the_hold_puts_back(s
 def test_what_may_not_be_set_is_told_once_and_stays_drift(store: Any) -> None:
     store.live.may_change_settings = False
     store.admin.settings |= {FORCIBLY: "true"}
-    assert not hold_look.look(store, NOW_MS).held
+    assert not status.look(store, NOW_MS).held
     for _ in range(2):
-        status = hold.renew(store, NOW_MS)
-        assert status.held
-        assert "deletes whatever is held" in " ".join(status.notices)
+        renewed = hold.renew(store, NOW_MS)
+        assert renewed.held
+        assert "deletes whatever is held" in " ".join(renewed.notices)
         # A look says what the renewal said.
-        assert hold_look.look(store, NOW_MS).held
+        assert status.look(store, NOW_MS).held
     assert store.memory.kinds == [DriftKind.SETTING_CHANGED]
     assert store.memory.state.expected_settings == OWN
     # Once it may be set, what is put back in the end is what was there in the beginning.
@@ -198,8 +198,8 @@ def test_a_touched_segment_is_fenced_again_and_gets_its_first_time_back(store: A
 
 def test_what_went_is_recorded_before_the_hold_goes_on_without_it(store: Any) -> None:
     path_of(store.files.files.layout.root, 0).unlink()
-    status = hold.renew(store, NOW_MS)
-    assert [one.kind for one in status.disturbances] == [DriftKind.SEGMENT_GONE]
+    renewed = hold.renew(store, NOW_MS)
+    assert [one.kind for one in renewed.disturbances] == [DriftKind.SEGMENT_GONE]
     assert store.memory.durable[0] == DriftKind.SEGMENT_GONE.value
     assert hold.renew(store, NOW_MS).disturbances == ()
 
@@ -219,7 +219,7 @@ def test_killed_before_drift_is_recorded_the_next_look_finds_it(
     store.memory.dies_of_drift = True
     with pytest.raises(Killed):
         act(store)
-    found = [one.kind for one in hold_look.look(store, NOW_MS).disturbances]
+    found = [one.kind for one in status.look(store, NOW_MS).disturbances]
     assert found == [DriftKind.SEGMENT_GONE]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.live.forcing import with_force_ended
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, ChangedSetting, Found, HoldState
 from storage_engine.rocketmq.live.shield import another_broker
+from storage_engine.rocketmq.live.state import FORCIBLY, ChangedSetting, Found, HoldState
 
 ADDRESS = "10.0.0.1:10911"
 HELD = HoldState("me", 1, address=ADDRESS, broker_name="b", cluster_name="c")

@@ -11,16 +11,16 @@ import javaproperties
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
 from storage_engine.rocketmq.live.drift import has_moved
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.live.live_config import ROLE, SLAVE
+from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.live.state import (
     HELD_SETTINGS,
     Found,
     HoldState,
     SavedSettings,
     SeenFile,
 )
-from storage_engine.rocketmq.live.live_config import ROLE, SLAVE
-from storage_engine.rocketmq.live.rights import as_who_may_read
-from storage_engine.rocketmq.live.same_store import check_same_store, left_open, why_unproven
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.untrusted import read_file

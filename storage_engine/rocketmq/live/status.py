@@ -12,7 +12,6 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.live import fence, marker
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of
-from storage_engine.rocketmq.live.finding import below_the_first_file, find
 from storage_engine.rocketmq.live.forcing import (
     announce_rewrite,
     check_force_is_far,
@@ -21,10 +20,11 @@ from storage_engine.rocketmq.live.forcing import (
 )
 from storage_engine.rocketmq.live.growth import fills_before
 from storage_engine.rocketmq.live.heartbeat import no_watch
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found, HoldState, load_state
 from storage_engine.rocketmq.live.known_frame import ask_known_frame
 from storage_engine.rocketmq.live.local_hold import read_local
 from storage_engine.rocketmq.live.lost_topics import with_topics
+from storage_engine.rocketmq.live.observe import below_the_first_file, find
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState, load_state
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
