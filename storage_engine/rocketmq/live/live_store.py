@@ -22,21 +22,22 @@ from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.live import (
     dependents_gone,
-    ending,
     hold,
     live_causes,
-    progress,
     release,
     shield,
     status,
 )
+from storage_engine.rocketmq.live.connect import (
+    as_who_may_read,
+    local_settings,
+    refuse_other_broker,
+    refuse_slave,
+)
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import check_same_store
-from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
 from storage_engine.rocketmq.live.local_hold import HoldMemories
-from storage_engine.rocketmq.live.newest import newest_message_ms
 from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
-from storage_engine.rocketmq.live.rights import as_who_may_read
 from storage_engine.rocketmq.live.session import Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -162,7 +163,7 @@ class LiveStore(BrokerStore):
         return status.look(self, now_ms)
 
     def end_hold(self, now_ms: int) -> HoldStatus:
-        return ending.end_hold(self, now_ms)
+        return hold.end_hold(self, now_ms)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -196,8 +197,8 @@ class LiveStore(BrokerStore):
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()
-        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
-        return progress.progress(info, checkpoint, now_ms, newest_ms)
+        newest_ms = status.newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        return status.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return dependents_gone.expired(self, min_offsets)

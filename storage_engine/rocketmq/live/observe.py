@@ -10,12 +10,13 @@ import javaproperties
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
+from storage_engine.rocketmq.live.connect import as_who_may_read
 from storage_engine.rocketmq.live.drift import has_moved
 from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
-from storage_engine.rocketmq.live.live_config import ROLE, SLAVE
-from storage_engine.rocketmq.live.rights import as_who_may_read
 from storage_engine.rocketmq.live.state import (
     HELD_SETTINGS,
+    ROLE,
+    SLAVE,
     Found,
     HoldState,
     SavedSettings,

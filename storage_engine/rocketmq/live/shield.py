@@ -16,7 +16,7 @@ from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
 from storage_engine.rocketmq.live.fence import fence_count
 from storage_engine.rocketmq.live.forcing import with_force_ended
 from storage_engine.rocketmq.live.heartbeat import is_shield_tended
-from storage_engine.rocketmq.live.known_frame import ask_known_frame
+from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import find
 from storage_engine.rocketmq.live.state import (
     FORCIBLY,

@@ -14,11 +14,14 @@ from uuid import uuid4
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.rocketmq.live.live_config import CLUSTER, NAME
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
 BATCH_MAX: Final = "deleteFileBatchMax"
+NAME: Final = "brokerName"
+CLUSTER: Final = "brokerClusterName"
+ROLE: Final = "brokerRole"
+SLAVE: Final = "SLAVE"
 HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
 """Settings that a hold rests on."""
 

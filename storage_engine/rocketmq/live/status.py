@@ -1,30 +1,40 @@
-"""What a hold is worth, as it is found: until when it stands, and what it doesn't protect against."""
+"""What a hold is worth as it is found, what it doesn't protect against, and how far the broker is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import Drift, DriftKind, HoldStatus
+from storage_engine.exceptions import CorruptFrameError, GateRefusedError
+from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
+from storage_engine.model.store import DiskUsage
 from storage_engine.own_directory import DIRECTORY
+from storage_engine.rocketmq.commitlog import read_store_timestamp
 from storage_engine.rocketmq.disk import disk_usage
+from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MAGIC_V2
+from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.live import fence, marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
+from storage_engine.rocketmq.live.fence import HOUR_MS, original_mtime_ns
 from storage_engine.rocketmq.live.forcing import (
     announce_rewrite,
     check_force_is_far,
     deletes_by_force,
     reserved_hours,
 )
-from storage_engine.rocketmq.live.growth import fills_before
 from storage_engine.rocketmq.live.heartbeat import no_watch
-from storage_engine.rocketmq.live.known_frame import ask_known_frame
+from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.local_hold import read_local
-from storage_engine.rocketmq.live.lost_topics import with_topics
 from storage_engine.rocketmq.live.observe import below_the_first_file, find
 from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState, load_state
+from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, readable_files
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.stored_files import open_stored
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
@@ -150,3 +160,130 @@ def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:
             yield announce_rewrite(found)
     except GateRefusedError as error:
         yield f"a hold would be refused: {error}"
+
+
+LATELY_HOURS: Final = 24
+
+
+def fills_before(found: Found, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
+    """Return whether the disks are fuller than ``limit_percent`` when the broker may delete again.
+
+    :param state: says when that is, and how old segments are without the hold.
+    :param disks: of the log; one whose size is unknown raises no alarm.
+    """
+    room_bytes = 0
+    for disk in {disk.device: disk for disk in disks}.values():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return False
+        room_bytes += disk.usable_bytes - disk.total_bytes * (100 - limit_percent) // 100
+    ahead_ms = state.deletes_from_ms - found.at_ms
+    grown = _growth(found, state)
+    if grown is None or ahead_ms <= 0:
+        return False
+    grown_bytes, in_ms = grown
+    return grown_bytes * ahead_ms > max(room_bytes, 0) * in_ms
+
+
+def _growth(found: Found, state: HoldState) -> tuple[int, int] | None:
+    """Return how many bytes came in how many milliseconds; None: no segment tells."""
+    since_ms = found.at_ms - LATELY_HOURS * HOUR_MS
+    sealed = [
+        (original_mtime_ns(state, file) // 1_000_000, file.end_offset)
+        for file in found.files
+        if file.end_offset <= found.max_offset
+    ]
+    known = [one for one in sealed if one[0] < found.at_ms]
+    before = [one for one in known if one[0] <= since_ms]
+    if not known:
+        return None
+    at_ms, end_offset = max(before) if before else min(known)
+    return found.max_offset - end_offset, found.at_ms - at_ms
+
+
+FLUSH_KEY = "remainHowManyDataToFlush"
+_TIMESTAMP = "_timestamp_ms"
+_BYTE_COUNT = re.compile(r"(-?[0-9]+) B|([0-9]+)[.,]([0-9]) ([KMGTPE])iB")
+
+
+def progress(
+    info: RuntimeInfo,
+    checkpoint: Mapping[str, int],
+    now_ms: int,
+    newest_message_timestamp_ms: int | None = None,
+) -> BrokerProgress:
+    """
+    :param info: of the moment ``now_ms``.
+    :param checkpoint: its file's values by name, read before the newest message was looked up.
+    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or
+        nobody looked, and then nothing is said of the checkpoint.
+    """
+    behind: dict[str, int] = {}
+    if newest_message_timestamp_ms is not None:
+        # A part that was never flushed has the time 0: then all that the log has is missing, and how much
+        # that is, is not known while the broker can't tell its earliest message.
+        oldest_ms = info.earliest_message_timestamp_ms or 0
+        behind = {
+            name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - max(value, oldest_ms))
+            for name, value in checkpoint.items()
+            if name.endswith(_TIMESTAMP) and (value or oldest_ms)
+        }
+    return BrokerProgress(
+        sampled_at_ms=now_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        earliest_message_timestamp_ms=info.earliest_message_timestamp_ms,
+        flush_behind_bytes=at_most_bytes(info.values.get(FLUSH_KEY, "")),
+        # Both are differences of two moments' offsets (ReputMessageService#behind).
+        dispatch_behind_bytes=max(0, info.dispatch_behind_bytes),
+        checkpoint_behind_ms=behind,
+        timer_behind_messages=max(0, info.timer_behind_messages),
+    )
+
+
+def at_most_bytes(text: str) -> int | None:
+    """The most bytes that a text like ``1.2 KiB`` stands for; None for another text.
+
+    The broker rounds to one decimal, in its locale (MixAll#humanReadableByteCount).
+    """
+    found = _BYTE_COUNT.fullmatch(text)
+    if found is None:
+        return None
+    if found[1] is not None:
+        return max(0, int(found[1]))
+    unit: int = 1024 ** ("KMGTPE".index(found[4]) + 1)
+    # Halves round up, so it is less than half a decimal above.
+    return math.ceil((int(found[2]) * 20 + int(found[3]) * 2 + 1) * unit / 20) - 1
+
+
+_MAGICS = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
+_WINDOWS_BYTES = (1 << 16, 1 << 20, 1 << 24)
+"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
+
+
+def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
+    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
+
+    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
+    :raises OSError: the file can't be read.
+    """
+    for file in readable_files(list_raw_files(layout.log_paths)):
+        if file.base_offset < max_offset <= file.end_offset:
+            return _newest_in(file, max_offset - file.base_offset)
+    return None
+
+
+def _newest_in(file: MappedFile, end: int) -> int | None:
+    for window in _WINDOWS_BYTES:
+        start = max(0, end - window)
+        with open_stored(file.path) as opened:
+            data = os.pread(opened.fileno(), end - start, start)
+        at = len(data)
+        while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
+            # A magic in a body is followed by the offset of its place only by a rare chance.
+            try:
+                return read_store_timestamp(file.path, start + at - MAGIC_AT, file.base_offset)
+            except (CorruptFrameError, OSError, ValueError):
+                continue
+        if start == 0:
+            break
+    return None

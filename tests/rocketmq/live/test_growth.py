@@ -4,8 +4,8 @@ import pytest
 
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.live.fence import HOUR_MS
-from storage_engine.rocketmq.live.growth import fills_before
 from storage_engine.rocketmq.live.state import Found, HoldState, SeenFile, Touched
+from storage_engine.rocketmq.live.status import fills_before
 
 NOW_MS = 1_790_000_000_000
 GIB = 1 << 30

@@ -15,7 +15,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.live import ending, hold, status
+from storage_engine.rocketmq.live import hold, status
 from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.observe import list_files
 from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState
@@ -111,7 +111,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return Found(now_ms, opened.admin.address, 1, 0, end, settings, "ASYNC_MASTER", files)
 
     monkeypatch.setattr(status, "disk_usage", lambda path: DiskUsage(str(path), 10))
-    for module in (hold, status, ending):
+    for module in (hold, status):
         monkeypatch.setattr(module, "find", find)
     assert hold.renew(opened, NOW_MS).held  # type: ignore[arg-type]
     opened.memory.durable.clear()
@@ -147,7 +147,7 @@ def test_force_is_forbidden_again_and_again_told_each_time(store: Any) -> None:
 def test_what_somebody_set_meanwhile_is_not_what_the_end_of_the_hold_puts_back(store: Any) -> None:
     store.admin.settings |= {FORCIBLY: "true"}
     hold.renew(store, NOW_MS)
-    ending.end_hold(store, NOW_MS)
+    hold.end_hold(store, NOW_MS)
     assert store.admin.settings == OWN
     assert set(mtimes_ns(store.files.files.layout.root).values()) == {FIRST_NS}
 
@@ -180,7 +180,7 @@ def test_a_lost_journal_does_not_make_what_is_found_the_original(store: Any) -> 
     (root / ".storage-engine-hold").unlink()
     hold.renew(store, NOW_MS + 13 * 3_600_000)
     assert journal.state.expected_settings == OWN
-    ending.end_hold(store, NOW_MS)
+    hold.end_hold(store, NOW_MS)
     assert store.admin.settings == {FORCIBLY: "false", RESERVED: "72"}
     assert set(mtimes_ns(root).values()) == {FIRST_NS}
 
@@ -192,7 +192,7 @@ def test_a_touched_segment_is_fenced_again_and_gets_its_first_time_back(store: A
         hold.renew(store, NOW_MS)
         assert store.memory.kinds[-1] is DriftKind.MTIME_CHANGED
         assert mtimes_ns(root)[0] == LEASE_NS
-    ending.end_hold(store, NOW_MS)
+    hold.end_hold(store, NOW_MS)
     assert set(mtimes_ns(root).values()) == {FIRST_NS}
 
 
@@ -209,7 +209,7 @@ def test_what_went_is_recorded_before_the_hold_goes_on_without_it(store: Any) ->
     [
         pytest.param(lambda store: hold.renew(store, NOW_MS), id="renew"),
         pytest.param(lambda store: hold.locked(store).__enter__(), id="lock"),
-        pytest.param(lambda store: ending.end_hold(store, NOW_MS), id="end"),
+        pytest.param(lambda store: hold.end_hold(store, NOW_MS), id="end"),
     ],
 )
 def test_killed_before_drift_is_recorded_the_next_look_finds_it(
