@@ -21,7 +21,7 @@ from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.holding import hold, unmanage
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.disk import disk_usage
-from storage_engine.rocketmq.live.forcing import MARGIN_PERCENT
+from storage_engine.rocketmq.live.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.live.state import load_state
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again

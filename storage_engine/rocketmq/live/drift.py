@@ -22,8 +22,8 @@ from storage_engine.rocketmq.live.state import (
     NAME,
     RESERVED,
     SLAVE,
-    Found,
     HoldState,
+    Observed,
     SeenFile,
 )
 from storage_engine.rocketmq.mapped_files import MappedFile
@@ -41,7 +41,7 @@ _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
 
 
-def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
+def disturbances(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Everything that isn't as it was left; what lasts and was reported already is left out.
 
     Where the broker has another store now, nothing else is said: it would be about the wrong one.
@@ -62,12 +62,12 @@ def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
     return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
 
 
-def all_drift(state: HoldState, found: Found) -> tuple[Drift, ...]:
+def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Return what isn't as it was left, also where it was reported already."""
     return disturbances(replace(state, reported=()), found)
 
 
-def has_moved(state: HoldState, found: Found) -> bool:
+def has_moved(state: HoldState, found: Observed) -> bool:
     """Return whether another process answers as the master, at another address than the one that was held."""
     elsewhere = bool(state.address) and found.address != state.address
     return found.role != SLAVE and elsewhere and _is_other_process(state, found)
@@ -80,7 +80,7 @@ def name_of(disturbance: Drift) -> str:
     return f"{d.kind.value}: {said}"
 
 
-def _role(state: HoldState, found: Found) -> Iterator[Drift]:
+def _role(state: HoldState, found: Observed) -> Iterator[Drift]:
     if found.role == SLAVE:
         yield Drift(
             DriftKind.ROLE_CHANGED,
@@ -99,7 +99,7 @@ def _role(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _why_another(state: HoldState, found: Found) -> str:
+def _why_another(state: HoldState, found: Observed) -> str:
     """Return why a broker at another address isn't provably the one that was held; empty: it is."""
     for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
         if not expected:
@@ -109,7 +109,7 @@ def _why_another(state: HoldState, found: Found) -> str:
     return found.unproven
 
 
-def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
+def _moved(state: HoldState, found: Observed) -> Iterator[Drift]:
     if has_moved(state, found):
         yield Drift(
             DriftKind.BROKER_MOVED,
@@ -119,7 +119,7 @@ def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
+def _replaced(state: HoldState, found: Observed) -> Iterator[Drift]:
     what = ""
     if found.max_offset < _newest_offset(state):
         what = (
@@ -138,7 +138,7 @@ def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
+def _restarted(state: HoldState, found: Observed) -> Iterator[Drift]:
     if not _is_other_process(state, found):
         return
     shorter = (
@@ -155,7 +155,7 @@ def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
     )
 
 
-def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
+def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     if not 0 < state.ends_at_ms < found.at_ms:
         return
     free_ms = max(state.ends_at_ms, state.deletes_from_ms)
@@ -167,7 +167,7 @@ def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
     )
 
 
-def _gone(state: HoldState, found: Found) -> Iterator[Drift]:
+def _gone(state: HoldState, found: Observed) -> Iterator[Drift]:
     """One a range that is gone, as far as its segments are neighbours."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
@@ -200,7 +200,7 @@ def _range_gone(start: int, end: int) -> Drift:
     )
 
 
-def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
+def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
     """One for all whose times were changed, and one for all that are other files."""
     there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
     seen = [(touched, file) for touched, file in there if file is not None]
@@ -234,7 +234,7 @@ def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
     )
 
 
-def _settings(state: HoldState, found: Found) -> Iterator[Drift]:
+def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
     for key, expected in _expected(state).items():
         value = found.settings.get(key)
         if value != expected:
@@ -255,7 +255,7 @@ def _meaning(key: str, value: str | None) -> str:
     )
 
 
-def _saved(state: HoldState, found: Found) -> Iterator[Drift]:
+def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
     """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
     if found.saved.values is None:
         return
@@ -279,7 +279,7 @@ def _newest_offset(state: HoldState) -> int:
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
-def _is_known_frame_other(state: HoldState, found: Found) -> bool:
+def _is_known_frame_other(state: HoldState, found: Observed) -> bool:
     return (
         state.frame_offset >= found.min_offset
         and bool(state.frame_sha256)
@@ -288,7 +288,7 @@ def _is_known_frame_other(state: HoldState, found: Found) -> bool:
     )
 
 
-def _is_other_process(state: HoldState, found: Found) -> bool:
+def _is_other_process(state: HoldState, found: Observed) -> bool:
     return found.boot_timestamp_ms != state.boot_timestamp_ms
 
 

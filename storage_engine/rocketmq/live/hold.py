@@ -1,7 +1,7 @@
 """Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
 
 The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
-that must stay are a fence (:mod:`fence`), and the broker doesn't delete by force (:mod:`forcing`). It ends by
+that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). It ends by
 itself when nobody renews it, so that a dead pipeline fills no disk. What is unknown, as an unreachable broker
 or a file that can't be looked at, never leads to a change. Ended, it leaves every mtime and every
 setting as they were.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
-from storage_engine.rocketmq.live import fence, marker
+from storage_engine.rocketmq.live import fence, marker, mtimes
 from storage_engine.rocketmq.live.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.live.connect import refuse_slave
 from storage_engine.rocketmq.live.drift import (
@@ -30,7 +30,7 @@ from storage_engine.rocketmq.live.drift import (
     name_of,
     with_topics,
 )
-from storage_engine.rocketmq.live.forcing import (
+from storage_engine.rocketmq.live.fence import (
     announce_rewrite,
     deletes_by_force,
     reserved_hours,
@@ -38,11 +38,11 @@ from storage_engine.rocketmq.live.forcing import (
 )
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.live.local_hold import left_behind
-from storage_engine.rocketmq.live.observe import below_the_first_file, find
+from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.live.state import (
     FORCIBLY,
-    Found,
     HoldState,
+    Observed,
     as_looked_at,
     first_state,
     load_state,
@@ -110,7 +110,7 @@ def expose(
     :return: the state as it is remembered now.
     :raises GateRefusedError: the fence can't be put there, or an mtime can't be set.
     """
-    found = find(store, time.time_ns() // 1_000_000)
+    found = observe(store, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
     behind = next((file for file in found.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
@@ -123,7 +123,7 @@ def expose(
     # What an earlier call has made old may go at this moment.
     young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
-    return fence.set_mtimes(root_of(store), memory, state, old)
+    return mtimes.set_mtimes(root_of(store), memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -154,7 +154,7 @@ def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
     begins = load_state(memory) is None and left_behind(root_of(store)) is None
     try:
         for _ in range(_LOOKS - 1):
-            with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
+            with suppress(mtimes.SegmentGoneError):  # the broker is deleting what nothing holds yet
                 return _guard_as_found(store, memory, now_ms)
         return _guard_as_found(store, memory, now_ms)
     except GateRefusedError:
@@ -167,7 +167,7 @@ def _undo(store: LiveStore, memory: HoldMemory) -> None:
     """Take back a hold that could not be begun, as far as it was."""
     state = load_state(memory)
     if state is not None:
-        fence.put_all_back(root_of(store), memory, state)
+        mtimes.put_all_back(root_of(store), memory, state)
         marker.remove_marker(root_of(store), state.manager)
         save_state(memory, None)
 
@@ -175,7 +175,7 @@ def _undo(store: LiveStore, memory: HoldMemory) -> None:
 def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
     root, live = root_of(store), store.live
     before = load_state(memory)
-    found = find(store, now_ms, before)
+    found = observe(store, now_ms, before)
     if before is None:
         refuse_slave(found.settings, found.address)
     else:
@@ -197,7 +197,7 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         said.append(marker.write_marker(root, state.manager, ends_at_ms))
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
-        if new and not isinstance(error, fence.SegmentGoneError):
+        if new and not isinstance(error, mtimes.SegmentGoneError):
             details = "; ".join(disturbance.detail for disturbance in new)
             raise GateRefusedError(f"{error} Drift found: {details}") from error
         raise
@@ -221,13 +221,13 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
     )
 
 
-def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
+def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
     """Have the fence where it belongs, then every other file that we touched as it was."""
     reserved = reserved_hours(found, str(root_of(store)))
     wanted = fence.fence(found, state, store.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
     young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
-    state = fence.set_mtimes(root_of(store), memory, state, young)
+    state = mtimes.set_mtimes(root_of(store), memory, state, young)
     fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
     put = replace(
         state,
@@ -240,13 +240,13 @@ def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Fo
     if put != state:
         save_state(memory, put)
     stay = {*fenced, *put.releasing}
-    return fence.put_back(
+    return mtimes.put_back(
         root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
     )
 
 
 def _forbid_force(
-    store: LiveStore, memory: HoldMemory, state: HoldState, found: Found
+    store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Have the broker delete nothing by force, where we may.
 
@@ -280,19 +280,19 @@ def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
         with marker.changing(root):
             # Only now, as a watch has mended the hold and set force back until here.
             state = load_state(store.memory) or state
-            found = ask_known_frame(store.admin, state, find(store, now_ms, state))
+            found = ask_known_frame(store.admin, state, observe(store, now_ms, state))
             seen = with_topics(disturbances(state, found), store.files.files.layout)
             store.memory.record_drift(seen)
             ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
             settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
             notices = [*settings, *_touched_by_others(state, found)]
-            fence.put_all_back(root, store.memory, state)
+            mtimes.put_all_back(root, store.memory, state)
             marker.remove_marker(root, state.manager)
             save_state(store.memory, None)
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
 
 
-def _put_settings_back(store: LiveStore, state: HoldState, found: Found) -> Iterator[str]:
+def _put_settings_back(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
     """Restore what we changed; what somebody else has changed since stays.
 
     :return: notices.
@@ -314,11 +314,11 @@ def _left_settings(state: HoldState) -> Iterator[str]:
         )
 
 
-def _touched_by_others(state: HoldState, found: Found) -> Iterator[str]:
+def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
     paths = [
         touched.path
         for touched in state.touched
-        if found.file_at(touched.base_offset) is not None and not fence.is_ours(touched)
+        if found.file_at(touched.base_offset) is not None and not mtimes.is_ours(touched)
     ]
     if paths:
         what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"

@@ -21,7 +21,7 @@ from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedE
 from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.live.connect import as_who_may_read
-from storage_engine.rocketmq.live.state import Found, HoldState
+from storage_engine.rocketmq.live.state import HoldState, Observed
 from storage_engine.rocketmq.remoting.access import split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
@@ -193,14 +193,14 @@ def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
     return sha256(frame).hexdigest() if frame else ""
 
 
-def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Found) -> Found:
+def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Observed:
     """Let ``found`` have what the broker has now where the known message was."""
     if not found.min_offset <= state.frame_offset < found.max_offset:
         return found
     return replace(found, frame_sha256=frame_sha256(admin, state.frame_offset))
 
 
-def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Found) -> HoldState:
+def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
     """Remember the newest sealed segment's first message, unless that is what is remembered already."""
     sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
     newest = max((base for base in sealed if base >= found.min_offset), default=-1)

@@ -34,10 +34,10 @@ from storage_engine.rocketmq.live.connect import (
     refuse_other_broker,
     refuse_slave,
 )
+from storage_engine.rocketmq.live.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import check_same_store
 from storage_engine.rocketmq.live.local_hold import HoldMemories
-from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
 from storage_engine.rocketmq.live.session import Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

@@ -22,7 +22,7 @@ from storage_engine.exceptions import BadInputError, CorruptFileError, GateRefus
 from storage_engine.model.hold import Drift, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
-from storage_engine.rocketmq.live.fence import is_ours
+from storage_engine.rocketmq.live.mtimes import is_ours
 from storage_engine.rocketmq.live.state import HoldState, load_state
 from storage_engine.untrusted import MALFORMED, read_file
 

@@ -39,7 +39,8 @@ from storage_engine.rocketmq.live.cleanup_schedule import (
     segment_patience_seconds,
     until_first_pass_seconds,
 )
-from storage_engine.rocketmq.live.fence import is_due, same_ms
+from storage_engine.rocketmq.live.fence import is_due
+from storage_engine.rocketmq.live.mtimes import same_ms
 from storage_engine.rocketmq.live.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live.status import root_of
 from storage_engine.rocketmq.mapped_files import NAME_DIGITS

@@ -13,15 +13,14 @@ from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live import marker
 from storage_engine.rocketmq.live.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
-from storage_engine.rocketmq.live.fence import fence_count
-from storage_engine.rocketmq.live.forcing import with_force_ended
+from storage_engine.rocketmq.live.fence import fence_count, with_force_ended
 from storage_engine.rocketmq.live.heartbeat import is_shield_tended
 from storage_engine.rocketmq.live.identity import ask_known_frame
-from storage_engine.rocketmq.live.observe import find
+from storage_engine.rocketmq.live.observe import observe
 from storage_engine.rocketmq.live.state import (
     FORCIBLY,
-    Found,
     HoldState,
+    Observed,
     load_state,
     save_state,
 )
@@ -67,7 +66,7 @@ def end_force(store: LiveStore) -> Drift | None:
     if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
         return _set(store, value, why)
     # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-    found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
+    found = ask_known_frame(store.admin, state, observe(store, time.time_ns() // 1_000_000, state))
     # Asked last: setting it is another connection than what was looked at.
     answers_ms = store.admin.runtime_info().boot_timestamp_ms
     if other := another_broker(state, found, answers_ms):
@@ -85,7 +84,7 @@ def end_force(store: LiveStore) -> Drift | None:
     return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
 
 
-def another_broker(state: HoldState, found: Found, answers_ms: int) -> Drift | None:
+def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
     """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.

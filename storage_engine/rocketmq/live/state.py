@@ -1,4 +1,4 @@
-"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Found`).
+"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Observed`).
 
 Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
 a kill knows each file's first mtime and each setting's first value.
@@ -153,7 +153,7 @@ class SavedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Observed:
     """A broker and its log at one moment: what a hold is judged by. The broker was asked before the files.
 
     :param settings: the broker's, as they work now.
@@ -183,7 +183,7 @@ class Found:
         return next((file for file in self.files if file.base_offset == base_offset), None)
 
 
-def first_state(left: HoldState | None, found: Found) -> HoldState:
+def first_state(left: HoldState | None, found: Observed) -> HoldState:
     """Return the state of a new hold.
 
     :param left: of a hold that no journal knows any more: what it has changed, and what was before that, it
@@ -200,7 +200,7 @@ def first_state(left: HoldState | None, found: Found) -> HoldState:
     )
 
 
-def as_looked_at(state: HoldState, found: Found) -> HoldState:
+def as_looked_at(state: HoldState, found: Observed) -> HoldState:
     """Return the state with where the log was found, and by which broker, so that the next look finds what
     went since then. What should be stays as it is remembered.
     """
@@ -225,7 +225,7 @@ def as_looked_at(state: HoldState, found: Found) -> HoldState:
     )
 
 
-def _held_settings(found: Found) -> dict[str, str]:
+def _held_settings(found: Observed) -> dict[str, str]:
     return {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
 
 

@@ -20,8 +20,8 @@ from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MAGIC_V2
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.live import fence, marker
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
-from storage_engine.rocketmq.live.fence import HOUR_MS, original_mtime_ns
-from storage_engine.rocketmq.live.forcing import (
+from storage_engine.rocketmq.live.fence import (
+    HOUR_MS,
     announce_rewrite,
     check_force_is_far,
     deletes_by_force,
@@ -30,8 +30,9 @@ from storage_engine.rocketmq.live.forcing import (
 from storage_engine.rocketmq.live.heartbeat import no_watch
 from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.local_hold import read_local
-from storage_engine.rocketmq.live.observe import below_the_first_file, find
-from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState, load_state
+from storage_engine.rocketmq.live.mtimes import original_mtime_ns
+from storage_engine.rocketmq.live.observe import below_the_first_file, observe
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
 from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, readable_files
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.stored_files import open_stored
@@ -46,11 +47,11 @@ def look(store: LiveStore, now_ms: int) -> HoldStatus:
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
-    return _status(store, state, ask_known_frame(store.admin, state, find(store, now_ms, state)))
+    return _status(store, state, ask_known_frame(store.admin, state, observe(store, now_ms, state)))
 
 
 def all_disturbances(
-    store: LiveStore, state: HoldState | None, found: Found
+    store: LiveStore, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
     """Return all that there are, and those among them that weren't reported before."""
     if state is None:
@@ -60,7 +61,7 @@ def all_disturbances(
     return lasting, with_topics(new, store.files.files.layout)
 
 
-def notices(store: LiveStore, found: Found) -> list[str]:
+def notices(store: LiveStore, found: Observed) -> list[str]:
     """Return what a person should know of a hold that can be had.
 
     :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
@@ -76,7 +77,7 @@ def notices(store: LiveStore, found: Found) -> list[str]:
     return said
 
 
-def weaknesses(store: LiveStore, state: HoldState, found: Found) -> Iterator[str]:
+def weaknesses(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
     """Say what a hold that stands doesn't protect against."""
     if (reserved := reserved_hours(found, str(root_of(store)))) <= 0:
         yield (
@@ -109,7 +110,7 @@ def root_of(store: LiveStore) -> Path:
     return store.files.files.layout.root
 
 
-def _status(store: LiveStore, state: HoldState, found: Found) -> HoldStatus:
+def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
     """Return what a hold is worth as it is found, without renewing it."""
     lasting, new = all_disturbances(store, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
@@ -151,7 +152,7 @@ def _status(store: LiveStore, state: HoldState, found: Found) -> HoldStatus:
 
 def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:
     """Say of a store that isn't held what would keep it from being, and what a hold would change."""
-    found, root = find(store, now_ms), root_of(store)
+    found, root = observe(store, now_ms), root_of(store)
     try:
         marker.refuse_foreign(root, None, now_ms)
         reserved_hours(found, str(root))
@@ -165,7 +166,7 @@ def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:
 LATELY_HOURS: Final = 24
 
 
-def fills_before(found: Found, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
+def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
     """Return whether the disks are fuller than ``limit_percent`` when the broker may delete again.
 
     :param state: says when that is, and how old segments are without the hold.
@@ -184,7 +185,7 @@ def fills_before(found: Found, state: HoldState, disks: Sequence[DiskUsage], lim
     return grown_bytes * ahead_ms > max(room_bytes, 0) * in_ms
 
 
-def _growth(found: Found, state: HoldState) -> tuple[int, int] | None:
+def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
     """Return how many bytes came in how many milliseconds; None: no segment tells."""
     since_ms = found.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [

@@ -10,8 +10,8 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances, name_of
 from storage_engine.rocketmq.live.state import (
     ChangedSetting,
-    Found,
     HoldState,
+    Observed,
     SavedSettings,
     SeenFile,
     Touched,
@@ -46,7 +46,7 @@ STATE = HoldState(
 )
 """Segments 0 to 3 are sealed, 4 is active, 5 is preallocated."""
 
-FOUND = Found(
+FOUND = Observed(
     at_ms=NOW_MS,
     address="broker:1",
     boot_timestamp_ms=7,
@@ -60,21 +60,21 @@ FOUND = Found(
 )
 
 
-def without(*numbers: int) -> Found:
+def without(*numbers: int) -> Observed:
     gone = {n * SIZE for n in numbers}
     return replace(FOUND, files=tuple(file for file in FOUND.files if file.base_offset not in gone))
 
 
-def with_file(file: SeenFile) -> Found:
+def with_file(file: SeenFile) -> Observed:
     others = (other for other in FOUND.files if other.base_offset != file.base_offset)
     return replace(FOUND, files=tuple(sorted((file, *others), key=lambda f: f.base_offset)))
 
 
-def kinds(state: HoldState, found: Found) -> list[DriftKind]:
+def kinds(state: HoldState, found: Observed) -> list[DriftKind]:
     return [one.kind for one in disturbances(state, found)]
 
 
-def only(state: HoldState, found: Found) -> Drift:
+def only(state: HoldState, found: Observed) -> Drift:
     (one,) = disturbances(state, found)
     return one
 

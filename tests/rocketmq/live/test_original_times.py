@@ -10,7 +10,7 @@ import pytest
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
-from storage_engine.rocketmq.live.originals import with_original_times
+from storage_engine.rocketmq.live.fence import with_original_times
 from storage_engine.rocketmq.live.state import HoldState, Touched, load_state
 
 NOWHERE = Path("/nowhere")

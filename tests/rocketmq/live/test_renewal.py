@@ -18,7 +18,7 @@ from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.live import hold, status
 from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.observe import list_files
-from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, Found, HoldState
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of
 
 FILES = 20
@@ -104,15 +104,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         broker_conf=None,
     )
 
-    def find(store: Any, now_ms: int, state: HoldState | None = None) -> Found:
+    def observe(store: Any, now_ms: int, state: HoldState | None = None) -> Observed:
         files = list_files(log)
         end = files[-1].end_offset
         settings = dict(opened.admin.settings)
-        return Found(now_ms, opened.admin.address, 1, 0, end, settings, "ASYNC_MASTER", files)
+        return Observed(now_ms, opened.admin.address, 1, 0, end, settings, "ASYNC_MASTER", files)
 
     monkeypatch.setattr(status, "disk_usage", lambda path: DiskUsage(str(path), 10))
     for module in (hold, status):
-        monkeypatch.setattr(module, "find", find)
+        monkeypatch.setattr(module, "observe", observe)
     assert hold.renew(opened, NOW_MS).held  # type: ignore[arg-type]
     opened.memory.durable.clear()
     return opened
@@ -230,7 +230,7 @@ def test_what_is_found_when_a_store_is_locked_is_recorded(store: Any) -> None:
 
 
 def test_another_broker_s_store_is_recorded_too(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = hold.find(store, NOW_MS)
-    monkeypatch.setattr(hold, "find", lambda *_: replace(found, role="SLAVE"))
+    found = hold.observe(store, NOW_MS)
+    monkeypatch.setattr(hold, "observe", lambda *_: replace(found, role="SLAVE"))
     assert not hold.renew(store, NOW_MS).held
     assert store.memory.kinds == [DriftKind.ROLE_CHANGED]
