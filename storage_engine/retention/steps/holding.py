@@ -48,10 +48,10 @@ def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = No
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     if run_key is None:
-        return _result(context, *_guard(context, None, now_ms))
+        return _result(context, *_renew(context, None, now_ms))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
-        return _result(context, *_guarded(context, run, now_ms))
+        return _result(context, *_renewed(context, run, now_ms))
 
 
 def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
@@ -85,7 +85,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     """
     if not context.broker.is_live:
         return ()
-    status, _ = _guarded(context, run, now_ms)
+    status, _ = _renewed(context, run, now_ms)
     if not status.held:
         raise GateRefusedError("; ".join(status.notices))
     return (*status.notices, *alarms_of(context, status))
@@ -103,15 +103,15 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
     return replace(found[-1], disturbances=tuple(disturbances))
 
 
-def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renewed(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
-    status, renewed = _guard(context, run, now_ms)
+    status, renewed = _renew(context, run, now_ms)
     if context.broker.is_live:
         context.save(run, Step.HOLD, status, started_ns)
     return status, renewed
 
 
-def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renew(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
     if not context.broker.is_live:
         return context.broker.renew_hold(now_ms), False

@@ -41,7 +41,7 @@ _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
 
 
-def disturbances(state: HoldState, found: Observed) -> tuple[Drift, ...]:
+def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Everything that isn't as it was left; what lasts and was reported already is left out.
 
     Where the broker has another store now, nothing else is said: it would be about the wrong one.
@@ -59,12 +59,12 @@ def disturbances(state: HoldState, found: Observed) -> tuple[Drift, ...]:
                 _saved(state, found),
             )
         )
-    return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
+    return tuple(one for one in seen if name_of(one) not in state.reported)
 
 
 def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Return what isn't as it was left, also where it was reported already."""
-    return disturbances(replace(state, reported=()), found)
+    return new_drift(replace(state, reported=()), found)
 
 
 def has_moved(state: HoldState, found: Observed) -> bool:
@@ -73,9 +73,9 @@ def has_moved(state: HoldState, found: Observed) -> bool:
     return found.role != SLAVE and elsewhere and _is_other_process(state, found)
 
 
-def name_of(disturbance: Drift) -> str:
+def name_of(drift: Drift) -> str:
     """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
-    d = disturbance
+    d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
 
@@ -209,7 +209,7 @@ def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
         inodes = [", ".join(str(of.inode) for of in side) for side in zip(*others, strict=True)]
         name = "its name" if len(others) == 1 else "each name"
         why = f"expected inode {inodes[0]}, found {inodes[1]}: another file has {name}"
-        yield _disturbed([file for _, file in others], why)
+        yield _mtime_changed([file for _, file in others], why)
     changed = [
         (touched, file)
         for touched, file in seen
@@ -222,10 +222,10 @@ def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
         them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
         why += f": somebody touched {them}"
-        yield _disturbed([file for _, file in changed], why)
+        yield _mtime_changed([file for _, file in changed], why)
 
 
-def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
+def _mtime_changed(files: Sequence[SeenFile], why: str) -> Drift:
     return Drift(
         DriftKind.MTIME_CHANGED,
         f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
@@ -303,13 +303,13 @@ _NAMED = 20
 """Topics that the sentence names; the list has them all."""
 
 
-def with_topics(disturbances: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
+def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
     """Say of each range that is gone whose messages were in it."""
-    disturbances = tuple(disturbances)
-    gone = [d for d in disturbances if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
+    drift = tuple(drift)
+    gone = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
     counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])
     told = {id(d): _with(d, counts) for d, counts in zip(gone, counted, strict=True)}
-    return tuple(told.get(id(d), d) for d in disturbances)
+    return tuple(told.get(id(d), d) for d in drift)
 
 
 def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
@@ -352,11 +352,11 @@ def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
     return file.base_offset // form.dtype.itemsize + position
 
 
-def _with(disturbance: Drift, counts: Counter[str]) -> Drift:
+def _with(drift: Drift, counts: Counter[str]) -> Drift:
     if not counts:
         told = "The consume queues don't tell any more whose messages were in it."
     else:
         named = [f"{topic} ({count_text(n, 'message')})" for topic, n in counts.most_common(_NAMED)]
         more = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
         told = f"By what the consume queues still have, of topics: {', '.join(named + more)}."
-    return replace(disturbance, detail=f"{disturbance.detail} {told}", topics=tuple(sorted(counts)))
+    return replace(drift, detail=f"{drift.detail} {told}", topics=tuple(sorted(counts)))

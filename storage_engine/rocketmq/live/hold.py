@@ -26,8 +26,8 @@ from storage_engine.rocketmq.live.drift import (
     ENDS_TRUST,
     LASTS,
     all_drift,
-    disturbances,
     name_of,
+    new_drift,
     with_topics,
 )
 from storage_engine.rocketmq.live.fence import (
@@ -48,7 +48,7 @@ from storage_engine.rocketmq.live.state import (
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live.status import all_disturbances, notices, root_of, weaknesses
+from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
 from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def renew(store: LiveStore, now_ms: int) -> HoldStatus:
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
     with marker.alone(root_of(store)), marker.changing(root_of(store)):
-        return _guard(store, now_ms)
+        return _renew(store, now_ms)
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def locked(store: LiveStore) -> Iterator[LockedLive]:
     """
     with marker.alone(root_of(store)):
         with marker.changing(root_of(store)):
-            status = _guard(store, time.time_ns() // 1_000_000)
+            status = _renew(store, time.time_ns() // 1_000_000)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
         yield LockedLive(status.notices)
@@ -144,7 +144,7 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     return state
 
 
-def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
+def _renew(store: LiveStore, now_ms: int) -> HoldStatus:
     memory = store.memory
     if memory is None:
         raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
@@ -155,8 +155,8 @@ def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
     try:
         for _ in range(_LOOKS - 1):
             with suppress(mtimes.SegmentGoneError):  # the broker is deleting what nothing holds yet
-                return _guard_as_found(store, memory, now_ms)
-        return _guard_as_found(store, memory, now_ms)
+                return _renew_as_found(store, memory, now_ms)
+        return _renew_as_found(store, memory, now_ms)
     except GateRefusedError:
         if begins:
             _undo(store, memory)
@@ -172,7 +172,7 @@ def _undo(store: LiveStore, memory: HoldMemory) -> None:
         save_state(memory, None)
 
 
-def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
+def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
     root, live = root_of(store), store.live
     before = load_state(memory)
     found = observe(store, now_ms, before)
@@ -180,10 +180,10 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         refuse_slave(found.settings, found.address)
     else:
         found = ask_known_frame(store.admin, before, found)
-    lasting, new = all_disturbances(store, before, found)
+    lasting, new = drift_of(store, before, found)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(new)
-    if before is not None and any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
+    if before is not None and any(one.kind in ENDS_TRUST for one in lasting):
         save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
     try:
@@ -198,7 +198,7 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
         if new and not isinstance(error, mtimes.SegmentGoneError):
-            details = "; ".join(disturbance.detail for disturbance in new)
+            details = "; ".join(one.detail for one in new)
             raise GateRefusedError(f"{error} Drift found: {details}") from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
@@ -281,9 +281,9 @@ def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
             # Only now, as a watch has mended the hold and set force back until here.
             state = load_state(store.memory) or state
             found = ask_known_frame(store.admin, state, observe(store, now_ms, state))
-            seen = with_topics(disturbances(state, found), store.files.files.layout)
+            seen = with_topics(new_drift(state, found), store.files.files.layout)
             store.memory.record_drift(seen)
-            ours = all(disturbance.kind not in ENDS_TRUST for disturbance in seen)
+            ours = all(one.kind not in ENDS_TRUST for one in seen)
             settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
             notices = [*settings, *_touched_by_others(state, found)]
             mtimes.put_all_back(root, store.memory, state)

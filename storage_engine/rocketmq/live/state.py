@@ -86,7 +86,7 @@ class HoldState:
     :param frame_sha256: of that message's frame.
     :param releasing: base offsets of the segments that are exposed right now; the fence lies behind them.
     :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
-    :param reported: disturbances that last, and were reported already.
+    :param reported: drift that lasts, and was reported already.
     :param fence: base offsets of all segments of the fence.
     :param fence_count: so many belong to it, as far as there are that many.
     :param deletes_from_ms: when the broker may delete again by its own rules, unless the hold is renewed;

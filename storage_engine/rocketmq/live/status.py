@@ -50,14 +50,14 @@ def look(store: LiveStore, now_ms: int) -> HoldStatus:
     return _status(store, state, ask_known_frame(store.admin, state, observe(store, now_ms, state)))
 
 
-def all_disturbances(
+def drift_of(
     store: LiveStore, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
     """Return all that there are, and those among them that weren't reported before."""
     if state is None:
         return (), ()
     lasting = all_drift(state, found)
-    new = tuple(disturbance for disturbance in lasting if name_of(disturbance) not in state.reported)
+    new = tuple(one for one in lasting if name_of(one) not in state.reported)
     return lasting, with_topics(new, store.files.files.layout)
 
 
@@ -112,7 +112,7 @@ def root_of(store: LiveStore) -> Path:
 
 def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
     """Return what a hold is worth as it is found, without renewing it."""
-    lasting, new = all_disturbances(store, state, found)
+    lasting, new = drift_of(store, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms
     try:
