@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import RunningBroker
@@ -14,10 +15,19 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 
     :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
         looked at, and not be held.
-    :raises BadInputError: no such broker, or settings that its broker would not work with.
+    :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
+        running one whose stores are managed while it is stopped.
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
-    return find_broker(store.broker).open_store(settings_of(store), memory)
+    broker = find_broker(store.broker)
+    opened = broker.open_store(settings_of(store), memory)
+    if store.is_live and not opened.is_live:
+        opened.close()
+        raise BadInputError(
+            f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
+            "Nothing was changed. Stop it, and leave its address out."
+        )
+    return opened
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
