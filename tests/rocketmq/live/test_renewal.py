@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +70,7 @@ class Admin:
 
     settings: dict[str, str]
     address: str = "10.0.0.1:10911"
+    boot_timestamp_ms: int = 1
 
     def update_config(self, settings: Mapping[str, str]) -> None:
         self.settings.update(settings)
@@ -76,7 +79,7 @@ class Admin:
         return b"the message at %d" % offset
 
     def runtime_info(self) -> Any:
-        return SimpleNamespace(boot_timestamp_ms=1)
+        return SimpleNamespace(boot_timestamp_ms=self.boot_timestamp_ms)
 
 
 @pytest.fixture
@@ -108,7 +111,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files = list_files(log)
         end = files[-1].end_offset
         settings = dict(opened.admin.settings)
-        return Observed(now_ms, opened.admin.address, 1, 0, end, settings, "ASYNC_MASTER", files)
+        admin = opened.admin
+        return Observed(
+            now_ms, admin.address, admin.boot_timestamp_ms, 0, end, settings, "ASYNC_MASTER", files
+        )
 
     monkeypatch.setattr(status, "disk_usage", lambda path: DiskUsage(str(path), 10))
     for module in (hold, status):
@@ -234,3 +240,47 @@ def test_another_broker_s_store_is_recorded_too(store: Any, monkeypatch: pytest.
     monkeypatch.setattr(hold, "observe", lambda *_: replace(found, role="SLAVE"))
     assert not hold.renew(store, NOW_MS).held
     assert store.memory.kinds == [DriftKind.ROLE_CHANGED]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_others_do_between_renewals_the_intent_stays(store: Any, seed: int) -> None:
+    chance, root = random.Random(seed), store.files.files.layout.root
+    happened: dict[DriftKind, int] = {}
+
+    def somebody(kind: DriftKind) -> None:
+        left = sorted(mtimes_ns(root))
+        if kind is DriftKind.MTIME_CHANGED:
+            os.utime(path_of(root, left[chance.randrange(4)]), ns=(FIRST_NS - 10**9, FIRST_NS - 10**9))
+        elif kind is DriftKind.SEGMENT_GONE:
+            path_of(root, left[0]).unlink()
+        elif kind is DriftKind.BROKER_RESTARTED:
+            store.admin.boot_timestamp_ms += 1
+        elif chance.random() < 0.5:
+            store.admin.settings |= {FORCIBLY: "true"}
+        else:
+            store.admin.settings |= {RESERVED: str(49 + len(store.memory.drift))}
+        happened[kind] = happened.get(kind, 0) + 1
+
+    now_ms = NOW_MS
+    kinds = (
+        DriftKind.MTIME_CHANGED,
+        DriftKind.SEGMENT_GONE,
+        DriftKind.BROKER_RESTARTED,
+        DriftKind.SETTING_CHANGED,
+    )
+    for _ in range(8):
+        somebody(chance.choice(kinds))
+        now_ms += chance.randrange(1, 15) * 3_600_000
+        assert hold.renew(store, now_ms).held
+        state = store.memory.state
+        assert state.expected_settings == OWN
+        assert {one.original for one in state.changed_settings} <= {OWN[FORCIBLY]}
+        assert {one.original_mtime_ns for one in state.touched} == {FIRST_NS}
+        fenced = [mtimes_ns(root)[base // SIZE] for base in state.fence]
+        assert min(fenced) // 10**6 > now_ms
+        assert store.admin.settings[FORCIBLY] == "false"
+    told = Counter(store.memory.kinds)
+    assert {kind: told[kind] for kind in happened} == happened
+    hold.end_hold(store, now_ms)
+    assert set(mtimes_ns(root).values()) == {FIRST_NS}
+    assert store.admin.settings[FORCIBLY] == OWN[FORCIBLY]
