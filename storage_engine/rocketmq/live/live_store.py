@@ -51,23 +51,20 @@ from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, seal
 class LiveStore(BrokerStore):
     """A running broker's store.
 
-    :param session: with its broker.
+    :param session: has the connection, and ends it.
+    :param admin: the broker that was the master when the store was looked at.
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
     :param opened_by: how it is reached, and the broker's config file if somebody named it.
     """
 
     session: Session
+    admin: BrokerAdmin
     files: RocketMQBrokerStore
     settings: Mapping[str, str]
     live: LiveBroker
     memory: HoldMemory | None
     opened_by: StoreSettings
-
-    @property
-    def admin(self) -> BrokerAdmin:
-        """Return the broker that is the master."""
-        return self.session.admin
 
     @property
     def broker_conf(self) -> str | None:
@@ -256,10 +253,11 @@ def _open(
 ) -> LiveStore:
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
-    found = session.admin.config()
-    refuse_other_broker(found, live.broker_name, session.admin.address)
+    admin = session.admin
+    found = admin.config()
+    refuse_other_broker(found, live.broker_name, admin.address)
     planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(session, files, found, live, memory, settings)
+    return LiveStore(session, admin, files, found, live, memory, settings)

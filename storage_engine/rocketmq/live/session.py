@@ -17,6 +17,7 @@ class Session:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
         self._admin = reach(live)
+        self._former: list[BrokerAdmin] = []
 
     @property
     def admin(self) -> BrokerAdmin:
@@ -31,8 +32,11 @@ class Session:
         admin = reach(self._live)
         if admin.address != self._admin.address:
             self._admin.close()
+            # Who has looked at that broker goes on asking it, and not another one, which connects again.
+            self._former.append(self._admin)
             self._admin = admin
 
     def close(self) -> None:
-        """End the connection; the next request opens another."""
-        self._admin.close()
+        """End the connection, and those with former masters; the next request opens another."""
+        for admin in (self._admin, *self._former):
+            admin.close()

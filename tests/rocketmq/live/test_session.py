@@ -145,6 +145,15 @@ def test_a_master_that_moves_is_followed_by_one_connection(store: ManagedStore, 
                 assert brokers.connected == [master]
 
 
+def test_who_has_looked_at_a_former_master_asks_no_other_one(store: ManagedStore, brokers: Brokers) -> None:
+    with opened(store) as context:
+        brokers.master = SECOND
+        open_context(context)
+        assert brokers.connected == [SECOND]
+        assert context.broker.snapshot(0).logs
+        assert brokers.connected == [SECOND, FIRST]
+
+
 def test_where_no_master_is_known_the_session_keeps_the_one_that_was(
     store: ManagedStore, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
