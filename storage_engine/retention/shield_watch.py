@@ -164,10 +164,12 @@ class ShieldWatch:
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.
+        from storage_engine.retention.steps.context import opened
         from storage_engine.retention.steps.shield import tend_shield
         from storage_engine.retention.steps.shield_reading import read_links
 
-        result = tend_shield(self._store, tends=True)
+        with opened(self._store) as store:
+            result = tend_shield(store, tends=True)
         self._result, self._gone = result, set()
         for notice in result.notices:
             self._say_once(notice)

@@ -14,7 +14,6 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.clock import clock_ms
 from storage_engine.retention.drift import done_since_renewal
 from storage_engine.retention.journal import Phase, Run, Step
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
@@ -54,7 +53,7 @@ def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = No
         return _result(context, *_renewed(context, run, now_ms))
 
 
-def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
+def unmanage(store: AnyStore, now_ms: int | None = None) -> HoldResult:
     """End the hold: every file's time and every setting as they were. The broker's own rules count again.
 
     The shield goes with it.
