@@ -26,7 +26,7 @@ from storage_engine.lake.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 LIMIT = 1.5

@@ -21,12 +21,12 @@ from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.project.sample import unpack_sample_store
-from storage_engine.retention.journal import Journal
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_levels import put_levels
-from storage_engine.retention.journal_queries import JournalReader
-from storage_engine.retention.journal_records import Step
-from storage_engine.retention.journal_schema import events, plans, runs, samples
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.levels import put_levels
+from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.records import Step
+from storage_engine.journal.schema import events, plans, runs, samples
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import opened
 

@@ -20,7 +20,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

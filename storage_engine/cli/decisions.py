@@ -15,7 +15,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
 from storage_engine.retention.adopting import move as record_move
 from storage_engine.retention.adopting import stamp as write_stamp
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 

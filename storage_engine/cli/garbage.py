@@ -14,7 +14,7 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.garbage import TRASH_MS, Collection, Garbage, Orphan, collect, undo
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.model.heads import ChainHead
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.wording import bytes_text, count_text, time_text
 

@@ -14,7 +14,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import HoldResult
 from storage_engine.retention.steps.context import opened

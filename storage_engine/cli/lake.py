@@ -27,7 +27,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.steps import ArchiveResult

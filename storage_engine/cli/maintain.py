@@ -14,7 +14,7 @@ from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.maintaining import MaintainResult, maintain_directory
 from storage_engine.wording import bytes_text, count_text
 

@@ -13,7 +13,7 @@ import click
 
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])

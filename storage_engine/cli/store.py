@@ -17,9 +17,9 @@ from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines

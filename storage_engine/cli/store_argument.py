@@ -19,7 +19,7 @@ from storage_engine.cli.values import key_value_pairs, time_zone
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
-from storage_engine.retention.host import ANY_HOST
+from storage_engine.host import ANY_HOST
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = Callable[..., Any]

@@ -20,7 +20,7 @@ from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.store_places import sqlite_file
-from storage_engine.retention.journal_database import without_backup
+from storage_engine.journal.database import without_backup
 from storage_engine.sqlite_file import break_hard_links
 
 Command = TypeVar("Command", bound=Callable[..., Any])

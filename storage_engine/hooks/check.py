@@ -15,10 +15,10 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
-from storage_engine.retention.host import check_host
-from storage_engine.retention.journal_database import missing_sqlite_file
+from storage_engine.host import check_host
+from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -23,7 +23,7 @@ from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
-from storage_engine.retention.journal import Journal, Run, Step, StoreRecord
+from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older

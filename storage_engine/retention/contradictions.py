@@ -15,7 +15,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import is_proven_file
-from storage_engine.retention.journal import StoreRecord
+from storage_engine.journal.journal import StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 

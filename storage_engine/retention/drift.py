@@ -17,7 +17,7 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.history import released_spans, segment_subject
-from storage_engine.retention.journal import Event, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.journal import Event, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore

@@ -18,7 +18,7 @@ from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanReques
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.journal import Waiver
+from storage_engine.journal.journal import Waiver
 from storage_engine.same_bytes.own_acts import OwnActs
 
 NO_ACTS = OwnActs()

@@ -11,7 +11,7 @@ from storage_engine.model.plan import Reason
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import Passage, files_fault_of, same_content
-from storage_engine.retention.journal import Event, Journal, Phase, Step
+from storage_engine.journal.journal import Event, Journal, Phase, Step
 
 
 @dataclass(frozen=True, slots=True)

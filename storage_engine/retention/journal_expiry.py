@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.retention.clock import ClockReading
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_levels import delete_levels
-from storage_engine.retention.journal_records import Phase, RunState, Step
-from storage_engine.retention.journal_schema import (
+from storage_engine.clock import ClockReading
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.levels import delete_levels
+from storage_engine.journal.records import Phase, RunState, Step
+from storage_engine.journal.schema import (
     events,
     plans,
     reports,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from storage_engine.retention.clock import REMEMBERED_MS, ClockReading
-from storage_engine.retention.journal_records import RunState, Step
+from storage_engine.clock import REMEMBERED_MS, ClockReading
+from storage_engine.journal.records import RunState, Step
 
 DAY_MS = 24 * 60 * 60 * 1000
 

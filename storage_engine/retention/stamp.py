@@ -18,7 +18,7 @@ from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.own_directory import DIRECTORY, locked, own_directory
-from storage_engine.retention.host import this_host
+from storage_engine.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
 
 NAME = "stamp.json"

@@ -22,11 +22,11 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older

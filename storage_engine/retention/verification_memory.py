@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from storage_engine.model.verification import Check, VerifyLevel
-from storage_engine.retention.journal_database import JournalDatabase
+from storage_engine.journal.database import JournalDatabase
 
 _metadata = MetaData()
 

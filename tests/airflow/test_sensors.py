@@ -13,7 +13,7 @@ from airflow.sdk.bases.operator import TriggerFailureReason
 from airflow.sdk.exceptions import TaskDeferralError
 
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.sensors.cleanup import (
     StorageEngineCleanupSensor,
     StorageEngineDeleteWindowSensor,

@@ -39,7 +39,7 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
-from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import open_context

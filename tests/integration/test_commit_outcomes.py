@@ -26,7 +26,7 @@ from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
 from tests.integration.tcp_proxy import TcpProxy
 from tests.services.pools import pool_of_processes

@@ -35,7 +35,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import host
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from tests.integration.lake_cycle import archive, check_exactly_once, contents, expired_store, finish, plan
 from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import PASSWORD, Postgres, postgres

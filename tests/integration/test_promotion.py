@@ -15,7 +15,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look
-from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic

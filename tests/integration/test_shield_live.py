@@ -28,7 +28,7 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend

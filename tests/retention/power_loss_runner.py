@@ -29,7 +29,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
-from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step
 
 Entries = dict[Path, dict[str, int]]
 """Of each directory, what inode has which name."""

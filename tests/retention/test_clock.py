@@ -12,7 +12,7 @@ import pytest
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.clock import (
+from storage_engine.clock import (
     JUMP_MS,
     REMEMBERED_MS,
     ClockReading,
@@ -20,7 +20,7 @@ from storage_engine.retention.clock import (
     read_clock,
 )
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow

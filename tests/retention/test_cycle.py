@@ -36,7 +36,7 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal, RunState
+from storage_engine.journal.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, build_report
 from storage_engine.retention.report_segments import Fate

@@ -23,7 +23,7 @@ from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import NO_ACTS, Passage, judge, request_again, same_content, still_eligible
-from storage_engine.retention.journal import Waiver
+from storage_engine.journal.journal import Waiver
 from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
 
 SIZE = 1000

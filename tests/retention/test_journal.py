@@ -21,16 +21,16 @@ from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.retention import host
-from storage_engine.retention.archive_lag import ArchiveLag
-from storage_engine.retention.host import ANY_HOST
-from storage_engine.retention.journal import Extent, Journal, Phase, RunState, Step
-from storage_engine.retention.journal_schema import runs
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.host import ANY_HOST
+from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
+from storage_engine.journal.schema import runs
 
 WRITE_MANY = """
 import sys
 from storage_engine.retention import host
-from storage_engine.retention.host import ANY_HOST
-from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.host import ANY_HOST
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 journal = Journal(sys.argv[1])
 store = journal.add_store("/s", "rocketmq")

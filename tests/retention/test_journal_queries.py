@@ -18,11 +18,11 @@ from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.model.policy import Policy
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.finishing import REPORT_VERSION
-from storage_engine.retention.journal import Extent, Journal
-from storage_engine.retention.journal_answers import LevelBucket, LogBucket
-from storage_engine.retention.journal_queries import JournalReader
+from storage_engine.journal.journal import Extent, Journal
+from storage_engine.journal.answers import LevelBucket, LogBucket
+from storage_engine.journal.queries import JournalReader
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome
@@ -230,7 +230,7 @@ def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, rea
 
 def test_it_needs_no_data_library() -> None:
     script = (
-        "import sys, storage_engine.retention.journal_queries\n"
+        "import sys, storage_engine.journal.queries\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

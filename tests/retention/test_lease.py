@@ -11,12 +11,12 @@ from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.journal import Journal, Phase, Step
-from storage_engine.retention.lease import Owner, is_dead, this_process
+from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.journal.leases import Owner, is_dead, this_process
 
 TAKE_AND_DIE = """
 import os, signal, sys
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 journal = Journal(sys.argv[1])
 with journal.lease(journal.find_store("/s").store_id):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -24,7 +24,7 @@ with journal.lease(journal.find_store("/s").store_id):
 
 TAKE_AND_WAIT = """
 import sys, time
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 journal = Journal(sys.argv[1])
 with journal.lease(journal.find_store("/s").store_id):
     print("taken", flush=True)

@@ -23,7 +23,7 @@ from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal, StoreRecord
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.retention.clock import REMEMBERED_MS, ClockReading
-from storage_engine.retention.journal_records import RunState
+from storage_engine.clock import REMEMBERED_MS, ClockReading
+from storage_engine.journal.records import RunState
 from storage_engine.retention.maintenance import (
     DAY_MS,
     Expiry,

@@ -15,7 +15,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from tests.rounds import rounds
 from tests.services.runners import told_by
 

@@ -22,7 +22,7 @@ from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
-from storage_engine.retention.journal import Journal, Phase, Run, Step
+from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome

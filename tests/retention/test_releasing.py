@@ -27,7 +27,7 @@ from storage_engine.retention import lease, steps, unseen_writes
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
-from storage_engine.retention.journal import Journal, Phase, Run, Step, clock_ms
+from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_segments import Fate

@@ -24,7 +24,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag

@@ -25,8 +25,8 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.journal import Journal
+from storage_engine.clock import clock_ms
+from storage_engine.journal.journal import Journal
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

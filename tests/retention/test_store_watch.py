@@ -28,7 +28,7 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import file_changes, store_watch, watch_records
 from storage_engine.retention.file_changes import FileChanges
 from storage_engine.retention.identity import identify
-from storage_engine.retention.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.store_watch import HostWatch

@@ -30,10 +30,10 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.retention.clock import clock_ms
+from storage_engine.clock import clock_ms
 from storage_engine.retention.history import segment_subject
-from storage_engine.retention.host import this_host
-from storage_engine.retention.journal import Phase, Run, Step, Waiver
+from storage_engine.host import this_host
+from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.retention.journal import clock_ms
+from storage_engine.journal.journal import clock_ms
 from tests.rounds import rounds
 from tests.services.runners import told_by
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, inspect
 
-from storage_engine.retention.journal_heads import project_all
-from storage_engine.retention.journal_schema import (
+from storage_engine.journal.heads import project_all
+from storage_engine.journal.schema import (
     lineages,
     samples,
     samples_measured,

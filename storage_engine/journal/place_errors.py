@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from storage_engine.exceptions import StoreIdentityError
-from storage_engine.retention.journal_records import StoreRecord
+from storage_engine.journal.records import StoreRecord
 
 _OF_AIRFLOW = "A store of Airflow is named by --conn-id."
 

@@ -18,9 +18,9 @@ from sqlalchemy.pool import NullPool
 from storage_engine import durable
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
-from storage_engine.retention.journal_migrations import MIGRATIONS
-from storage_engine.retention.journal_place import place_of
-from storage_engine.retention.journal_schema import SCHEMA_VERSION, metadata, schema_version
+from storage_engine.journal.migrations import MIGRATIONS
+from storage_engine.journal.place import place_of
+from storage_engine.journal.schema import SCHEMA_VERSION, metadata, schema_version
 from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from sqlalchemy import Connection, delete, insert, select
 
 from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_schema import holds
+from storage_engine.clock import clock_ms
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.schema import holds
 
 if TYPE_CHECKING:
-    from storage_engine.retention.journal import Journal
+    from storage_engine.journal.journal import Journal
 
 
 class JournalHoldMemory:

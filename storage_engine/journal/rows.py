@@ -9,11 +9,11 @@ from sqlalchemy import Connection, Row, insert, select
 
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.clock import clock_ms
-from storage_engine.retention.journal_heads import ARCHIVING, project
-from storage_engine.retention.journal_records import Event, Phase, Run, RunState, Step, Waiver
-from storage_engine.retention.journal_schema import events, runs, waivers
-from storage_engine.retention.plan_storage import read_plan
+from storage_engine.clock import clock_ms
+from storage_engine.journal.heads import ARCHIVING, project
+from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
+from storage_engine.journal.schema import events, runs, waivers
+from storage_engine.journal.plan_storage import read_plan
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 

@@ -1,4 +1,4 @@
-"""What :mod:`storage_engine.retention.journal_queries` answers."""
+"""What :mod:`storage_engine.journal.queries` answers."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention import journal_rows
-from storage_engine.retention.archive_lag import ArchiveLag
-from storage_engine.retention.clock import ClockReading, clock_ms, read_clock
-from storage_engine.retention.hold_memory import JournalHoldMemory
-from storage_engine.retention.journal_database import JournalDatabase
-from storage_engine.retention.journal_heads import heads_since
-from storage_engine.retention.journal_levels import delete_levels, levels_at, put_levels
-from storage_engine.retention.journal_records import (
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.clock import ClockReading, clock_ms, read_clock
+from storage_engine.journal.holds import JournalHoldMemory
+from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.heads import heads_since
+from storage_engine.journal.levels import delete_levels, levels_at, put_levels
+from storage_engine.journal.records import (
     Event,
     Extent,
     Phase,
@@ -37,17 +37,17 @@ from storage_engine.retention.journal_records import (
     StoreRecord,
     Waiver,
 )
-from storage_engine.retention.journal_reports import put_findings, put_report
-from storage_engine.retention.journal_rows import Subjects
-from storage_engine.retention.journal_schema import (
+from storage_engine.journal.reports import put_findings, put_report
+from storage_engine.journal.rows import Subjects
+from storage_engine.journal.schema import (
     events,
     runs,
     samples,
     waivers,
 )
-from storage_engine.retention.journal_stores import JournalStores
-from storage_engine.retention.lease import Lease, give_up, renew, take
-from storage_engine.retention.plan_storage import store_plan
+from storage_engine.journal.stores import JournalStores
+from storage_engine.journal.leases import Lease, give_up, renew, take
+from storage_engine.journal.plan_storage import store_plan
 
 if TYPE_CHECKING:
     from storage_engine.retention.group_lag import GroupLag

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, ScalarSelect, delete, insert, select
 
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.journal_schema import disks, levels
+from storage_engine.journal.schema import disks, levels
 
 
 def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:

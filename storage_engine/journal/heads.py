@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 
 from storage_engine.model.heads import LakeHead
-from storage_engine.retention.journal_records import Phase, Step
-from storage_engine.retention.journal_schema import events, heads, runs
+from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.schema import events, heads, runs
 
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""

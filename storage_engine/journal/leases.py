@@ -18,8 +18,8 @@ import psutil
 from sqlalchemy import Connection, or_, select, update
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.retention.clock import read_clock
-from storage_engine.retention.journal_schema import leases
+from storage_engine.clock import read_clock
+from storage_engine.journal.schema import leases
 
 LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""

@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
-from storage_engine.retention.journal_answers import (
+from storage_engine.journal.answers import (
     Findings,
     GroupRow,
     Incident,
@@ -40,9 +40,9 @@ from storage_engine.retention.journal_answers import (
     StoredReport,
     StoreRow,
 )
-from storage_engine.retention.journal_place import place_of
-from storage_engine.retention.journal_records import Phase, Step
-from storage_engine.retention.journal_schema import (
+from storage_engine.journal.place import place_of
+from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.schema import (
     SCHEMA_VERSION,
     disks,
     events,

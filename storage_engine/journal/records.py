@@ -11,7 +11,7 @@ from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.archive_lag import ArchiveLag
+from storage_engine.model.archive_lag import ArchiveLag
 
 
 class Step(StrEnum):
