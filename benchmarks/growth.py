@@ -19,6 +19,7 @@ from statistics import mean
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
 from benchmarks.history import write_history
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.lake.file_memory import forget_files
@@ -26,7 +27,6 @@ from storage_engine.lake.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 LIMIT = 1.5

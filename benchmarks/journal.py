@@ -17,16 +17,16 @@ from sqlalchemy import Connection, Select, insert, select
 
 from benchmarks.common import Bench, report
 from storage_engine import cycle
-from storage_engine.lake.making import make_lake
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import DiskUsage
-from storage_engine.project.sample import unpack_sample_store
-from storage_engine.journal.journal import Journal
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.records import Step
 from storage_engine.journal.schema import events, plans, runs, samples
+from storage_engine.lake.making import make_lake
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import DiskUsage
+from storage_engine.project.sample import unpack_sample_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import opened
 

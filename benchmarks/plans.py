@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.common import Bench, report
 from storage_engine.collector import no_collection
+from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.journal.journal import Journal
 
 LOGS = 10_000
 SEGMENTS_A_LOG = 10

@@ -29,10 +29,10 @@ from storage_engine.model.plan import PlanRequest
 
 if TYPE_CHECKING:
     from storage_engine.lake.jobs import SegmentJob
+    from storage_engine.model.archive_lag import ArchiveLag
     from storage_engine.model.lag import LagSummary
     from storage_engine.model.receipt import Receipt
     from storage_engine.model.validation import ValidationResult
-    from storage_engine.model.archive_lag import ArchiveLag
     from storage_engine.retention.finishing import FinishResult
     from storage_engine.retention.steps import (
         ArchiveResult,

@@ -9,10 +9,10 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.exceptions import LakeMissingError, StoreIdentityError
+from storage_engine.journal.database import JournalDatabase
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.quality.facts import collect_facts
-from storage_engine.journal.database import JournalDatabase
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.steps.context import opened

@@ -14,13 +14,13 @@ from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError, StorageEngineError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
-from storage_engine.clock import clock_ms
 from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

@@ -11,11 +11,11 @@ from storage_engine.cli.airflow_connection import conn_id_option, journal_or_con
 from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.journal.journal import Journal
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
 from storage_engine.retention.adopting import move as record_move
 from storage_engine.retention.adopting import stamp as write_stamp
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -10,11 +10,11 @@ import click
 from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.garbage import TRASH_MS, Collection, Garbage, Orphan, collect, undo
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.model.heads import ChainHead
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.wording import bytes_text, count_text, time_text
 

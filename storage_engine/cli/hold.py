@@ -10,11 +10,11 @@ from storage_engine.cli.live_output import print_broker, print_hold
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.clock import clock_ms
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import HoldResult
 from storage_engine.retention.steps.context import opened

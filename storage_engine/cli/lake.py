@@ -15,6 +15,7 @@ from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
@@ -27,7 +28,6 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.steps import ArchiveResult

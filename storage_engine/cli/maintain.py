@@ -10,11 +10,11 @@ from storage_engine.cli.garbage import known_heads_of
 from storage_engine.cli.options import journal_of, json_option, lake_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.witnesses import witnessed_lake
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
-from storage_engine.clock import clock_ms
 from storage_engine.retention.maintaining import MaintainResult, maintain_directory
 from storage_engine.wording import bytes_text, count_text
 

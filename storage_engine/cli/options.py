@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])

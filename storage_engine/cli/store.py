@@ -14,12 +14,12 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_pending, print_plan
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.brokers import settings_of
-from storage_engine.clock import clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines

@@ -16,10 +16,10 @@ from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of
 from storage_engine.cli.policy_options import policy_of, policy_option
 from storage_engine.cli.values import key_value_pairs, time_zone
+from storage_engine.host import ANY_HOST
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
-from storage_engine.host import ANY_HOST
 from storage_engine.retention.managed_store import ManagedStore
 
 Command = Callable[..., Any]

@@ -18,9 +18,9 @@ from storage_engine.cli.output import say
 from storage_engine.cli.policy_options import policy_option
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.host import check_host
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
-from storage_engine.host import check_host
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.store_watch import HostWatch
 

@@ -18,9 +18,9 @@ from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
+from storage_engine.journal.database import without_backup
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.store_places import sqlite_file
-from storage_engine.journal.database import without_backup
 from storage_engine.sqlite_file import break_hard_links
 
 Command = TypeVar("Command", bound=Callable[..., Any])

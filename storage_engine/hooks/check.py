@@ -8,17 +8,17 @@ from contextlib import closing
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from storage_engine.clock import clock_ms
 from storage_engine.credentials import shown_url, url_secrets, without_secrets
 from storage_engine.exceptions import BadInputError, LakeMissingError
+from storage_engine.host import check_host
+from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.clock import clock_ms
 from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
-from storage_engine.host import check_host
-from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 
-from storage_engine.model.heads import LakeHead
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.schema import events, heads, runs
+from storage_engine.model.heads import LakeHead
 
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""

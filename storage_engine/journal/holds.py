@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from storage_engine.model.hold import Drift
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.schema import holds
+from storage_engine.model.hold import Drift
+from storage_engine.model.jsonable import to_jsonable
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal

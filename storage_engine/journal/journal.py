@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, update
 
-from storage_engine.exceptions import JournalConflictError, RunStateError
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.hold import BrokerProgress, HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage
-from storage_engine.retention import journal_rows
-from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.clock import ClockReading, clock_ms, read_clock
-from storage_engine.journal.holds import JournalHoldMemory
+from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.heads import heads_since
+from storage_engine.journal.holds import JournalHoldMemory
+from storage_engine.journal.leases import Lease, give_up, renew, take
 from storage_engine.journal.levels import delete_levels, levels_at, put_levels
+from storage_engine.journal.plan_storage import store_plan
 from storage_engine.journal.records import (
     Event,
     Extent,
@@ -46,8 +41,13 @@ from storage_engine.journal.schema import (
     waivers,
 )
 from storage_engine.journal.stores import JournalStores
-from storage_engine.journal.leases import Lease, give_up, renew, take
-from storage_engine.journal.plan_storage import store_plan
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.heads import LakeHead
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage
+from storage_engine.retention import journal_rows
 
 if TYPE_CHECKING:
     from storage_engine.retention.group_lag import GroupLag

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 from sqlalchemy import Connection, or_, select, update
 
-from storage_engine.exceptions import StoreBusyError
 from storage_engine.clock import read_clock
+from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.schema import leases
 
 LEASE_MS = 10 * 60 * 1000

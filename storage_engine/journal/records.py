@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
-from storage_engine.model.archive_lag import ArchiveLag
 
 
 class Step(StrEnum):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert
 
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.clock import clock_ms
 from storage_engine.journal.records import ReportRow
 from storage_engine.journal.schema import findings, groups, reports
+from storage_engine.model.jsonable import to_jsonable
 
 if TYPE_CHECKING:
     from storage_engine.retention.group_lag import GroupLag

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import PlanRequest
 from storage_engine.clock import clock_ms
 from storage_engine.journal.heads import ARCHIVING, project
+from storage_engine.journal.plan_storage import read_plan
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.journal.schema import events, runs, waivers
-from storage_engine.journal.plan_storage import read_plan
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import PlanRequest
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 

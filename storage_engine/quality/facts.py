@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from storage_engine.brokers import find_broker
+from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.local_spans import compare
 from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
@@ -23,7 +24,6 @@ from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
-from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older

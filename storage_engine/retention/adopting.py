@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.host import check_host, is_this_host
+from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.place_errors import name_taken
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
@@ -18,9 +22,7 @@ from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.contradictions import contradictions
-from storage_engine.host import check_host, is_this_host
 from storage_engine.retention.identity import (
     add_to_journal,
     archived_lineages,
@@ -30,10 +32,8 @@ from storage_engine.retention.identity import (
     check_same,
     identify,
 )
-from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.journal.place_errors import name_taken
 from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, stamp_path, update_stamp
 from storage_engine.retention.store_moves import carry_out, is_there
 

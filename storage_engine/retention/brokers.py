@@ -40,8 +40,8 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if not store.is_live or not store.journal_url:
         return open_store(store)
     # The database's libraries, which looking at a stopped broker's store needs for nothing.
-    from storage_engine.journal.journal import Journal
     from storage_engine.journal.database import missing_sqlite_file
+    from storage_engine.journal.journal import Journal
 
     if missing_sqlite_file(store.journal_url):
         return open_store(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from storage_engine.journal.journal import StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import live_data_files
@@ -15,7 +16,6 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import is_proven_file
-from storage_engine.journal.journal import StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 

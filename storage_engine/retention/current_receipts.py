@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.receipt import Receipt
-from storage_engine.journal.records import StoreRecord
 
 
 def current_receipts(

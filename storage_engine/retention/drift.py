@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.journal.journal import Event, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
 from storage_engine.lake.soundness import losses
@@ -17,7 +18,6 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.history import released_spans, segment_subject
-from storage_engine.journal.journal import Event, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from storage_engine import durable
 from storage_engine.exceptions import LogsRefusedError
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.journal.journal import ReportRow, RunState, Step
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import Passage, files_fault_of, same_content
-from storage_engine.journal.journal import Event, Journal, Phase, Step
 
 
 @dataclass(frozen=True, slots=True)

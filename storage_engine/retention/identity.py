@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
+from storage_engine.host import ANY_HOST, check_host, this_host
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.journal.place_errors import moved, name_taken, name_taken_in_lake, renamed
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.host import ANY_HOST, check_host, this_host
-from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.journal.place_errors import moved, name_taken, name_taken_in_lake, renamed
 from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
 from storage_engine.retention.store_moves import carry_out, has_come
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
-from storage_engine.model.jsonable import from_jsonable
 from storage_engine.clock import ClockReading
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.levels import delete_levels
@@ -25,6 +24,7 @@ from storage_engine.journal.schema import (
     samples,
     stores,
 )
+from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.maintenance import (
     DAY_MS,
     EXPIRING_STEPS,

@@ -11,16 +11,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.host import this_host
+from storage_engine.journal.database import missing_sqlite_file
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.maintenance import LakeMaintenance, LakePolicy, maintain_lake
-from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
-from storage_engine.host import this_host
 from storage_engine.retention.identity import identify
 from storage_engine.retention.job_files import sweep_job_files
-from storage_engine.journal.journal import Journal
-from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.retention.journal_expiry import ExpiredRows, JournalExpiry
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.maintenance import Expiry, reports_to_expire

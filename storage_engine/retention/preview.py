@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_to_look
-from storage_engine.clock import clock_ms
 from storage_engine.retention.deciding import Decided, decide
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path

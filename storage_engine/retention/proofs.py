@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
+from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.lake.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
@@ -24,7 +25,6 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, is_proven_file, judge
-from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from storage_engine.model.heads import ChainHead
 from storage_engine.journal.journal import Journal
+from storage_engine.model.heads import ChainHead
 from storage_engine.retention.known_heads import known_heads
 
 

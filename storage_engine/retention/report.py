@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag, Unread
@@ -14,10 +16,8 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, 
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
-from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.drift import GONE
 from storage_engine.retention.history import releases
-from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.host import this_host
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.own_directory import DIRECTORY, locked, own_directory
-from storage_engine.host import this_host
 from storage_engine.untrusted import MALFORMED, read_file
 
 NAME = "stamp.json"

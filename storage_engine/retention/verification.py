@@ -7,7 +7,9 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.elsewhere import in_either
@@ -22,11 +24,9 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older

@@ -24,8 +24,8 @@ from sqlalchemy import (
     select,
 )
 
-from storage_engine.model.verification import Check, VerifyLevel
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.model.verification import Check, VerifyLevel
 
 _metadata = MetaData()
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.database import missing_sqlite_file
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.model.hold import Drift
 from storage_engine.model.plan import PlanRequest
-from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import unexpected
 

@@ -11,9 +11,9 @@ import pytest
 
 from storage_engine import durable
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, name_server, running_broker

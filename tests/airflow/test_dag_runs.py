@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.preview import preview
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense

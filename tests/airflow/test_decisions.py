@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.journal.journal import Journal
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.journal.journal import Journal
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow

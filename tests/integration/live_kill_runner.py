@@ -30,6 +30,7 @@ from sqlalchemy import Connection as Database
 from sqlalchemy import Engine, event
 
 from storage_engine.exceptions import BrokerError, StorageEngineError
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.names import data_file_of
@@ -39,7 +40,6 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import open_context

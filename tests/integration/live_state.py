@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.holding import hold
 from storage_engine.rocketmq.live.state import HoldState, load_state

@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake import catalog_connections, commit
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
@@ -26,7 +27,6 @@ from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.journal.journal import Journal
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
 from tests.integration.tcp_proxy import TcpProxy
 from tests.services.pools import pool_of_processes

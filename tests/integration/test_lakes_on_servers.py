@@ -19,6 +19,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StoreIdentityError,
 )
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -35,7 +36,6 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import host
-from storage_engine.journal.journal import Journal
 from tests.integration.lake_cycle import archive, check_exactly_once, contents, expired_store, finish, plan
 from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import PASSWORD, Postgres, postgres

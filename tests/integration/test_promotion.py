@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import receipts
@@ -28,7 +29,6 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine import durable
-from storage_engine.retention import journal_expiry
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.retention import journal_expiry
 from storage_engine.retention.maintaining import maintain_directory
 
 TABLES = ("runs", "events", "samples", "plans", "waivers", "stores")

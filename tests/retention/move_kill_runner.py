@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import StoreIdentityError
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import move
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.store_moves import MOVE_RUN

@@ -25,11 +25,11 @@ from typing import Any
 
 import kill_runner as killing
 
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
-from storage_engine.journal.journal import Journal, Phase, Step
 
 Entries = dict[Path, dict[str, int]]
 """Of each directory, what inode has which name."""

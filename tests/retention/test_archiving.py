@@ -14,13 +14,13 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     ProofError,
 )
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.gate import Passage
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 

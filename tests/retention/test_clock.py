@@ -9,9 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.plan import PlanRequest
-from storage_engine.retention import steps
 from storage_engine.clock import (
     JUMP_MS,
     REMEMBERED_MS,
@@ -19,8 +16,11 @@ from storage_engine.clock import (
     jumped_forward_ms,
     read_clock,
 )
-from storage_engine.retention.identity import identify
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention import steps
+from storage_engine.retention.identity import identify
 from storage_engine.retention.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow

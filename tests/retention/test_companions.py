@@ -16,6 +16,7 @@ from storage_engine.exceptions import (
     LakeConflictError,
     ProofError,
 )
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
@@ -33,7 +34,6 @@ from storage_engine.retention.adopting import adopt
 from storage_engine.retention.drift import _in_unasked_lakes
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.history import still_proves
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import LakeProofs, Proofs
 from storage_engine.retention.quarantine.undo import undo

@@ -18,6 +18,7 @@ from storage_engine.exceptions import (
     RunStateError,
     StoreNotFoundError,
 )
+from storage_engine.journal.journal import Journal, RunState
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary, QueueLag
@@ -36,7 +37,6 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, RunState
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, build_report
 from storage_engine.retention.report_segments import Fate

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.journal.journal import Phase, Step
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.validation import Status, Where
@@ -17,7 +18,6 @@ from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.drift import done_since_renewal, gone_ranges, gone_spans
-from storage_engine.journal.journal import Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import Context, open_context

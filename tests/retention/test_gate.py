@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.journal.journal import Waiver
 from storage_engine.lake.chain import row_fault
 from storage_engine.model.companions import Companion, companions_text
 from storage_engine.model.plan import (
@@ -23,7 +24,6 @@ from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import NO_ACTS, Passage, judge, request_again, same_content, still_eligible
-from storage_engine.journal.journal import Waiver
 from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
 
 SIZE = 1000

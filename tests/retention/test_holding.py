@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention import steps
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text

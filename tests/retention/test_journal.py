@@ -17,14 +17,14 @@ from storage_engine.exceptions import (
     RunStateError,
     StoreIdentityError,
 )
+from storage_engine.host import ANY_HOST
+from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
+from storage_engine.journal.schema import runs
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.retention import host
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.host import ANY_HOST
-from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
-from storage_engine.journal.schema import runs
 
 WRITE_MANY = """
 import sys

@@ -16,13 +16,13 @@ from sqlalchemy import URL
 from storage_engine import cycle
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.journal.answers import LevelBucket, LogBucket
+from storage_engine.journal.journal import Extent, Journal
+from storage_engine.journal.queries import JournalReader
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.policy import Policy
 from storage_engine.model.store import DiskUsage
-from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.finishing import REPORT_VERSION
-from storage_engine.journal.journal import Extent, Journal
-from storage_engine.journal.answers import LevelBucket, LogBucket
-from storage_engine.journal.queries import JournalReader
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome

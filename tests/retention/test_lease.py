@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.plan import PlanRequest
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.leases import Owner, is_dead, this_process
+from storage_engine.model.plan import PlanRequest
 
 TAKE_AND_DIE = """
 import os, signal, sys

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, LakeConflictError
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.lineages import Lineages
@@ -23,7 +24,6 @@ from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs

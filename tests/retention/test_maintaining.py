@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from benchmarks.generate import Shape, write_store
+from storage_engine.clock import clock_ms, read_clock
 from storage_engine.exceptions import RunStateError
+from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.clock import clock_ms, read_clock
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
-from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.maintaining import MaintainResult, maintain_directory, maintain_store

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError, WrongHostError
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import host, steps
 from storage_engine.retention.adopting import move
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.known_heads import journalled_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import read_stamp, stamp_path

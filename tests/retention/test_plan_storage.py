@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.journal.journal import Journal, Run
+from storage_engine.journal.plan_columns import pack, unpack
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.journal.journal import Journal, Run
-from storage_engine.journal.plan_columns import pack, unpack
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import LakeConflictError, ProofError, StorageEngineError
+from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
@@ -22,7 +23,6 @@ from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
-from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome

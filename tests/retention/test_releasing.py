@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreCrashedError,
 )
+from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
@@ -27,7 +28,6 @@ from storage_engine.retention import lease, steps, unseen_writes
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
-from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_segments import Fate

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeUnavailableError, ProofError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
@@ -17,11 +19,9 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
-from storage_engine.clock import clock_ms
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text

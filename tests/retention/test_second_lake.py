@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import CommitStateUnknownError, GateRefusedError, LakeUnavailableError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -24,7 +25,6 @@ from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.retention.steps.shield_reading import read_links

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, ShieldError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.lag import LagSummary
@@ -25,8 +27,6 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.clock import clock_ms
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

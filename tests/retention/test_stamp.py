@@ -18,6 +18,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StoreIdentityError,
 )
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import row_hash
 from storage_engine.lake.identity import lake_id_of
@@ -31,7 +32,6 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt, move, stamp
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from asyncinotify import Inotify, Mask, Watch
 
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import Drift
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
@@ -28,7 +29,6 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import file_changes, store_watch, watch_records
 from storage_engine.retention.file_changes import FileChanges
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.store_watch import HostWatch

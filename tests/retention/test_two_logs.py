@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from storage_engine import durable
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.restore import restore
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
-from storage_engine.clock import clock_ms
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import Outcome, build_report

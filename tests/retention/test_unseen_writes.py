@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import durable
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.plan import PlanRequest
@@ -25,7 +26,6 @@ from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps, unseen_writes
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.releasing import ReleaseResult

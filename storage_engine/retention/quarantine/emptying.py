@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.exceptions import StorageEngineError, StoreBusyError
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.leases import Lease
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.plan import Cause, PlanRequest
-from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.retention.history import releases, still_proves
-from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.journal.leases import Lease
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import (
     WHOLE,

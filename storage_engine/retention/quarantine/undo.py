@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts, LogSnapshot
-from storage_engine.clock import clock_ms
 from storage_engine.retention.history import SegmentRelease, releases
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.records import (
     WHOLE,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     CommitStateUnknownError,
@@ -21,6 +22,8 @@ from storage_engine.exceptions import (
     StorageEngineError,
     StoreLayoutError,
 )
+from storage_engine.host import this_host
+from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -30,10 +33,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.clock import clock_ms
 from storage_engine.retention.history import segment_subject
-from storage_engine.host import this_host
-from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine import durable
-from storage_engine.model.hold import BrokerProgress
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.model.hold import BrokerProgress
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.leases import Lease
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import Lag, LagSummary, PositionsFrom, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.clock import clock_ms
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.lag_policy import apply_lag_policy
-from storage_engine.journal.leases import Lease
 from storage_engine.retention.refusing import Refusal, refusal, refused_logs
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.unread import find_unread, has_loss, joined, unread_lines

@@ -12,22 +12,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.journal.database import missing_sqlite_file
+from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.leases import Lease
 from storage_engine.lake.place import check_any_catalog_file
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
-from storage_engine.clock import clock_ms
 from storage_engine.retention.identity import identify
-from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
-from storage_engine.journal.database import missing_sqlite_file
-from storage_engine.journal.leases import Lease
 from storage_engine.retention.managed_store import ManagedStore
 
 T = TypeVar("T")

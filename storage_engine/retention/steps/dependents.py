@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine import durable
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import RunStateError
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
-from storage_engine.clock import clock_ms
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.shielding import shield_notices

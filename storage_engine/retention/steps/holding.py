@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.clock import clock_ms
 from storage_engine.retention.drift import done_since_renewal
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift

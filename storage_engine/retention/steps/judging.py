@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine import durable
+from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.leases import Lease
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.retention.gate import Passage, Verdict
 from storage_engine.retention.history import SegmentRelease, release_by_any_run, releases, segment_subject
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import KnownHeads
-from storage_engine.journal.leases import Lease
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
 from storage_engine.retention.shielding import kept_text

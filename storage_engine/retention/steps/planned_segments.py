@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.journal.journal import Run
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.history import release_by_any_run
-from storage_engine.journal.journal import Run
 from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context, approved_plan
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from storage_engine.clock import clock_ms
+from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.clock import clock_ms
 from storage_engine.retention.deciding import decide
-from storage_engine.journal.journal import Run, Step
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
 from storage_engine.retention.shielding import shield_notices

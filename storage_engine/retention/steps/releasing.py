@@ -15,20 +15,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage_engine import durable
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
-from storage_engine.clock import clock_ms
 from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.history import SegmentRelease, releases
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.journal.leases import Lease
 from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover

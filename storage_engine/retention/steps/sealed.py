@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
-from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.retention.brokers import open_to_look
-from storage_engine.clock import clock_ms
 from storage_engine.retention.faulty_files import read_faulty_files
 from storage_engine.retention.gate import same_files
 from storage_engine.retention.history import segment_subject
-from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs

@@ -18,6 +18,7 @@ from storage_engine.exceptions import (
     ShieldError,
     StorageEngineError,
 )
+from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
@@ -27,7 +28,6 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
 from storage_engine.retention.history import release_by_any_run
-from storage_engine.journal.journal import Run, Step
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, read_proofs
 from storage_engine.retention.shield_proofs import (

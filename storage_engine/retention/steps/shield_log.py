@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.store import Segment
-from storage_engine.clock import clock_ms
 
 
 @dataclass(frozen=True, slots=True)

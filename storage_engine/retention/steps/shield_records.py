@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention.history import segment_subject
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.steps.context import Context
 from storage_engine.shield.index import Link
 

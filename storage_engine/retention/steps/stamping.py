@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.chain import check_links
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.retention.known_heads import KnownHeads, head_of
 from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.stamp import read_stamp, update_stamp

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import JUMP_MS, clock_ms, read_clock
 from storage_engine.exceptions import QuarantineError, RunStateError
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
-from storage_engine.clock import JUMP_MS, clock_ms, read_clock
 from storage_engine.retention.finishing import finish
-from storage_engine.journal.journal import Journal
 from storage_engine.retention.maintaining import maintain_directory, maintain_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine import emptying

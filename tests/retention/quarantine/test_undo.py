@@ -21,6 +21,7 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreCrashedError,
 )
+from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -28,7 +29,6 @@ from storage_engine.quality.page import render_page
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.history import released_spans
-from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome, build_report
