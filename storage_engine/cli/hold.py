@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from storage_engine.cli.live_output import print_broker, print_hold
@@ -15,6 +17,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import HoldResult
+from storage_engine.retention.steps.context import opened
 
 
 @click.command()
@@ -31,10 +34,12 @@ def hold(
     code 1 when the store isn't held after all.
     """
     broker = _running(managed)
-    before = open_to_look(managed).hold_status(clock_ms())
+    with closing(open_to_look(managed)) as store:
+        before = store.hold_status(clock_ms())
     for notice in () if before.held else before.notices:
         say(f"Before: {notice}", err=True)
-    result = steps.hold(managed, run_key=f"hold-{clock_ms()}")
+    with opened(managed) as context:
+        result = steps.hold(context, run_key=f"hold-{clock_ms()}")
     _print(broker, result, as_json)
     return 0 if result.status.held else 1
 
@@ -51,7 +56,8 @@ def unmanage(
     From then on the broker deletes by its own rules. Refused while a run has the store.
     """
     broker = _running(managed)
-    _print(broker, steps.unmanage(managed), as_json)
+    with opened(managed) as context:
+        _print(broker, steps.unmanage(context), as_json)
     return 0
 
 

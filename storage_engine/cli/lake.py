@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -116,7 +117,8 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
     from storage_engine.spark.session import local_directories
 
     known = local_directories(spark_master, {}, os.environ)
-    check_disks(managed, open_store(managed).data_paths, known)
+    with closing(open_store(managed)) as broker:
+        check_disks(managed, broker.data_paths, known)
 
 
 def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:

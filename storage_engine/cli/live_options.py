@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from storage_engine.cli.options import setting_option
+from storage_engine.cli.options import argument_of, setting_option
 from storage_engine.model import live
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store_settings import SETTINGS, STORE_SETTINGS, TLS_ON, TLS_UNVERIFIED
@@ -23,8 +23,9 @@ SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 _UNVERIFIED = "tls_unverified"
 
 
+_NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
 LIVE_OPTIONS = (
-    *(setting_option(one.name) for one in STORE_SETTINGS if one.live),
+    *map(setting_option, _NAMES),
     click.Option(["--tls-unverified", _UNVERIFIED], is_flag=True, help="With TLS: trust any certificate."),
 )
 """Every command that takes a store has them."""
@@ -50,16 +51,17 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
     :param values: of the options by their names.
     :raises click.UsageError: options that contradict each other or lack one.
     """
-    if values[_UNVERIFIED] and not values["tls"]:
+    said = {name: values[argument_of(name)] for name in _NAMES}
+    if values[_UNVERIFIED] and not said["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown('tls')} with it, found none.")
-    if not (values["broker_address"] or values["name_servers"]):
-        if given := [_shown(name) for name, value in values.items() if value]:
+    if not (said["broker_address"] or said["name_servers"]):
+        if given := [_shown(name) for name, value in said.items() if value]:
             expected = f"{_shown('broker_address')} or {_shown('name_servers')}"
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
         return None
-    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if values["tls"] else None
-    broker = live.live_broker({**values, "tls": tls}, _refuse, _shown)
-    access_key = values["conn_id"] or ""
+    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None
+    broker = live.live_broker({**said, "tls": tls}, _refuse, _shown)
+    access_key = said["conn_id"] or ""
     secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""
     if access_key and not secret_key:
         raise click.UsageError(f"{_shown('conn_id')}: expected the secret key in {SECRET_KEY}, found none.")
@@ -67,7 +69,7 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
 
 
 def _shown(name: str) -> str:
-    return SETTINGS[name].option if name in SETTINGS else "--tls-unverified"
+    return SETTINGS[name].option
 
 
 def _refuse(name: str, expected: str, found: object) -> click.UsageError:

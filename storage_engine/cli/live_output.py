@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +31,20 @@ class LiveLook:
     refusal: str
 
 
-def look_live(managed: ManagedStore, now_ms: int) -> LiveLook:
-    """Look, and change nothing.
+def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
+    """Look, and change nothing; None: no broker runs.
 
     :raises BrokerError: the broker can't be asked.
     """
     broker = running_broker(managed)
-    assert broker is not None
-    store = open_to_look(managed)
-    snapshot = take_snapshot(store, now_ms, managed.broker)
-    try:
-        return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
-    except GateRefusedError as error:
-        return LiveLook(broker, snapshot, None, str(error))
+    if broker is None:
+        return None
+    with closing(open_to_look(managed)) as store:
+        snapshot = take_snapshot(store, now_ms, managed.broker)
+        try:
+            return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
+        except GateRefusedError as error:
+            return LiveLook(broker, snapshot, None, str(error))
 
 
 def live_json(look: LiveLook) -> dict[str, Any]:
@@ -55,10 +57,10 @@ def live_json(look: LiveLook) -> dict[str, Any]:
 
 def print_live(look: LiveLook) -> None:
     print_broker(look.broker)
-    if look.hold is None:
-        say(f"Hold: can't be had: {look.refusal}")
-    else:
+    if look.hold:
         print_hold(look.hold)
+    else:
+        say(f"Hold: can't be had: {look.refusal}")
 
 
 def print_broker(broker: RunningBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,13 +26,19 @@ _JOURNAL = "journal.db"
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
+def argument_of(name: str) -> str:
+    """Return the argument that a command gets a setting of a store as."""
+    one = SETTINGS[name]
+    return one.older or one.name
+
+
 def setting_option(name: str, **more: Any) -> click.Option:
     """Return the option for a setting of a store, as its table describes it.
 
     :param more: what click is told beyond that.
     """
     one = SETTINGS[name]
-    names = [one.option, name]
+    names = [one.option, argument_of(name)]
     if one.kind in (Kind.FLAG, Kind.CHOICE):
         return click.Option(names, is_flag=True, help=one.at_a_shell)
     if one.kind is Kind.WHOLE_NUMBER:
@@ -98,9 +105,9 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
-    broker = open_store(managed)
-    take_snapshot(broker, clock_ms(), managed.broker)
-    ask(managed.broker, "read its checkpoint", broker.checkpoint)
+    with closing(open_store(managed)) as broker:
+        take_snapshot(broker, clock_ms(), managed.broker)
+        ask(managed.broker, "read its checkpoint", broker.checkpoint)
 
 
 def person() -> str:

@@ -45,7 +45,7 @@ def inspect(
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     now_ms = clock_ms()
-    look = look_live(managed, now_ms) if managed.live is not None else None
+    look = look_live(managed, now_ms)
     broker = find_broker(managed.broker)
     with package_errors(managed.broker, "describe its store"):
         found = broker.inspect(

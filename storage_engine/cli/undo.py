@@ -26,9 +26,9 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     over, and a stopped broker. Of several runs the newest goes first. It may be killed at any instant and run
     again.
     """
-    if managed.live is None:
+    if not managed.is_live:
         check_store(managed)
-    before = None if managed.live is not None else undone_before(managed, run)
+    before = None if managed.is_live else undone_before(managed, run)
     done = before or bring_back(managed, run, person())
     finished = finish(managed, run)
     if as_json:

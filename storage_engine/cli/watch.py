@@ -64,7 +64,7 @@ def watch(
     """
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
     managed = _managed(stores, lake_dir, conn_ids, live)
-    if live is not None or no_shield:
+    if live or no_shield:
         managed = [_with_shield(one, mode, shield_give_up_percent) for one in managed]
     ends = threading.Event()
 
@@ -104,7 +104,7 @@ def _managed(
     if bool(stores) != (lake_dir is not None):
         missing = "--lake with it" if stores else "STORE with it"
         raise click.UsageError(f"{'STORE' if stores else '--lake'}: expected {missing}, found none.")
-    if live is not None and (len(stores) != 1 or conn_ids):
+    if live and (len(stores) != 1 or conn_ids):
         raise click.UsageError(
             f"--broker: expected the one STORE that it runs on, found {len(stores)} and {len(conn_ids)} "
             "connections. Watch each by a connection, or by a process of its own."
@@ -112,7 +112,7 @@ def _managed(
     managed = [managed_store(store, lake_dir, live=live) for store in stores]
     for conn_id in conn_ids:
         store = store_of_connection(conn_id)
-        if store.live is None:
+        if not store.is_live:
             raise BadInputError(
                 f"{conn_id}: expected a store beside its running broker (mode), found a stopped broker's, "
                 "which has no hold to watch."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -42,20 +43,21 @@ def _check_broker(store: ManagedStore) -> Iterator[str]:
 
 def _check_files(store: ManagedStore) -> Iterator[str]:
     """:raises BadInputError: something that we write would lie on a disk of the running broker."""
-    opened, now_ms = open_to_look(store), clock_ms()
-    check_places(store, opened.data_paths)
-    check_disks(store, opened.data_paths)
-    snapshot = take_snapshot(opened, now_ms, store.broker)
-    segments = sum(len(log.segments) for log in snapshot.logs)
-    sealed = sum(len(log.sealed) for log in snapshot.logs)
-    levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
-    crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
-    yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
-    if store.live is not None:
-        status = opened.hold_status(now_ms)
-        yield f"Hold: {hold_text(status)}."
-        yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)
-        yield from (f"{notice}." for notice in status.notices)
+    now_ms = clock_ms()
+    with closing(open_to_look(store)) as opened:
+        check_places(store, opened.data_paths)
+        check_disks(store, opened.data_paths)
+        snapshot = take_snapshot(opened, now_ms, store.broker)
+        segments = sum(len(log.segments) for log in snapshot.logs)
+        sealed = sum(len(log.sealed) for log in snapshot.logs)
+        levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
+        crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
+        yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
+        if opened.is_live:
+            status = opened.hold_status(now_ms)
+            yield f"Hold: {hold_text(status)}."
+            yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)
+            yield from (f"{notice}." for notice in status.notices)
 
 
 def _level(disk: DiskUsage) -> str:

@@ -138,7 +138,7 @@ def _defaults() -> Defaults:
 def _mask_secrets(store: ManagedStore) -> None:
     """Keep what the engine may mention in an error out of the logs: Airflow masks only what it knows."""
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
-    if store.live is not None and store.live.secret_key:
+    if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)
     for secret in sorted(secrets):
         mask_secret(secret)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, select
 
 from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.schema import holds
+from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
+
+if TYPE_CHECKING:
+    from storage_engine.journal.journal import Journal
 
 
 class JournalHoldMemory:
     """Implements :class:`storage_engine.model.hold.HoldMemory`."""
 
-    def __init__(self, database: JournalDatabase, store_id: str) -> None:
+    def __init__(self, journal: Journal, database: JournalDatabase, store_id: str) -> None:
+        self._journal = journal
         self._database = database
         self._store_id = store_id
 
@@ -32,3 +37,11 @@ class JournalHoldMemory:
                 connection.execute(insert(holds).values(**row))
 
         self._database.write(write)
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        # The journal's module has this one's.
+        from storage_engine.journal.drift import record_under_watch
+
+        record = self._journal.store_with_id(self._store_id)
+        if found and record is not None:
+            record_under_watch(self._journal, record, found)

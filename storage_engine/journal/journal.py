@@ -102,7 +102,7 @@ class Journal(JournalStores):
 
     def hold_memory(self, store_id: str) -> HoldMemory:
         """Return what the store's broker folder remembers of its hold on it."""
-        return JournalHoldMemory(self._database, store_id)
+        return JournalHoldMemory(self, self._database, store_id)
 
     # Runs
 

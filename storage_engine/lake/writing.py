@@ -186,7 +186,7 @@ def _check_only_catalog(table: Table) -> None:
     files = {file.inside: file for file in list_files(table.io, table.location())}
     known = {table.metadata_location.rpartition("/")[2]}
     known |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
-    live: set[str] | None = None
+    current: set[str] | None = None
     for inside in files:
         folder, _, name = inside.rpartition("/")
         if folder != "metadata" or not name.endswith(".metadata.json") or name in known:
@@ -202,11 +202,11 @@ def _check_only_catalog(table: Table) -> None:
                 f"{found.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
                 "warehouse or namespace of its own."
             )
-        live = set(_data_files(table, table.metadata)) if live is None else live
+        current = set(_data_files(table, table.metadata)) if current is None else current
         strange = [
             file
             for file in _data_files(table, found)
-            if file not in live and f"data/{_inside(file)}" in files
+            if file not in current and f"data/{_inside(file)}" in files
         ]
         if strange:
             raise LakeIdentityError(

@@ -7,6 +7,7 @@ broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -92,7 +93,8 @@ class Broker(ABC):
 
         A broker that can't be asked is no error: the look isn't ``known`` then.
         """
-        return self.open_store(settings, None).watch(now_ms)
+        with closing(self.open_store(settings, None)) as store:
+            return store.watch(now_ms)
 
     def inspect(
         self,
@@ -111,7 +113,10 @@ class Broker(ABC):
         """
         from storage_engine.model.inspection import plain_inspection
 
-        return plain_inspection(snapshot or self.open_store(settings, None).snapshot(now_ms))
+        if snapshot is None:
+            with closing(self.open_store(settings, None)) as store:
+                snapshot = store.snapshot(now_ms)
+        return plain_inspection(snapshot)
 
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None

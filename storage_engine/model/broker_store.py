@@ -82,6 +82,15 @@ class BrokerStore(ABC):
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
+    def is_live(self) -> bool:
+        """Return whether the broker runs on: it deletes by its own rules, unless the store is held.
+
+        Its queues go after its segments without being asked, its disk is its own, and what a kill left is its
+        own to put right. By default it is stopped.
+        """
+        return False
+
+    @property
     def max_delete_batch(self) -> int | None:
         """Return how many segments one ``delete_segments`` takes; None: any number."""
         return None

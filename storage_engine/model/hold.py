@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,6 +17,13 @@ class HoldMemory(Protocol):
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace what is kept; None drops it."""
+        ...
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        """Record what was found otherwise than it should be, before what is remembered goes on without it.
+
+        What was recorded already is not recorded again.
+        """
         ...
 
 

@@ -160,7 +160,7 @@ class StorageEngineMonitorOperator(StoreOperator):
 
         with opened(self.store) as store:
             tended = tend(store, run_key(context))
-        if tended.hold is not None:
+        if tended.hold:
             self.log.info("%s", hold_text(tended.hold))
         if tended.sensed.progress is not None:
             self.log.info("%s", progress_text(tended.sensed.progress))

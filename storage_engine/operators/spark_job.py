@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,11 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         from storage_engine.retention.brokers import open_store
         from storage_engine.spark.session import local_directories
 
-        if self.store.live is None:
+        if self.store.may_share_disks:
             return
         known = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
-        check_disks(self.store, open_store(self.store).data_paths, known)
+        with closing(open_store(self.store)) as broker:
+            check_disks(self.store, broker.data_paths, known)
 
 
 def _entry_point(name: str) -> Path:

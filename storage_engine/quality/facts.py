@@ -72,7 +72,7 @@ def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
     facts = _collect(store, run_key, full=full, with_lake=with_lake)
-    if managed_of(store).live is not None and with_lake and lost_ranges(facts.ranges):
+    if managed_of(store).is_live and with_lake and lost_ranges(facts.ranges):
         # What went away between the looks at lake and store may have got into the lake before.
         return _collect(store, run_key, full=full, with_lake=with_lake)
     return facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
@@ -57,7 +57,8 @@ def adopt(
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    logs = take_snapshot(open_store(store), clock_ms(), store.broker).logs
+    with closing(open_store(store)) as broker:
+        logs = take_snapshot(broker, clock_ms(), store.broker).logs
     only = [one for one in logs if log in (None, one.name)]
     if log is not None and not only:
         there = min((one.name for one in logs), default="none")

@@ -28,7 +28,7 @@ def check_disks(
     :param temporary: directories that receive temporary files, by what they are.
     :raises BadInputError: something does, and the store's settings don't allow it; names all that does.
     """
-    if store.live is None or store.live.allow_same_disk:
+    if store.may_share_disks:
         return
     disks = {_device(path): path for path in reversed(data_paths)}
     shared = [

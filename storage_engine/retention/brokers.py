@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import RunningBroker
@@ -15,11 +16,19 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 
     :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
         looked at, and not be held.
-    :raises BadInputError: no such broker, or settings that its broker would not work with.
+    :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
+        running one whose stores are managed while it is stopped.
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
     broker = find_broker(store.broker)
-    return ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
+    opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
+    if store.is_live and not opened.is_live:
+        opened.close()
+        raise BadInputError(
+            f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
+            "Nothing was changed. Stop it, and leave its address out."
+        )
+    return opened
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
@@ -29,7 +38,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
 
     :raises StorageEngineError: as :func:`open_store` does, or the journal can't be read.
     """
-    if store.live is None or not store.journal_url:
+    if not store.is_live or not store.journal_url:
         return open_store(store)
     # The database's libraries, which looking at a stopped broker's store needs for nothing.
     from storage_engine.journal.database import missing_sqlite_file

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
-from storage_engine.journal.journal import Event, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.ranges import ReleasedSpan, log_ranges
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Where
@@ -25,37 +25,6 @@ from storage_engine.retention.shielding import changed_spans, shielded_spans
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
-
-DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""What we did ourselves, or tried to, between two runs, about what others did."""
-
-
-def record_drift(journal: Journal, record: StoreRecord, run: Run, disturbances: Sequence[Drift]) -> None:
-    """Record what was not recorded since the hold was renewed last. Before that is done: what it rests on
-    is renewed then too, and what went is forgotten there.
-    """
-    if not disturbances:
-        return
-    known = {event.subject for event in _since_renewal(journal, record)}
-    new = {
-        _subject(one): {"lineage": record.lineage_of(one.log), "disturbance": to_jsonable(one)}
-        for one in disturbances
-        if _subject(one) not in known
-    }
-    journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
-
-
-def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was mended or given up since a run recorded the hold last: no look finds all of it."""
-    found = (from_jsonable(Drift, event.payload["disturbance"]) for event in _since_renewal(journal, record))
-    return tuple(one for one in found if one.kind in DONE)
-
-
-def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
-    renewed = journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)
-    since_ms = renewed[-1].at_ms if renewed else 0
-    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
-    return [event for event in events if event.at_ms >= since_ms]
 
 
 def all_gone_spans(
@@ -211,12 +180,3 @@ def _in_unasked_lakes(
             if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
                 found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"])))
     return tuple(found)
-
-
-def _subject(disturbance: Drift) -> str:
-    """The same for the same thing, whatever was made out of it since."""
-    if disturbance.start_offset < 0:
-        return f"{disturbance.kind.value}: {disturbance.detail}"
-    return (
-        f"{disturbance.kind.value}: {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
-    )

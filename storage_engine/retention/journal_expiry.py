@@ -184,8 +184,8 @@ def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
             events.c.phase != Phase.RESULT.value,
         ),
     )
-    hold = connection.execute(_last_result(store_id, Step.HOLD)).first()
-    return expiring if hold is None else and_(expiring, events.c.id != hold.id)
+    kept = connection.execute(_last_result(store_id, Step.HOLD)).first()
+    return expiring if kept is None else and_(expiring, events.c.id != kept.id)
 
 
 def _old_runs(

@@ -59,7 +59,7 @@ class ManagedStore:
             )
 
         window_hours = self.policy.undo_window_hours
-        if window_hours is not None and self.live is not None:
+        if window_hours is not None and self.is_live:
             raise BadInputError(
                 f"store {self.name}: expected no undo_window_hours beside a running broker, which deletes by "
                 f"itself, found {window_hours}. Nothing was changed. Leave it empty, or stop the broker."
@@ -74,6 +74,16 @@ class ManagedStore:
     def lakes(self) -> tuple[LakeConfig, ...]:
         """The lake, and the second one if there is one."""
         return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether the store's broker runs on, by its settings; of an open store its broker says it."""
+        return self.live is not None
+
+    @property
+    def may_share_disks(self) -> bool:
+        """Return whether what we keep may lie on a disk that the broker writes to."""
+        return self.live is None or self.live.allow_same_disk
 
     @property
     def real_root(self) -> str:

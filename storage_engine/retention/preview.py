@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from storage_engine.clock import clock_ms
@@ -28,20 +29,20 @@ def preview(
     :raises BadInputError: a path that is none of the store's disks, a store that can't be planned or cleaned
         up, or whose files can't be set aside though the policy wants it.
     """
-    broker = open_to_look(store)
-    decided = decide(
-        broker,
-        request,
-        clock_ms() if now_ms is None else now_ms,
-        used_percents,
-        kind=store.broker,
-        policy=store.policy,
-    )
-    if store.policy.undo_window_hours is not None:
-        # The libraries of journal and lake, which a plan needs for nothing else.
-        from storage_engine.retention.quarantine.set_aside import check_quarantine
+    with closing(open_to_look(store)) as broker:
+        decided = decide(
+            broker,
+            request,
+            clock_ms() if now_ms is None else now_ms,
+            used_percents,
+            kind=store.broker,
+            policy=store.policy,
+        )
+        if store.policy.undo_window_hours is not None:
+            # The libraries of journal and lake, which a plan needs for nothing else.
+            from storage_engine.retention.quarantine.set_aside import check_quarantine
 
-        check_quarantine(store, broker.data_paths, decided)
+            check_quarantine(store, broker.data_paths, decided)
     if not shield_path(store.real_root).exists():
         return decided
     from storage_engine.retention.shielding import shield_notices

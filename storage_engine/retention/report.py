@@ -268,7 +268,7 @@ def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
     """Return what of the log others deleted in this run, and whether the lake has it."""
-    if hold is None:
+    if not hold:
         return ()
     gone = [one for one in hold.disturbances if one.kind in GONE]
     return alarms_of(context, replace(hold, disturbances=tuple(gone)))

@@ -85,7 +85,7 @@ def _cause(report: Report) -> Iterator[str]:
 
 def _hold(report: Report) -> Iterator[str]:
     hold = report.hold
-    if hold is None:
+    if not hold:
         return
     yield hold_text(hold)
     yield from (f"WARNING {disturbance_text(one)}" for one in hold.disturbances)

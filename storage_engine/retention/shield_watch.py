@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -112,7 +112,7 @@ class ShieldWatch:
 
         :raises OSError: nobody can look whether there is one.
         """
-        return self._store.live is not None and (self._is_on or shield_path(self._store.real_root).exists())
+        return self._store.is_live and (self._is_on or shield_path(self._store.real_root).exists())
 
     @property
     def _is_on(self) -> bool:
@@ -164,10 +164,12 @@ class ShieldWatch:
 
     def _tend(self) -> None:
         # The lake's libraries, which a triggerer that watches no store needs for nothing.
+        from storage_engine.retention.steps.context import opened
         from storage_engine.retention.steps.shield import tend_shield
         from storage_engine.retention.steps.shield_reading import read_links
 
-        result = tend_shield(self._store, tends=True)
+        with opened(self._store) as store:
+            result = tend_shield(store, tends=True)
         self._result, self._gone = result, set()
         for notice in result.notices:
             self._say_once(notice)
@@ -179,7 +181,8 @@ class ShieldWatch:
             read_links(self._store, lambda: urgent() or self._ends.is_set(), TEND_SECONDS)
 
     def _end_force(self) -> None:
-        found = open_to_look(self._store).end_force()
+        with closing(open_to_look(self._store)) as broker:
+            found = broker.end_force()
         if found is not None and found.detail not in self._said:
             self._said.add(found.detail)
             self._found.append(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -91,7 +91,8 @@ def verify_store(
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
     """
     lakes, unreachable = reachable_lakes(store)
-    snapshot = take_snapshot(open_store(store), clock_ms(), store.broker)
+    with closing(open_store(store)) as broker:
+        snapshot = take_snapshot(broker, clock_ms(), store.broker)
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     store_id = record.store_id

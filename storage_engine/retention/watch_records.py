@@ -9,14 +9,11 @@ from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.database import missing_sqlite_file
+from storage_engine.journal.drift import record_under_watch
 from storage_engine.journal.journal import Journal
 from storage_engine.model.hold import Drift
-from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import unexpected
-
-WATCH_RUN: Final = "watch"
-"""Run of a store under which looks that belong to no run record what they find."""
 
 MOST: Final = 1000
 """Kept while the journal can't be reached; of more, the first and the newest are."""
@@ -92,14 +89,9 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
 
     :raises StorageEngineError: the journal can't be reached.
     """
-    # The lake's libraries, which a triggerer that mends nothing needs for nothing.
-    from storage_engine.retention.drift import record_drift
-
     if not store.journal_url or missing_sqlite_file(store.journal_url):
         return
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)
-    if record is None:
-        return
-    run = journal.find_run(record.store_id, WATCH_RUN)
-    record_drift(journal, record, run or journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), found)
+    if record is not None:
+        record_under_watch(journal, record, found)

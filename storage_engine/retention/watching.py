@@ -23,13 +23,13 @@ def check_watcher(store: ManagedStore) -> None:
 
     :raises WrongHostError: they are another one's.
     """
-    if store.live is None:
+    if not store.is_live:
         _check_is_here(store)
 
 
 def is_watched_here(store: ManagedStore) -> bool:
     """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
-    if store.live is None or not Path(store.root).is_dir():
+    if not store.is_live or not Path(store.root).is_dir():
         return False
     if find_broker(store.broker).watch_fence(settings_of(store)) is None:
         return False

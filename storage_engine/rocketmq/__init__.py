@@ -114,12 +114,12 @@ class RocketMQ(Broker):
     def local_settings(self, settings: StoreSettings) -> StoreSettings:
         if settings.live is None:
             return settings
-        from storage_engine.rocketmq.live.running import settings_in_effect
+        from storage_engine.rocketmq.live.connect import settings_in_effect
 
         return settings_in_effect(settings, settings.live)
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
-        from storage_engine.rocketmq.live.running import running_broker
+        from storage_engine.rocketmq.live.connect import running_broker
 
         return running_broker(live)
 

@@ -22,7 +22,7 @@ from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_conf
 from storage_engine.rocketmq.causes import watch
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
-from storage_engine.rocketmq.live.originals import with_original_times
+from storage_engine.rocketmq.live.fence import with_original_times
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore

@@ -21,8 +21,7 @@ from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
 from storage_engine.rocketmq.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.live.live_config import local_settings
-from storage_engine.rocketmq.live.reach import reach
+from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.log_facts import (
     LogEnd,
     LogFiles,

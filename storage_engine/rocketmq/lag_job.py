@@ -16,9 +16,8 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
-from storage_engine.rocketmq.live.live_config import local_settings
-from storage_engine.rocketmq.live.reach import reach
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions

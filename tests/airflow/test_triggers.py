@@ -24,7 +24,7 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.watching import watch
-from storage_engine.rocketmq.live import reach
+from storage_engine.rocketmq.live import connect
 from storage_engine.rocketmq.live.heartbeat import no_watch
 from storage_engine.rocketmq.live.live_causes import unknown
 from storage_engine.rocketmq.remoting.access import Access
@@ -317,7 +317,7 @@ def test_a_broker_that_is_silent_does_not_block_the_loop(
     beside: Callable[[int], None], silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside(silent_port)
-    monkeypatch.setattr(reach, "Access", partial(Access, request_timeout_seconds=0.5))
+    monkeypatch.setattr(connect, "Access", partial(Access, request_timeout_seconds=0.5))
     begun: list[object] = []
     ended: list[Watch] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.rocketmq.live import ending
+from storage_engine.rocketmq.live import hold as live_hold
 from tests.fixture_stores import unpack
 from tests.integration.broker import Broker, name_server, running_broker
 from tests.integration.object_store import ObjectStore
@@ -28,7 +28,7 @@ def truth() -> Truth:
 @pytest.fixture
 def cleans_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the end of a hold know that this broker's passes begin as it starts, not a minute later."""
-    monkeypatch.setattr(ending, "FIRST_PASS_MS", 0)
+    monkeypatch.setattr(live_hold, "FIRST_PASS_MS", 0)
 
 
 @pytest.fixture(scope="module")

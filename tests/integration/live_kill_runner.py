@@ -44,7 +44,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.holding import hold, unmanage
-from storage_engine.rocketmq.live import ending
+from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.remoting.connection import Connection
 from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic, send
@@ -284,7 +284,7 @@ def served_body(client: RemotingClient, offset: int) -> bytes | None:
 
 def put_back(store: ManagedStore, mtime_ns: dict[int, int]) -> list[str]:
     """End the hold; says what isn't as it was before it."""
-    ending.FIRST_PASS_MS = 0  # type: ignore[misc]  # this broker's passes begin as it starts
+    live_hold.FIRST_PASS_MS = 0  # type: ignore[misc]  # this broker's passes begin as it starts
     status = unmanage(store).status
     problems = [f"still held: {status}"] if status.held else []
     for base, expected in mtime_ns.items():

@@ -16,7 +16,7 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.holding import hold
-from storage_engine.rocketmq.live.hold_state import HoldState, load_state
+from storage_engine.rocketmq.live.state import HoldState, load_state
 from tests.integration.live_store import LiveLog
 
 BOUND_SECONDS = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import DriftKind, HoldMemory
+from storage_engine.model.hold import Drift, DriftKind, HoldMemory
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.managed_store import ManagedStore
@@ -21,9 +21,9 @@ from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.holding import hold, unmanage
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.disk import disk_usage
-from storage_engine.rocketmq.live.forcing import MARGIN_PERCENT
-from storage_engine.rocketmq.live.hold_state import load_state
+from storage_engine.rocketmq.live.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.live.marker import NAME
+from storage_engine.rocketmq.live.state import load_state
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes
@@ -178,6 +178,8 @@ def test_what_others_do_is_seen_and_undone(log: LiveLog, store: ManagedStore) ->
     assert status.ends_at_ms is not None
     assert status.ends_at_ms - now_ms() <= 24 * HOUR_MS + 1000
     assert hold(store).status.disturbances == ()
+    client.update_config({"fileReservedTime": "48"})
+    assert hold(store).status.disturbances == ()
 
     log.path(first).unlink()
     status = hold(store).status
@@ -327,6 +329,9 @@ class CutMemory:
 
     def load(self) -> Mapping[str, Any] | None:
         return self._memory.load()
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        self._memory.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         self._memory.save(state)

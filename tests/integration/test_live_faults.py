@@ -16,8 +16,8 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.steps.holding import hold, unmanage
-from storage_engine.rocketmq.live import reach, release
-from storage_engine.rocketmq.live.hold_state import HoldState
+from storage_engine.rocketmq.live import connect, release
+from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand
@@ -49,7 +49,7 @@ def hasty(proxy: RemotingProxy, monkeypatch: pytest.MonkeyPatch) -> None:
         seconds = 60.0 if proxy.is_healthy else 1.0
         return Access(connect_timeout_seconds=seconds, request_timeout_seconds=seconds, **settings)
 
-    monkeypatch.setattr(reach, "Access", access)
+    monkeypatch.setattr(connect, "Access", access)
     monkeypatch.setattr(release, "UNANSWERED_SECONDS", 1.0)
 
 
@@ -221,7 +221,7 @@ def test_one_lost_request_or_answer_is_found_out_about(
     code: int,
     fault: Fault,
 ) -> None:
-    monkeypatch.setattr(reach, "Access", partial(Access, 60.0, 60.0))
+    monkeypatch.setattr(connect, "Access", partial(Access, 60.0, 60.0))
     store = log.managed(tmp_path / "managed", address=proxy.address)
     log.have_expired(3)
     names = log.names()

@@ -32,7 +32,8 @@ from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.live import ending, release
+from storage_engine.rocketmq.live import hold as live_hold
+from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.spark.consumer_lag import ConsumerLagRequest
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
@@ -194,7 +195,7 @@ def test_more_than_was_let_go_is_an_alarm_and_not_the_next_run_s_to_answer_for(
 def busy(live: Live) -> Iterator[Live]:
     """The same, held by nobody, so that it deletes the oldest of what it has all the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ending, "FIRST_PASS_MS", 0)  # this broker's passes begin as it starts
+        patch.setattr(live_hold, "FIRST_PASS_MS", 0)  # this broker's passes begin as it starts
         steps.unmanage(live.store)
     with old_ones_go(live.broker):
         deadline = time.monotonic() + 180

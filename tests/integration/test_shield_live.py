@@ -33,10 +33,11 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
 from storage_engine.retention.steps.tending import tend
 from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.live import ending, release
+from storage_engine.rocketmq.live import hold as live_hold
+from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.live.heartbeat import no_watch
-from storage_engine.rocketmq.live.hold_state import HoldState
 from storage_engine.rocketmq.live.live_store import LiveStore
+from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
@@ -102,7 +103,7 @@ def store(live_log: LiveLog, disk: Disk, tmp_path_factory: pytest.TempPathFactor
     # Where the command line has its lake.
     store = make_lakes(replace(live_log.managed(directory), lake=LakeConfig.local(str(directory))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ending, "FIRST_PASS_MS", 0)
+        patch.setattr(live_hold, "FIRST_PASS_MS", 0)
         assert steps.hold(store).status.held
         yield store
         disk.fill_to(60)

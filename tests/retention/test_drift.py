@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.journal.drift import WATCH_RUN, done_since_renewal
 from storage_engine.journal.journal import Phase, Step
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -17,11 +18,11 @@ from storage_engine.model.validation import Status, Where
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
-from storage_engine.retention.drift import done_since_renewal, gone_ranges, gone_spans
+from storage_engine.retention.drift import gone_ranges, gone_spans
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import Context, open_context
-from storage_engine.retention.steps.recording_drift import WATCH_RUN, alarms_of, record_hold_drift
+from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,16 @@ def test_a_disturbance_is_taken_down_once_until_the_hold_is_renewed(
     context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True), 0)
     record(store, RESTARTED)
     assert events(context) == ["broker-restarted", "segment-gone", "broker-restarted"]
+
+
+def test_what_a_renewal_finds_is_recorded_by_what_remembers_the_hold(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    context = record(managed(), RESTARTED)
+    memory = context.journal.hold_memory(context.record.store_id)
+    memory.record_drift(())
+    memory.record_drift((RESTARTED, GONE))
+    assert events(context) == ["broker-restarted", "segment-gone"]
 
 
 def test_what_was_given_up_is_alarmed_on_by_the_next_visit_alone(

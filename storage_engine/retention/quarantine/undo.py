@@ -64,7 +64,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     """
-    if store.live is not None:
+    if store.is_live:
         raise BadInputError(
             f"{store.root}: expected a store whose broker is stopped, found settings of a running one. "
             "Nothing was changed. Stop it, and leave out what names it."

@@ -56,8 +56,9 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        if context.store.live is not None:
-            result = _measured(context, run_key, now_ms)
+        progress = context.broker.progress(now_ms)
+        if progress is not None:
+            result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
             return result
         paths = dict.fromkeys(str(path) for path in flush_paths(context, context.snapshot(now_ms)))
@@ -73,10 +74,9 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     return result
 
 
-def _measured(context: Context, run_key: str, now_ms: int) -> CheckpointResult:
+def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
     checkpoint = ask(context.store.broker, "read its checkpoint", context.broker.checkpoint)
-    progress = ask(context.store.broker, "tell how far it is", lambda: context.broker.progress(now_ms))
     alarms = progress_alarms(progress, context.store.policy)
     return CheckpointResult(run_key, checkpoint, 0, _look_at(checkpoint, {}, now_ms), progress, alarms)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,10 +53,13 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """:param closing: ends all that was opened for the store, also to look at it again."""
+
     store: ManagedStore
     journal: Journal
     record: StoreRecord
     broker: BrokerStore
+    closing: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -70,6 +73,8 @@ class Context:
         """
         record = identify(self.store, self.journal)
         broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
+        if broker is not self.broker:
+            self.closing.callback(broker.close)
         _check_places(self.store, broker)
         return replace(self, record=record, broker=broker)
 
@@ -97,7 +102,7 @@ class Context:
 
     def bytes_per_second(self) -> int | None:
         """Return how fast segments may be read now; None: without a limit, as in an emergency."""
-        beside = self.store.live is not None
+        beside = self.broker.is_live
         emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
         return archive_limit(self.store.policy, beside=beside, emergency=emergency)
 
@@ -160,11 +165,11 @@ class Context:
         :raises StoreCrashedError: its broker has to recover it first.
         """
         with ExitStack() as stack:
-            if self.store.live is not None:
+            if self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             with package_errors(self.store.broker, "lock its store"):
                 held = stack.enter_context(self.broker.lock())
-            if self.store.live is None:
+            if not self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
@@ -190,7 +195,7 @@ def opened(store: ManagedStore) -> Iterator[Context]:
     try:
         yield context
     finally:
-        context.broker.close()
+        context.closing.close()
 
 
 def open_context(store: AnyStore) -> Context:
@@ -203,15 +208,18 @@ def open_context(store: AnyStore) -> Context:
     """
     if isinstance(store, Context):
         return store.renewed()
-    broker = open_store(store)
-    _check_places(store, broker)
-    if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
-        # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
-        check_any_catalog_file(store.lakes)
-    journal = Journal(store.journal_url)
-    record = identify(store, journal)
-    broker = _renewed(store, broker, journal.hold_memory(record.store_id))
-    return Context(store, journal, record, broker)
+    with ExitStack() as opening:
+        broker = open_store(store)
+        opening.callback(broker.close)
+        _check_places(store, broker)
+        if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
+            # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
+            check_any_catalog_file(store.lakes)
+        journal = Journal(store.journal_url)
+        record = identify(store, journal)
+        broker = _renewed(store, broker, journal.hold_memory(record.store_id))
+        opening.callback(broker.close)
+        return Context(store, journal, record, broker, opening.pop_all())
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:

@@ -29,7 +29,7 @@ def finish_removals(context: Context, plan: Plan, held: Locked, now_ms: int) -> 
     :return: what stays, and why, as sentences.
     """
     there = [segment for log in held.snapshot.logs for segment in log.segments]
-    if context.store.live is not None or not any(one.companions for one in chain(plan.to_delete, there)):
+    if context.broker.is_live or not any(one.companions for one in chain(plan.to_delete, there)):
         return ()
     half_gone = list(_half_gone(context, {segment.id for segment in there}))
     if not half_gone:

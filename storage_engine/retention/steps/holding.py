@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
+from storage_engine.journal.drift import done_since_renewal
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.retention.drift import done_since_renewal
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
@@ -48,13 +47,13 @@ def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = No
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     if run_key is None:
-        return _result(context, *_guard(context, None, now_ms))
+        return _result(context, *_renew(context, None, now_ms))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
-        return _result(context, *_guarded(context, run, now_ms))
+        return _result(context, *_renewed(context, run, now_ms))
 
 
-def unmanage(store: ManagedStore, now_ms: int | None = None) -> HoldResult:
+def unmanage(store: AnyStore, now_ms: int | None = None) -> HoldResult:
     """End the hold: every file's time and every setting as they were. The broker's own rules count again.
 
     The shield goes with it.
@@ -83,9 +82,9 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     :return: what a person should know of it; nothing where no broker runs.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
     """
-    if context.store.live is None:
+    if not context.broker.is_live:
         return ()
-    status, _ = _guarded(context, run, now_ms)
+    status, _ = _renewed(context, run, now_ms)
     if not status.held:
         raise GateRefusedError("; ".join(status.notices))
     return (*status.notices, *alarms_of(context, status))
@@ -103,19 +102,19 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
     return replace(found[-1], disturbances=tuple(disturbances))
 
 
-def _guarded(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renewed(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
-    status, renewed = _guard(context, run, now_ms)
-    if context.store.live is not None:
+    status, renewed = _renew(context, run, now_ms)
+    if context.broker.is_live:
         context.save(run, Step.HOLD, status, started_ns)
     return status, renewed
 
 
-def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renew(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
-    if context.store.live is None:
+    if not context.broker.is_live:
         return context.broker.renew_hold(now_ms), False
-    # First: renewing it takes what is there for how it should be.
+    # First, under this run: what only the renewal finds is recorded by that.
     record_hold_drift(context, context.broker.hold_status(now_ms), run)
     done = done_since_renewal(context.journal, context.record)
     try:
@@ -130,5 +129,5 @@ def _guard(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:
-    beside = context.store.live is not None
+    beside = context.broker.is_live
     return HoldResult(context.name, context.record.store_id, beside, renewed and beside, status)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from storage_engine.journal.drift import WATCH_RUN, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.model.hold import HoldStatus
-from storage_engine.retention.drift import drift_alarms, gone_ranges, record_drift
+from storage_engine.retention.drift import drift_alarms, gone_ranges
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context
-from storage_engine.retention.watch_records import WATCH_RUN
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:

@@ -194,7 +194,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         segments = [verdict.segment for verdict in judged.verdicts]
         unseen = _unseen(context, segments) if segments else {}
         if judged.verdicts:
-            if context.store.live is not None:
+            if context.broker.is_live:
                 # Its broker deletes them as soon as the segments are gone: nobody could list them then.
                 intend_dependents(context, run, dependents, held.lease)
             record_unread(context, run, unread, held.lease)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -129,7 +130,8 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     """
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
-    snapshot = take_snapshot(open_to_look(store), clock_ms(), store.broker)
+    with closing(open_to_look(store)) as broker:
+        snapshot = take_snapshot(broker, clock_ms(), store.broker)
     segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)

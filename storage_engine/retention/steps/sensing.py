@@ -50,7 +50,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     try:
         snapshot = context.snapshot(now_ms)
     except BadInputError as error:
-        if hold is None:
+        if not hold:
             raise
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
@@ -72,7 +72,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     """Record drift of a hold and return its status; None where no broker runs."""
-    if context.store.live is None:
+    if not context.broker.is_live:
         return None
     doing = "tell what is held"
     status = ask(context.store.broker, doing, lambda: context.broker.hold_status(now_ms))

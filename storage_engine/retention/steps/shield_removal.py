@@ -91,7 +91,7 @@ def _alone(store: ManagedStore) -> list[SeenLink]:
     """Return the links that may have what the log has no more; what was only touched is told by its bytes."""
     root = store.real_root
     links, acts = look_at_shield(root).links, read_own_acts(root)
-    spend = pace_at(archive_limit(store.policy, beside=store.live is not None, emergency=False)).spend
+    spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
     return [
         seen
         for seen in links

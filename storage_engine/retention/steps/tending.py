@@ -10,7 +10,6 @@ from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.policy import ShieldMode
-from storage_engine.retention.drift import DONE
 from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
@@ -40,7 +39,7 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
 
     :raises BrokerError: the running broker can't be asked.
     """
-    is_live = managed_of(store).live is not None
+    is_live = managed_of(store).is_live
     # First, as drift of a hold can't be told any more once it is renewed.
     try:
         context = open_context(store)
@@ -58,9 +57,10 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
         except GateRefusedError as error:
             alarms.append(f"the store can't be held: {error}")
         else:
-            done = tuple(one for one in status.disturbances if one.kind in DONE)
-            if done:
-                alarms += alarms_of(context, replace(status, disturbances=done))
+            told = sensed.hold.disturbances if sensed.hold else ()
+            new = tuple(one for one in status.disturbances if one not in told)
+            if new:
+                alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
@@ -84,8 +84,8 @@ def _save(context: Context, result: TendResult, lags: tuple[GroupLag, ...] | Non
         "notices": result.sensed.notices,
         "causes": [trigger.cause for trigger in result.sensed.triggers],
         "crashed": result.sensed.crashed,
-        "held": None if result.hold is None else result.hold.held,
-        "hold_notices": () if result.hold is None else result.hold.notices,
+        "held": result.hold.held if result.hold else None,
+        "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
     }

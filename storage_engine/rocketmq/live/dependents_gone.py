@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine import durable
 from storage_engine.model.plan import DependentFile
-from storage_engine.rocketmq.live.passes import (
+from storage_engine.rocketmq.live.cleanup_schedule import (
     Patience,
     dependents_patience_seconds,
     until_first_pass_seconds,

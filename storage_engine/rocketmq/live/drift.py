@@ -1,29 +1,47 @@
-"""What somebody else, or time, did to a held store: what is remembered of it against what is found. Pure."""
+"""What somebody else, or time, did to a held store: what is remembered of it against what is found.
+
+Pure, but for whose messages lay in a range that is gone: consume queues tell it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, RESERVED, Found, HoldState, SeenFile
-from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, SLAVE
+from storage_engine.rocketmq import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.live.state import (
+    CLUSTER,
+    FORCIBLY,
+    NAME,
+    RESERVED,
+    SLAVE,
+    HoldState,
+    Observed,
+    SeenFile,
+)
+from storage_engine.rocketmq.mapped_files import MappedFile
+from storage_engine.rocketmq.queue_files import EntryFormat, iter_queues
 from storage_engine.rocketmq.store import LOG
-from storage_engine.wording import paths_text, times_text
+from storage_engine.wording import count_text, paths_text, times_text
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
 
-LASTS: Final = frozenset({DriftKind.SETTING_NOT_SAVED})
-"""What renewing a hold neither repairs nor takes for the new state of things: told once, not at each look."""
+LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
+"""What renewing a hold may not be able to mend: told once for as long as it lasts, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """What a broker takes where its broker.conf is silent (MessageStoreConfig)."""
 
 
-def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
+def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
     """Everything that isn't as it was left; what lasts and was reported already is left out.
 
     Where the broker has another store now, nothing else is said: it would be about the wrong one.
@@ -41,23 +59,28 @@ def disturbances(state: HoldState, found: Found) -> tuple[Drift, ...]:
                 _saved(state, found),
             )
         )
-    return tuple(disturbance for disturbance in seen if name_of(disturbance) not in state.reported)
+    return tuple(one for one in seen if name_of(one) not in state.reported)
 
 
-def has_moved(state: HoldState, found: Found) -> bool:
+def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
+    """Return what isn't as it was left, also where it was reported already."""
+    return new_drift(replace(state, reported=()), found)
+
+
+def has_moved(state: HoldState, found: Observed) -> bool:
     """Return whether another process answers as the master, at another address than the one that was held."""
     elsewhere = bool(state.address) and found.address != state.address
     return found.role != SLAVE and elsewhere and _is_other_process(state, found)
 
 
-def name_of(disturbance: Drift) -> str:
+def name_of(drift: Drift) -> str:
     """Return what ``HoldState.reported`` has of it: the same as long as it lasts."""
-    d = disturbance
+    d = drift
     said = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
     return f"{d.kind.value}: {said}"
 
 
-def _role(state: HoldState, found: Found) -> Iterator[Drift]:
+def _role(state: HoldState, found: Observed) -> Iterator[Drift]:
     if found.role == SLAVE:
         yield Drift(
             DriftKind.ROLE_CHANGED,
@@ -76,7 +99,7 @@ def _role(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _why_another(state: HoldState, found: Found) -> str:
+def _why_another(state: HoldState, found: Observed) -> str:
     """Return why a broker at another address isn't provably the one that was held; empty: it is."""
     for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
         if not expected:
@@ -86,7 +109,7 @@ def _why_another(state: HoldState, found: Found) -> str:
     return found.unproven
 
 
-def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
+def _moved(state: HoldState, found: Observed) -> Iterator[Drift]:
     if has_moved(state, found):
         yield Drift(
             DriftKind.BROKER_MOVED,
@@ -96,7 +119,7 @@ def _moved(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
+def _replaced(state: HoldState, found: Observed) -> Iterator[Drift]:
     what = ""
     if found.max_offset < _newest_offset(state):
         what = (
@@ -115,7 +138,7 @@ def _replaced(state: HoldState, found: Found) -> Iterator[Drift]:
         )
 
 
-def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
+def _restarted(state: HoldState, found: Observed) -> Iterator[Drift]:
     if not _is_other_process(state, found):
         return
     shorter = (
@@ -132,7 +155,7 @@ def _restarted(state: HoldState, found: Found) -> Iterator[Drift]:
     )
 
 
-def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
+def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     if not 0 < state.ends_at_ms < found.at_ms:
         return
     free_ms = max(state.ends_at_ms, state.deletes_from_ms)
@@ -144,7 +167,7 @@ def _lapsed(state: HoldState, found: Found) -> Iterator[Drift]:
     )
 
 
-def _gone(state: HoldState, found: Found) -> Iterator[Drift]:
+def _gone(state: HoldState, found: Observed) -> Iterator[Drift]:
     """One a range that is gone, as far as its segments are neighbours."""
     if not state.segments:
         return  # the first look was cut short before it remembered any
@@ -177,7 +200,7 @@ def _range_gone(start: int, end: int) -> Drift:
     )
 
 
-def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
+def _touched(state: HoldState, found: Observed) -> Iterator[Drift]:
     """One for all whose times were changed, and one for all that are other files."""
     there = [(touched, found.file_at(touched.base_offset)) for touched in state.touched]
     seen = [(touched, file) for touched, file in there if file is not None]
@@ -186,7 +209,7 @@ def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
         inodes = [", ".join(str(of.inode) for of in side) for side in zip(*others, strict=True)]
         name = "its name" if len(others) == 1 else "each name"
         why = f"expected inode {inodes[0]}, found {inodes[1]}: another file has {name}"
-        yield _disturbed([file for _, file in others], why)
+        yield _mtime_changed([file for _, file in others], why)
     changed = [
         (touched, file)
         for touched, file in seen
@@ -199,10 +222,10 @@ def _touched(state: HoldState, found: Found) -> Iterator[Drift]:
         them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
         why += f": somebody touched {them}"
-        yield _disturbed([file for _, file in changed], why)
+        yield _mtime_changed([file for _, file in changed], why)
 
 
-def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
+def _mtime_changed(files: Sequence[SeenFile], why: str) -> Drift:
     return Drift(
         DriftKind.MTIME_CHANGED,
         f"{paths_text([file.path for file in files])}: {why}. The hold rests on the rest of its fence until "
@@ -211,7 +234,7 @@ def _disturbed(files: Sequence[SeenFile], why: str) -> Drift:
     )
 
 
-def _settings(state: HoldState, found: Found) -> Iterator[Drift]:
+def _settings(state: HoldState, found: Observed) -> Iterator[Drift]:
     for key, expected in _expected(state).items():
         value = found.settings.get(key)
         if value != expected:
@@ -232,7 +255,7 @@ def _meaning(key: str, value: str | None) -> str:
     )
 
 
-def _saved(state: HoldState, found: Found) -> Iterator[Drift]:
+def _saved(state: HoldState, found: Observed) -> Iterator[Drift]:
     """Return what a restart would undo; what can't be read is for a notice, not for an alarm."""
     if found.saved.values is None:
         return
@@ -256,7 +279,7 @@ def _newest_offset(state: HoldState) -> int:
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
-def _is_known_frame_other(state: HoldState, found: Found) -> bool:
+def _is_known_frame_other(state: HoldState, found: Observed) -> bool:
     return (
         state.frame_offset >= found.min_offset
         and bool(state.frame_sha256)
@@ -265,7 +288,7 @@ def _is_known_frame_other(state: HoldState, found: Found) -> bool:
     )
 
 
-def _is_other_process(state: HoldState, found: Found) -> bool:
+def _is_other_process(state: HoldState, found: Observed) -> bool:
     return found.boot_timestamp_ms != state.boot_timestamp_ms
 
 
@@ -274,3 +297,66 @@ def _time(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     except (ValueError, OverflowError, OSError):  # an mtime can be any number
         return f"{ms} ms after 1970"
+
+
+_NAMED = 20
+"""Topics that the sentence names; the list has them all."""
+
+
+def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
+    """Say of each range that is gone whose messages were in it."""
+    drift = tuple(drift)
+    gone = [d for d in drift if d.kind is DriftKind.SEGMENT_GONE and not d.topics]
+    counted = topics_in(layout, [(d.start_offset, d.end_offset) for d in gone])
+    told = {id(d): _with(d, counts) for d, counts in zip(gone, counted, strict=True)}
+    return tuple(told.get(id(d), d) for d in drift)
+
+
+def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
+    """For each range of physical offsets [start, end): how many entries each topic's queues have there.
+
+    A queue's file that can't be read, or went away meanwhile, tells nothing.
+    """
+    counts = tuple(Counter[str]() for _ in ranges)
+    if not ranges:
+        return counts
+    for form, directory in (
+        (consume_queue.FORMAT, layout.consumequeue),
+        (batch_consume_queue.FORMAT, layout.batchconsumequeue),
+    ):
+        for queue in iter_queues(directory):
+            try:
+                files = form.files(queue.path)
+                for count, of_range in zip(_entries(form, files, ranges), counts, strict=True):
+                    if count:
+                        of_range[queue.topic] += count
+            except (CorruptFileError, OSError):
+                continue
+    return counts
+
+
+def _entries(
+    form: EntryFormat, files: tuple[MappedFile, ...], ranges: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    if not files:
+        yield from (0 for _ in ranges)
+        return
+    last = form.last_position(files)
+    for start, end in ranges:
+        first = _index(form, form.first_at_or_above(files, start, last))
+        yield _index(form, form.first_at_or_above(files, end, last)) - first
+
+
+def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
+    file, position = at
+    return file.base_offset // form.dtype.itemsize + position
+
+
+def _with(drift: Drift, counts: Counter[str]) -> Drift:
+    if not counts:
+        told = "The consume queues don't tell any more whose messages were in it."
+    else:
+        named = [f"{topic} ({count_text(n, 'message')})" for topic, n in counts.most_common(_NAMED)]
+        more = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
+        told = f"By what the consume queues still have, of topics: {', '.join(named + more)}."
+    return replace(drift, detail=f"{drift.detail} {told}", topics=tuple(sorted(counts)))

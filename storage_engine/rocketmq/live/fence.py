@@ -1,5 +1,4 @@
-"""The fence: the oldest segments, with mtimes that keep them and all younger ones. And how mtimes are set so
-that no kill loses the first one.
+"""The fence: the oldest segments, with mtimes that keep them and all younger ones; and no deletion by force.
 
 A broker deletes from the oldest segment on and stops at the first whose mtime + fileReservedTime hasn't
 passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime at every pass. So the segments that must
@@ -8,38 +7,41 @@ on makes them old, whoever sets it; nothing has to run for that.
 
 One such segment would do, until somebody touches or removes it. A pass deletes deleteFileBatchMax segments
 at most; the fence has one more, so that a pass through a gap in it doesn't come to its end.
+
+No mtime stands against force (cleanFileForciblyEnable). Segments' ages, and what the broker's rules mean, are
+decided by the store as it would be without all this.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldMemory
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.live.local_hold import read_local
+from storage_engine.rocketmq.live.mtimes import original_mtime_ns, same_ms
+from storage_engine.rocketmq.live.state import (
     BATCH_MAX,
-    Found,
+    FORCIBLY,
+    RESERVED,
+    ChangedSetting,
     HoldState,
+    Observed,
     SeenFile,
-    Touched,
-    save_state,
+    load_state,
 )
-from storage_engine.same_bytes.own_acts import Acting, own_acts
 
 HOUR_MS = 3_600_000
 _MS_NS = 1_000_000
 _SECOND_MS = 1000
 _DEFAULT_BATCH_MAX: Final = 10
 """Of releases that have no such setting (MappedFileQueue.DELETE_FILES_BATCH_MAX)."""
-
-
-class SegmentGoneError(GateRefusedError):
-    """A segment went between the moment it was seen and the moment its mtime was to be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def fence_count(settings: Mapping[str, str]) -> int:
     return max(batch_max, 1) + 1
 
 
-def first_that_stay(found: Found, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
+def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
     """Return the oldest segments that must stay, as far as a fence can be put on them.
 
     What lies below the broker's min offset it has given up already: no mtime holds that
@@ -104,13 +106,7 @@ def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
     return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
 
 
-def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
-    """Return what a file's mtime was before we touched it for the first time."""
-    touched = None if state is None else state.touched_at(file.base_offset)
-    return file.mtime_ns if touched is None or touched.inode != file.inode else touched.original_mtime_ns
-
-
-def fence(found: Found, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
+def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
     """Return where the fence belongs now, and with which mtimes: never older ones than the segments' own.
 
     A lease of which more than half is left is kept as it is.
@@ -135,7 +131,7 @@ def is_due(left_ms: int, hold_hours: int) -> bool:
 
 
 def _mtime_ns(
-    found: Found, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
+    found: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
 ) -> int:
     if state is not None and _has_lease(state, file):
         left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - found.at_ms
@@ -151,158 +147,133 @@ def _has_lease(state: HoldState, file: SeenFile) -> bool:
     return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
 
 
-def set_mtimes(
-    root: Path, memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[SeenFile, int]]
-) -> HoldState:
-    """Set mtimes in this order, durably, with the first ones remembered before.
+LOWEST_HOURS: Final = 24 * 365
+"""A negative fileReservedTime is made up for so far; file systems end somewhere."""
 
-    :param root: the store's, which has the record of what we did ourselves.
-    :param wanted: files with the mtime in nanoseconds that each shall have.
-    :return: the state as it is remembered now.
-    :raises GateRefusedError: a file's mtime may not be set, or isn't kept; what was set before is remembered.
-    :raises SegmentGoneError: a file is gone by now.
-    :raises ChangedUnderUsError: another file lies under the path now; it was not touched.
+MARGIN_PERCENT: Final = 5
+"""So far below the force level a hold is refused, where the broker may delete by force above it."""
+
+
+def reserved_hours(found: Observed, root: str) -> int:
+    """Return fileReservedTime as it works now; a broker takes any number, below 0 too.
+
+    :raises GateRefusedError: it isn't known, or so far below 0 that no mtime makes up for it.
     """
-    if not wanted:
-        return state
-    meant = {
-        file.base_offset: Touched(
-            file.base_offset,
-            file.path,
-            file.inode,
-            original_mtime_ns(state, file),
-            mtime_ns,
-            before_mtime_ns=file.mtime_ns,
-        )
-        for file, mtime_ns in wanted
-    }
-    state = _with_touched(state, meant.values())
-    save_state(memory, state)
-    with own_acts(root) as acts:
-        done = [set_mtime(acts, meant[file.base_offset]) for file, _ in wanted]
-    state = _with_touched(state, done)
-    save_state(memory, state)
-    return state
-
-
-def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Collection[int]) -> HoldState:
-    """Give files their first mtimes again, oldest first, and forget that they were touched.
-
-    A fence is the youngest of them: it stands until what lies before it is as it was.
-
-    A file that is gone, or another one by now, is only forgotten; one that somebody else has touched since
-    keeps what it was given.
-
-    :return: the state as it is remembered now.
-    :raises GateRefusedError: a file's mtime may not be set.
-    """
-    chosen = [touched for touched in state.touched if touched.base_offset in base_offsets]
-    if not chosen:
-        return state
-    with own_acts(root) as acts:
-        for touched in chosen:
-            if is_ours(touched):
-                with suppress(SegmentGoneError):  # deleted by its own age meanwhile
-                    set_mtime(acts, replace(touched, mtime_ns=touched.original_mtime_ns))
-    left = tuple(touched for touched in state.touched if touched.base_offset not in base_offsets)
-    state = replace(state, touched=left)
-    save_state(memory, state)
-    return state
-
-
-def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
-    """Give all files their first mtimes again; from now on no watch takes them for a fence.
-
-    :raises GateRefusedError: a file's mtime may not be set.
-    """
-    state = replace(state, fence=())
-    save_state(memory, state)
-    return put_back(root, memory, state, [touched.base_offset for touched in state.touched])
-
-
-def is_ours(touched: Touched) -> bool:
-    """Return whether the file still has the mtime that we gave it, or would just have given."""
+    value = found.settings.get(RESERVED, "")
     try:
-        stat = Path(touched.path).lstat()
-    except FileNotFoundError:
-        return False
-    if stat.st_ino != touched.inode:
-        return False
-    return any(same_ms(stat.st_mtime_ns, mtime_ns) for mtime_ns in touched.possible_mtimes_ns)
-
-
-def same_ms(left_ns: int, right_ns: int) -> bool:
-    """Return whether two mtimes are one to a broker, which reads milliseconds."""
-    return left_ns // _MS_NS == right_ns // _MS_NS
-
-
-def _with_touched(state: HoldState, touched: Iterable[Touched]) -> HoldState:
-    by_offset = {item.base_offset: item for item in (*state.touched, *touched)}
-    return replace(state, touched=tuple(item for _, item in sorted(by_offset.items())))
-
-
-def set_mtime(acts: Acting, meant: Touched) -> Touched:
-    """Set one file's mtime, flush it, and look whether it is kept.
-
-    :raises GateRefusedError: it may not be set, or isn't kept.
-    :raises SegmentGoneError: the file is gone.
-    :raises ChangedUnderUsError: another file lies under its path; it was not touched.
-    """
-    try:
-        with acts.on(meant.path, mtime_ns=meant.mtime_ns):
-            return _set_mtime(meant)
-    except FileNotFoundError as error:
-        raise SegmentGoneError(
-            f"{meant.path}: expected the log's first segments to stay while the hold is put there, found "
-            "that they are being deleted. Run it again when the broker is through with that."
-        ) from error
-    except OSError as error:
-        raise _refused(meant, error) from error
-
-
-def _set_mtime(meant: Touched) -> Touched:
-    fd = os.open(meant.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        if before.st_ino != meant.inode:
-            raise ChangedUnderUsError(
-                f"{meant.path}: expected the file with inode {meant.inode}, found inode {before.st_ino}: "
-                "somebody replaced it. It was not touched. Stop who does."
-            )
-        os.utime(fd, ns=(before.st_atime_ns, meant.mtime_ns))
-        try:
-            os.fsync(fd)
-        except OSError:
-            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
-            raise
-        after = os.fstat(fd)
-        if not same_ms(after.st_mtime_ns, meant.mtime_ns):
-            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
-            raise GateRefusedError(
-                f"{meant.path}: expected its file system to keep the mtime {meant.mtime_ns} ns, found "
-                f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
-                "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
-            )
-    finally:
-        os.close(fd)
-    return replace(meant, ctime_ns=after.st_ctime_ns)
-
-
-def _refused(meant: Touched, error: OSError) -> GateRefusedError:
-    owner = ""
-    if isinstance(error, PermissionError):
-        owner = (
-            " A file's mtime may be set by its owner only: run as the broker's user"
-            f"{_owner_of(meant.path)}, or give this process CAP_FOWNER and read access."
-        )
-    return GateRefusedError(
-        f"{meant.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
-        f"It was not touched.{owner or ' Mount its file system writable.'}"
+        hours = int(value)
+    except ValueError:
+        hours = -LOWEST_HOURS - 1
+    if hours >= -LOWEST_HOURS:
+        return hours
+    raise GateRefusedError(
+        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
+        "segment can be young enough for it, so nothing can be held. Nothing was changed. Set "
+        f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
 
-def _owner_of(path: str) -> str:
-    try:
-        return f" (uid {Path(path).stat().st_uid}; this process has uid {os.geteuid()})"
-    except OSError:
-        return ""
+def deletes_by_force(found: Observed) -> bool:
+    """Return whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
+    return found.settings.get(FORCIBLY) != "false"
+
+
+def with_force_ended(state: HoldState, found: str) -> HoldState:
+    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
+
+    :param found: the setting now; it counts where the hold knows of none before.
+    """
+    if any(changed.key == FORCIBLY for changed in state.changed_settings):
+        return state
+    original = state.expected_settings.get(FORCIBLY, found)
+    changed = ChangedSetting(FORCIBLY, original, "false")
+    return replace(state, changed_settings=(*state.changed_settings, changed))
+
+
+def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:
+    """Return whether a store can be held though its broker may delete by force, since its disks are far from
+    that.
+
+    Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
+
+    :param disks: of every commitlog path, then the consume queues'.
+    :return: a notice for a person.
+    :raises GateRefusedError: a disk is near the force level, or isn't known.
+    """
+    limit = config.disk_space_clean_forcibly_percent - MARGIN_PERCENT
+    remedy = (
+        "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
+        f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
+    )
+    said = (
+        f"{root}: expected {FORCIBLY}=false, found {found.settings.get(FORCIBLY)} at broker {found.address}"
+    )
+    if config.replicas_per_disk_partition > 1:
+        raise GateRefusedError(
+            f"{said}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
+            f"at a share of the disk. {remedy}"
+        )
+    for disk in disks:
+        if disk.used_percent is None:
+            raise GateRefusedError(
+                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+            )
+        if disk.used_percent >= limit:
+            raise GateRefusedError(
+                f"{said}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
+                f"held, and {disk.path} is {disk.used_percent} % full. {remedy}"
+            )
+    fullest = max((disk.used_percent or 0 for disk in disks), default=0)
+    return (
+        f"{FORCIBLY} is true at broker {found.address}: above {config.disk_space_clean_forcibly_percent} % "
+        f"it deletes whatever is held (the fullest disk is at {fullest} %). Let us set it to false "
+        "(may_change_settings)."
+    )
+
+
+def announce_rewrite(found: Observed) -> str:
+    """Say before a hold sets a setting what that makes the broker do, and how it can be had without."""
+    conf = found.saved.path or "its broker.conf"
+    return (
+        f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
+        f"broker rewrite {conf} with all of its settings, without comments. To keep that file as it is, "
+        f"write {FORCIBLY}=false there yourself, restart the broker, and hold without may_change_settings "
+        "(--may-change-settings)"
+    )
+
+
+def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
+    """Return the log with the mtimes that its segments had before a hold set them.
+
+    One that has another mtime than the hold gave it was touched by somebody else: it is as it is found.
+
+    :param memory: what the journal knows; None, or without a hold: what lies with the store counts.
+    :param root: the store's.
+    """
+    state = load_state(memory)
+    if state is None:
+        # Without what lies with the store its segments only look younger than they are.
+        with suppress(GateRefusedError):
+            state = read_local(root)
+    if state is None or not state.touched:
+        return log
+    return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))
+
+
+def with_original_settings(settings: Mapping[str, str], memory: HoldMemory | None) -> dict[str, str]:
+    """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
+
+    One that somebody else has set since is as it is found.
+    """
+    state = load_state(memory)
+    changed = () if state is None else state.changed_settings
+    return {**settings, **{c.key: c.original for c in changed if settings.get(c.key) == c.ours}}
+
+
+def _with_original_time(segment: Segment, state: HoldState) -> Segment:
+    touched = state.touched_at(segment.base_offset)
+    if touched is None or touched.inode != segment.facts.inode:
+        return segment
+    if not any(same_ms(segment.facts.mtime_ns, ours) for ours in touched.possible_mtimes_ns):
+        return segment
+    return replace(segment, original_mtime_ns=touched.original_mtime_ns)

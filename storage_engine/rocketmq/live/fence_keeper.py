@@ -17,11 +17,11 @@ from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, Sto
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import WATCH_WAIT_SECONDS
 from storage_engine.rocketmq.live import marker
-from storage_engine.rocketmq.live.fence import SegmentGoneError, same_ms, set_mtime
-from storage_engine.rocketmq.live.finding import list_files
 from storage_engine.rocketmq.live.heartbeat import Watching, silent_watch, watching
-from storage_engine.rocketmq.live.hold_state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.live.local_hold import read_local, settled, write_settled
+from storage_engine.rocketmq.live.mtimes import SegmentGoneError, same_ms, set_mtime
+from storage_engine.rocketmq.live.observe import list_files
+from storage_engine.rocketmq.live.state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.store import LOG
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 from storage_engine.wording import paths_text, times_text

@@ -1,16 +1,16 @@
 """Hold the store of a running broker: nothing of it goes unless we let it go, for as long as we renew that.
 
 The broker serves and deletes by its own rules; a hold makes these rules find nothing: the first segments
-that must stay are a fence (:mod:`fence`), and the broker doesn't delete by force (:mod:`forcing`). It ends by
+that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). It ends by
 itself when nobody renews it, so that a dead pipeline fills no disk. What is unknown, as an unreachable broker
-or a file that can't be looked at, never leads to a change.
+or a file that can't be looked at, never leads to a change. Ended, it leaves every mtime and every
+setting as they were.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,23 +19,37 @@ from typing import TYPE_CHECKING, Final
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
-from storage_engine.rocketmq.live import fence, marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, name_of
-from storage_engine.rocketmq.live.finding import below_the_first_file, find
-from storage_engine.rocketmq.live.forcing import announce_rewrite, deletes_by_force, reserved_hours
-from storage_engine.rocketmq.live.hold_look import all_disturbances, notices, root_of, weaknesses
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live import fence, marker, mtimes
+from storage_engine.rocketmq.live.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.live.connect import refuse_slave
+from storage_engine.rocketmq.live.drift import (
+    ENDS_TRUST,
+    LASTS,
+    all_drift,
+    name_of,
+    new_drift,
+    with_topics,
+)
+from storage_engine.rocketmq.live.fence import (
+    announce_rewrite,
+    deletes_by_force,
+    reserved_hours,
+    with_force_ended,
+)
+from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
+from storage_engine.rocketmq.live.local_hold import left_behind
+from storage_engine.rocketmq.live.observe import below_the_first_file, observe
+from storage_engine.rocketmq.live.state import (
     FORCIBLY,
-    HELD_SETTINGS,
-    ChangedSetting,
-    Found,
     HoldState,
+    Observed,
+    as_looked_at,
+    first_state,
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live.known_frame import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.live.live_config import CLUSTER, NAME, refuse_slave
-from storage_engine.rocketmq.live.local_hold import left_behind
+from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
+from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore
@@ -65,7 +79,7 @@ def renew(store: LiveStore, now_ms: int) -> HoldStatus:
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
     with marker.alone(root_of(store)), marker.changing(root_of(store)):
-        return _guard(store, now_ms)
+        return _renew(store, now_ms)
 
 
 @contextmanager
@@ -76,7 +90,7 @@ def locked(store: LiveStore) -> Iterator[LockedLive]:
     """
     with marker.alone(root_of(store)):
         with marker.changing(root_of(store)):
-            status = _guard(store, time.time_ns() // 1_000_000)
+            status = _renew(store, time.time_ns() // 1_000_000)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
         yield LockedLive(status.notices)
@@ -96,7 +110,7 @@ def expose(
     :return: the state as it is remembered now.
     :raises GateRefusedError: the fence can't be put there, or an mtime can't be set.
     """
-    found = find(store, time.time_ns() // 1_000_000)
+    found = observe(store, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
     behind = next((file for file in found.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
@@ -109,7 +123,7 @@ def expose(
     # What an earlier call has made old may go at this moment.
     young = [f for f in found.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
-    return fence.set_mtimes(root_of(store), memory, state, old)
+    return mtimes.set_mtimes(root_of(store), memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -130,7 +144,7 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     return state
 
 
-def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
+def _renew(store: LiveStore, now_ms: int) -> HoldStatus:
     memory = store.memory
     if memory is None:
         raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
@@ -140,9 +154,9 @@ def _guard(store: LiveStore, now_ms: int) -> HoldStatus:
     begins = load_state(memory) is None and left_behind(root_of(store)) is None
     try:
         for _ in range(_LOOKS - 1):
-            with suppress(fence.SegmentGoneError):  # the broker is deleting what nothing holds yet
-                return _guard_as_found(store, memory, now_ms)
-        return _guard_as_found(store, memory, now_ms)
+            with suppress(mtimes.SegmentGoneError):  # the broker is deleting what nothing holds yet
+                return _renew_as_found(store, memory, now_ms)
+        return _renew_as_found(store, memory, now_ms)
     except GateRefusedError:
         if begins:
             _undo(store, memory)
@@ -153,43 +167,47 @@ def _undo(store: LiveStore, memory: HoldMemory) -> None:
     """Take back a hold that could not be begun, as far as it was."""
     state = load_state(memory)
     if state is not None:
-        fence.put_all_back(root_of(store), memory, state)
+        mtimes.put_all_back(root_of(store), memory, state)
         marker.remove_marker(root_of(store), state.manager)
         save_state(memory, None)
 
 
-def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
+def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
     root, live = root_of(store), store.live
     before = load_state(memory)
-    found = find(store, now_ms, before)
+    found = observe(store, now_ms, before)
     if before is None:
         refuse_slave(found.settings, found.address)
     else:
         found = ask_known_frame(store.admin, before, found)
-    lasting, new = all_disturbances(store, before, found)
-    if before is not None and any(disturbance.kind in ENDS_TRUST for disturbance in lasting):
+    lasting, new = drift_of(store, before, found)
+    # First: what goes by what is remembered from here on doesn't find it any more.
+    memory.record_drift(new)
+    if before is not None and any(one.kind in ENDS_TRUST for one in lasting):
         save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = reserved_hours(found, str(root))
         said = [*notices(store, found), *below_the_first_file(found, before)]
-        state = before or _first_state(root, found)
+        state = before or first_state(left_behind(root), found)
         ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
             save_state(memory, state)
         said.append(marker.write_marker(root, state.manager, ends_at_ms))
         state = _put_fence(store, memory, state, found)
     except GateRefusedError as error:
-        if new and not isinstance(error, fence.SegmentGoneError):
-            details = "; ".join(disturbance.detail for disturbance in new)
+        if new and not isinstance(error, mtimes.SegmentGoneError):
+            details = "; ".join(one.detail for one in new)
             raise GateRefusedError(f"{error} Drift found: {details}") from error
         raise
     if deletes_by_force(found) and store.live.may_change_settings:
         said.append(announce_rewrite(found))
-    state = _forbid_force(store, memory, state, found)
-    state = know_newest_frame(store.admin, _as_found(state, found), found)
-    state = replace(state, reported=tuple(name_of(d) for d in lasting if d.kind in LASTS))
+    state, settings = _forbid_force(store, memory, state, found)
+    left = () if before is None else all_drift(before, replace(found, settings=settings))
+    state = know_newest_frame(store.admin, as_looked_at(state, found), found)
+    lasts = (d for d in lasting if d.kind in LASTS and d in left)
+    state = replace(state, reported=tuple(map(name_of, lasts)))
     if state != before:
         save_state(memory, state)
     said += weaknesses(store, state, found)
@@ -203,22 +221,13 @@ def _guard_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
     )
 
 
-def _first_state(root: Path, found: Found) -> HoldState:
-    """Return a new hold's; of one that no journal knows any more it takes over what that changed."""
-    state = HoldState(uuid.uuid4().hex, found.boot_timestamp_ms)
-    left = left_behind(root)
-    if left is None:
-        return state
-    return replace(state, touched=left.touched, changed_settings=left.changed_settings)
-
-
-def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
+def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
     """Have the fence where it belongs, then every other file that we touched as it was."""
     reserved = reserved_hours(found, str(root_of(store)))
     wanted = fence.fence(found, state, store.live.hold_hours, reserved)
     # The newest first: it stands before a broker that is deleting comes there.
     young = [(file, ns) for file, ns in reversed(wanted.mtimes_ns) if file.mtime_ns != ns]
-    state = fence.set_mtimes(root_of(store), memory, state, young)
+    state = mtimes.set_mtimes(root_of(store), memory, state, young)
     fenced = tuple(file.base_offset for file, _ in wanted.mtimes_ns)
     put = replace(
         state,
@@ -231,42 +240,99 @@ def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Fo
     if put != state:
         save_state(memory, put)
     stay = {*fenced, *put.releasing}
-    return fence.put_back(
+    return mtimes.put_back(
         root_of(store), memory, put, {touched.base_offset for touched in put.touched} - stay
     )
 
 
-def _forbid_force(store: LiveStore, memory: HoldMemory, state: HoldState, found: Found) -> HoldState:
-    """Have the broker delete nothing by force, where we may."""
+def _forbid_force(
+    store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed
+) -> tuple[HoldState, Mapping[str, str]]:
+    """Have the broker delete nothing by force, where we may.
+
+    :return: with the settings that it has then.
+    """
     if not deletes_by_force(found) or not store.live.may_change_settings:
-        return state
-    if all(changed.key != FORCIBLY for changed in state.changed_settings):
-        changed = ChangedSetting(FORCIBLY, found.settings.get(FORCIBLY, ""), "false")
-        state = replace(state, changed_settings=(*state.changed_settings, changed))
-        save_state(memory, state)
+        return state, found.settings
+    forbidden = with_force_ended(state, found.settings.get(FORCIBLY, ""))
+    if forbidden != state:
+        save_state(memory, forbidden)
     store.admin.update_config({FORCIBLY: "false"})
-    return state
+    return forbidden, {**found.settings, FORCIBLY: "false"}
 
 
-def _as_found(state: HoldState, found: Found) -> HoldState:
-    """Return what is there now is what the next look expects."""
-    ours = {changed.key: changed.ours for changed in state.changed_settings}
-    there = {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
-    return replace(
-        state,
-        boot_timestamp_ms=found.boot_timestamp_ms,
-        address=found.address,
-        broker_name=found.settings.get(NAME, ""),
-        cluster_name=found.settings.get(CLUSTER, ""),
-        expected_settings=there | ours,
-        min_offset=found.min_offset,
-        max_offset=found.max_offset,
-        segments=tuple((file.base_offset, file.inode) for file in found.files),
-        # What went after who let it go was killed.
-        releasing=tuple(
-            offset
-            for offset in state.releasing
-            if offset >= found.min_offset or found.file_at(offset) is not None
-        ),
-        end_offset=found.files[-1].end_offset if found.files else found.max_offset,
-    )
+def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.BrokerStore.unmanage`.
+
+    Waits until the broker is through with what it was told to delete: without the fence it would go on.
+    What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or
+    has another store, its settings aren't ours.
+
+    :raises GateRefusedError: a file's mtime may not be set; the store is still held.
+    :raises BrokerError: the broker can't be asked, or doesn't take a setting; the store is still held.
+    """
+    root = store.files.files.layout.root
+    with marker.alone(root):
+        state = load_state(store.memory)
+        if store.memory is None or state is None:
+            return HoldStatus(held=False, notices=("the store wasn't held",))
+        _wait_for_last_pass(store, state, store.admin.runtime_info().boot_timestamp_ms)
+        with marker.changing(root):
+            # Only now, as a watch has mended the hold and set force back until here.
+            state = load_state(store.memory) or state
+            found = ask_known_frame(store.admin, state, observe(store, now_ms, state))
+            seen = with_topics(new_drift(state, found), store.files.files.layout)
+            store.memory.record_drift(seen)
+            ours = all(one.kind not in ENDS_TRUST for one in seen)
+            settings = _put_settings_back(store, state, found) if ours else _left_settings(state)
+            notices = [*settings, *_touched_by_others(state, found)]
+            mtimes.put_all_back(root, store.memory, state)
+            marker.remove_marker(root, state.manager)
+            save_state(store.memory, None)
+    return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
+
+
+def _put_settings_back(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
+    """Restore what we changed; what somebody else has changed since stays.
+
+    :return: notices.
+    """
+    for changed in state.changed_settings:
+        value = found.settings.get(changed.key)
+        if value == changed.ours:
+            store.admin.update_config({changed.key: changed.original})
+        elif value != changed.original:
+            yield f"{changed.key} is {value}: somebody set it, so it wasn't put back to {changed.original}"
+
+
+def _left_settings(state: HoldState) -> Iterator[str]:
+    """Return what we changed on a broker that doesn't answer any more."""
+    for changed in state.changed_settings:
+        yield (
+            f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "
+            f"to {changed.original} there, and in its broker.conf"
+        )
+
+
+def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
+    paths = [
+        touched.path
+        for touched in state.touched
+        if found.file_at(touched.base_offset) is not None and not mtimes.is_ours(touched)
+    ]
+    if paths:
+        what = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"
+        yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
+
+
+def _wait_for_last_pass(store: LiveStore, state: HoldState, boot_timestamp_ms: int) -> None:
+    """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
+    if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
+        return
+    # One more, as the first pass may begin up to an interval later, and the last one takes a while.
+    begins_ms = max(state.last_trigger_ms, boot_timestamp_ms + FIRST_PASS_MS)
+    passes_ms = (MANUAL_PASSES + 1) * interval_ms(store.files.config)
+    left_ms = begins_ms + passes_ms - time.time_ns() // 1_000_000
+    if left_ms > 0:
+        # A clock that was set back makes none of it later.
+        time.sleep(min(left_ms, FIRST_PASS_MS + passes_ms) / 1000)

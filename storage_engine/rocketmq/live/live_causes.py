@@ -12,8 +12,7 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.causes import watch_levels
-from storage_engine.rocketmq.live.live_config import local_settings, refuse_slave
-from storage_engine.rocketmq.live.reach import reach
+from storage_engine.rocketmq.live.connect import local_settings, reach, refuse_slave
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.window import time_zone
 

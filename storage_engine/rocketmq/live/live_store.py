@@ -22,22 +22,23 @@ from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.live import (
     dependents_gone,
-    ending,
     hold,
-    hold_look,
     live_causes,
-    progress,
     release,
     shield,
+    status,
 )
+from storage_engine.rocketmq.live.connect import (
+    as_who_may_read,
+    local_settings,
+    refuse_other_broker,
+    refuse_slave,
+)
+from storage_engine.rocketmq.live.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.live.hold import LockedLive
-from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
+from storage_engine.rocketmq.live.identity import check_same_store
 from storage_engine.rocketmq.live.local_hold import HoldMemories
-from storage_engine.rocketmq.live.newest import newest_message_ms
-from storage_engine.rocketmq.live.originals import with_original_settings, with_original_times
-from storage_engine.rocketmq.live.reach import reach
-from storage_engine.rocketmq.live.rights import as_who_may_read
-from storage_engine.rocketmq.live.same_store import check_same_store
+from storage_engine.rocketmq.live.session import Session
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
@@ -50,11 +51,14 @@ from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, seal
 class LiveStore(BrokerStore):
     """A running broker's store.
 
+    :param session: has the connection, and ends it.
+    :param admin: the broker that was the master when the store was looked at.
     :param files: the store's files, by the broker's live settings.
     :param settings: those settings, as the broker says them.
     :param opened_by: how it is reached, and the broker's config file if somebody named it.
     """
 
+    session: Session
     admin: BrokerAdmin
     files: RocketMQBrokerStore
     settings: Mapping[str, str]
@@ -69,14 +73,15 @@ class LiveStore(BrokerStore):
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
         """Ask for the settings again, on the same connection unless another broker is the master by now."""
-        admin = reach(self.live)
-        if admin.address == self.admin.address:
-            return _open(self.admin, self.opened_by, self.live, memory)
-        self.close()
-        return _open(admin, self.opened_by, self.live, memory)
+        self.session.renew()
+        return _open(self.session, self.opened_by, self.live, memory)
 
     def close(self) -> None:
-        self.admin.close()
+        self.session.close()
+
+    @property
+    def is_live(self) -> bool:
+        return True
 
     @property
     def max_delete_batch(self) -> int | None:
@@ -152,10 +157,10 @@ class LiveStore(BrokerStore):
         return hold.renew(self, now_ms)
 
     def hold_status(self, now_ms: int) -> HoldStatus:
-        return hold_look.look(self, now_ms)
+        return status.look(self, now_ms)
 
     def end_hold(self, now_ms: int) -> HoldStatus:
-        return ending.end_hold(self, now_ms)
+        return hold.end_hold(self, now_ms)
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
@@ -189,8 +194,8 @@ class LiveStore(BrokerStore):
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()
-        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
-        return progress.progress(info, checkpoint, now_ms, newest_ms)
+        newest_ms = status.newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        return status.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return dependents_gone.expired(self, min_offsets)
@@ -235,18 +240,24 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
     :raises StoreNotFoundError: a directory of the store is missing here.
     :raises BrokerError: the broker can't be asked.
     """
-    return _open(reach(live), settings, live, memory)
+    session = Session(live)
+    try:
+        return _open(session, settings, live, memory)
+    except BaseException:
+        session.close()
+        raise
 
 
 def _open(
-    admin: BrokerAdmin, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
+    session: Session, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
 ) -> LiveStore:
     if memory is not None:
         memory = HoldMemories(memory, Path(settings.root))
+    admin = session.admin
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)
     planned_by = with_original_settings(found, memory)
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
-    return LiveStore(admin, files, found, live, memory, settings)
+    return LiveStore(session, admin, files, found, live, memory, settings)

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, CorruptFileError, GateRefusedError
-from storage_engine.model.hold import HoldMemory
+from storage_engine.model.hold import Drift, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
-from storage_engine.rocketmq.live.fence import is_ours
-from storage_engine.rocketmq.live.hold_state import HoldState, load_state
+from storage_engine.rocketmq.live.mtimes import is_ours
+from storage_engine.rocketmq.live.state import HoldState, load_state
 from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "hold"
@@ -147,6 +147,9 @@ class HoldMemories:
         if local is not None and local.manager == saved.manager:
             saved = with_fenced_since(saved, local)
         return to_jsonable(saved)  # type: ignore[no-any-return]
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        self.journal.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Durable in both, the journal first: who comes after a kill goes by that.

@@ -11,20 +11,19 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live import marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances
-from storage_engine.rocketmq.live.fence import fence_count
-from storage_engine.rocketmq.live.finding import find
+from storage_engine.rocketmq.live.cleanup_schedule import interval_ms
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
+from storage_engine.rocketmq.live.fence import fence_count, with_force_ended
 from storage_engine.rocketmq.live.heartbeat import is_shield_tended
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.identity import ask_known_frame
+from storage_engine.rocketmq.live.observe import observe
+from storage_engine.rocketmq.live.state import (
     FORCIBLY,
-    ChangedSetting,
-    Found,
     HoldState,
+    Observed,
     load_state,
     save_state,
 )
-from storage_engine.rocketmq.live.known_frame import ask_known_frame
-from storage_engine.rocketmq.live.passes import interval_ms
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore
@@ -67,7 +66,7 @@ def end_force(store: LiveStore) -> Drift | None:
     if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
         return _set(store, value, why)
     # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-    found = ask_known_frame(store.admin, state, find(store, time.time_ns() // 1_000_000, state))
+    found = ask_known_frame(store.admin, state, observe(store, time.time_ns() // 1_000_000, state))
     # Asked last: setting it is another connection than what was looked at.
     answers_ms = store.admin.runtime_info().boot_timestamp_ms
     if other := another_broker(state, found, answers_ms):
@@ -85,14 +84,14 @@ def end_force(store: LiveStore) -> Drift | None:
     return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
 
 
-def another_broker(state: HoldState, found: Found, answers_ms: int) -> Drift | None:
+def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
     """Return what is to be said of a broker that isn't provably the one that is held; None: it is.
 
     The process that was looked at last is; of another one, at whatever address, the files' lock has to tell.
 
     :param answers_ms: boot timestamp of the process that answers after all that was found.
     """
-    seen = disturbances(replace(state, reported=()), found)
+    seen = all_drift(state, found)
     ended = next((one for one in seen if one.kind in ENDS_TRUST), None)
     if ended is not None:
         return replace(ended, detail=f"{ended.detail} Its settings were left as they are.")
@@ -126,18 +125,6 @@ def _why_not_set(store: LiveStore) -> str:
             "free some space, and set it to false."
         )
     return ""
-
-
-def with_force_ended(state: HoldState, found: str) -> HoldState:
-    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
-
-    :param found: the setting now; it counts where the hold knows of none before.
-    """
-    if any(changed.key == FORCIBLY for changed in state.changed_settings):
-        return state
-    original = state.expected_settings.get(FORCIBLY, found)
-    changed = ChangedSetting(FORCIBLY, original, "false")
-    return replace(state, changed_settings=(*state.changed_settings, changed))
 
 
 def _set(store: LiveStore, value: str | None, what_was_done: str) -> Drift:

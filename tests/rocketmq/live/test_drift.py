@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, disturbances, name_of
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, name_of, new_drift
+from storage_engine.rocketmq.live.state import (
     ChangedSetting,
-    Found,
     HoldState,
+    Observed,
     SavedSettings,
     SeenFile,
     Touched,
@@ -46,7 +46,7 @@ STATE = HoldState(
 )
 """Segments 0 to 3 are sealed, 4 is active, 5 is preallocated."""
 
-FOUND = Found(
+FOUND = Observed(
     at_ms=NOW_MS,
     address="broker:1",
     boot_timestamp_ms=7,
@@ -60,32 +60,32 @@ FOUND = Found(
 )
 
 
-def without(*numbers: int) -> Found:
+def without(*numbers: int) -> Observed:
     gone = {n * SIZE for n in numbers}
     return replace(FOUND, files=tuple(file for file in FOUND.files if file.base_offset not in gone))
 
 
-def with_file(file: SeenFile) -> Found:
+def with_file(file: SeenFile) -> Observed:
     others = (other for other in FOUND.files if other.base_offset != file.base_offset)
     return replace(FOUND, files=tuple(sorted((file, *others), key=lambda f: f.base_offset)))
 
 
-def kinds(state: HoldState, found: Found) -> list[DriftKind]:
-    return [one.kind for one in disturbances(state, found)]
+def kinds(state: HoldState, found: Observed) -> list[DriftKind]:
+    return [one.kind for one in new_drift(state, found)]
 
 
-def only(state: HoldState, found: Found) -> Drift:
-    (one,) = disturbances(state, found)
+def only(state: HoldState, found: Observed) -> Drift:
+    (one,) = new_drift(state, found)
     return one
 
 
 def test_a_store_as_it_was_left_is_undisturbed() -> None:
-    assert disturbances(STATE, FOUND) == ()
+    assert new_drift(STATE, FOUND) == ()
 
 
 def test_new_segments_and_messages_disturb_nothing() -> None:
     grown = replace(FOUND, files=(*FOUND.files, seen(6), seen(7)), max_offset=7 * SIZE)
-    assert disturbances(STATE, grown) == ()
+    assert new_drift(STATE, grown) == ()
 
 
 def test_a_touched_fence_is_told_with_what_it_should_have() -> None:
@@ -115,11 +115,11 @@ def test_an_mtime_that_was_about_to_be_set_may_have_been_or_not(mtime_ns: int) -
     meant = replace(
         STATE, touched=(Touched(0, "/log/0", 1, ORIGINAL_NS, FENCE_NS, before_mtime_ns=ORIGINAL_NS),)
     )
-    assert disturbances(meant, with_file(seen(0, mtime_ns))) == ()
+    assert new_drift(meant, with_file(seen(0, mtime_ns))) == ()
 
 
 def test_neighbours_that_went_are_one_range_and_others_another() -> None:
-    found = [(one.start_offset, one.end_offset) for one in disturbances(STATE, without(0, 1, 3))]
+    found = [(one.start_offset, one.end_offset) for one in new_drift(STATE, without(0, 1, 3))]
     assert found == [(0, 2 * SIZE), (3 * SIZE, 4 * SIZE)]
 
 
@@ -129,11 +129,11 @@ def test_what_went_of_the_active_segment_ends_where_its_messages_end() -> None:
 
 
 def test_a_preallocated_file_that_went_is_no_loss() -> None:
-    assert disturbances(STATE, without(5)) == ()
+    assert new_drift(STATE, without(5)) == ()
 
 
 def test_what_is_let_go_right_now_did_not_go_without_us() -> None:
-    assert disturbances(replace(STATE, releasing=(0, SIZE)), without(0, 1)) == ()
+    assert new_drift(replace(STATE, releasing=(0, SIZE)), without(0, 1)) == ()
 
 
 @pytest.mark.parametrize(("key", "value"), [("cleanFileForciblyEnable", "true"), ("fileReservedTime", "24")])
@@ -162,14 +162,14 @@ def test_a_setting_that_broker_conf_does_not_have_has_the_brokers_default() -> N
 
 
 def test_a_broker_conf_that_nobody_can_read_says_nothing() -> None:
-    assert disturbances(STATE, replace(FOUND, saved=SavedSettings("/x", None, "denied"))) == ()
+    assert new_drift(STATE, replace(FOUND, saved=SavedSettings("/x", None, "denied"))) == ()
 
 
 def test_what_lasts_and_was_told_is_not_told_again() -> None:
     saved = SavedSettings("/broker.conf", SETTINGS | {"fileReservedTime": "72"})
     found = replace(FOUND, saved=saved)
-    told = replace(STATE, reported=tuple(map(name_of, disturbances(STATE, found))))
-    assert disturbances(told, found) == ()
+    told = replace(STATE, reported=tuple(map(name_of, new_drift(STATE, found))))
+    assert new_drift(told, found) == ()
 
 
 def test_a_range_is_the_same_whatever_is_known_of_it() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.hold import DriftKind
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, ChangedSetting, Found, HoldState
-from storage_engine.rocketmq.live.shield import another_broker, with_force_ended
+from storage_engine.rocketmq.live.fence import with_force_ended
+from storage_engine.rocketmq.live.shield import another_broker
+from storage_engine.rocketmq.live.state import FORCIBLY, ChangedSetting, HoldState, Observed
 
 ADDRESS = "10.0.0.1:10911"
 HELD = HoldState("me", 1, address=ADDRESS, broker_name="b", cluster_name="c")
-FOUND = Found(2, ADDRESS, 1, 0, 0, {FORCIBLY: "true", "brokerName": "b", "brokerClusterName": "c"}, "", ())
+FOUND = Observed(2, ADDRESS, 1, 0, 0, {FORCIBLY: "true", "brokerName": "b", "brokerClusterName": "c"}, "", ())
 
 
 @pytest.mark.parametrize("before", ["false", "true"])
@@ -43,7 +44,7 @@ def test_what_the_hold_has_changed_already_is_set_back_as_it_was() -> None:
     ids=["the same process", "unproven", "restarted", "moved"],
 )
 def test_the_broker_that_is_held_is_known_by_its_process_or_by_its_files(
-    found: Found, answers_ms: int
+    found: Observed, answers_ms: int
 ) -> None:
     assert another_broker(HELD, found, answers_ms) is None
 
@@ -67,7 +68,7 @@ def test_the_broker_that_is_held_is_known_by_its_process_or_by_its_files(
     ids=["slave", "another process at the address", "failover", "failover a moment ago"],
 )
 def test_a_broker_that_is_not_provably_the_one_that_is_held_is_told_and_left_alone(
-    found: Found, answers_ms: int, kind: DriftKind
+    found: Observed, answers_ms: int, kind: DriftKind
 ) -> None:
     other = another_broker(HELD, found, answers_ms)
     assert other is not None

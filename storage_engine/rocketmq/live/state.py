@@ -1,4 +1,4 @@
-"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Found`).
+"""What a hold rests on, as it is remembered (:class:`HoldState`) and as it is found (:class:`Observed`).
 
 Everything in a ``HoldState`` was durable in the journal before it was done to the store: whoever comes after
 a kill knows each file's first mtime and each setting's first value.
@@ -7,8 +7,9 @@ a kill knows each file's first mtime and each setting's first value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import uuid4
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory
@@ -17,6 +18,10 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
 BATCH_MAX: Final = "deleteFileBatchMax"
+NAME: Final = "brokerName"
+CLUSTER: Final = "brokerClusterName"
+ROLE: Final = "brokerRole"
+SLAVE: Final = "SLAVE"
 HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
 """Settings that a hold rests on."""
 
@@ -70,7 +75,8 @@ class HoldState:
     :param fence_offset: base offset of the fence's first segment, which keeps itself and all younger ones;
         -1: none is needed, since only the active one is left.
     :param ends_at_ms: until when the fence stands, whatever fileReservedTime is, unless the hold is renewed.
-    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made.
+    :param expected_settings: of :data:`HELD_SETTINGS`, as they were when the hold was made; renewing it
+        changes none.
     :param min_offset: the broker's, when it was last looked at.
     :param segments: (base offset, inode) of every file of the log when it was last looked at, in order.
     :param end_offset: behind the last of them.
@@ -80,7 +86,7 @@ class HoldState:
     :param frame_sha256: of that message's frame.
     :param releasing: base offsets of the segments that are exposed right now; the fence lies behind them.
     :param last_trigger_ms: when the broker was last told to delete; it goes on for up to 20 passes.
-    :param reported: disturbances that last, and were reported already.
+    :param reported: drift that lasts, and was reported already.
     :param fence: base offsets of all segments of the fence.
     :param fence_count: so many belong to it, as far as there are that many.
     :param deletes_from_ms: when the broker may delete again by its own rules, unless the hold is renewed;
@@ -147,7 +153,7 @@ class SavedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Observed:
     """A broker and its log at one moment: what a hold is judged by. The broker was asked before the files.
 
     :param settings: the broker's, as they work now.
@@ -175,6 +181,52 @@ class Found:
 
     def file_at(self, base_offset: int) -> SeenFile | None:
         return next((file for file in self.files if file.base_offset == base_offset), None)
+
+
+def first_state(left: HoldState | None, found: Observed) -> HoldState:
+    """Return the state of a new hold.
+
+    :param left: of a hold that no journal knows any more: what it has changed, and what was before that, it
+        knows; what is found now isn't that. None: there is none.
+    """
+    state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
+    if left is None:
+        return state
+    return replace(
+        state,
+        touched=left.touched,
+        changed_settings=left.changed_settings,
+        expected_settings=left.expected_settings or state.expected_settings,
+    )
+
+
+def as_looked_at(state: HoldState, found: Observed) -> HoldState:
+    """Return the state with where the log was found, and by which broker, so that the next look finds what
+    went since then. What should be stays as it is remembered.
+    """
+    return replace(
+        state,
+        boot_timestamp_ms=found.boot_timestamp_ms,
+        address=found.address,
+        broker_name=found.settings.get(NAME, ""),
+        cluster_name=found.settings.get(CLUSTER, ""),
+        # A hold whose making an older release was killed in knows of none.
+        expected_settings=state.expected_settings or _held_settings(found),
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        segments=tuple((file.base_offset, file.inode) for file in found.files),
+        # What went after who let it go was killed.
+        releasing=tuple(
+            offset
+            for offset in state.releasing
+            if offset >= found.min_offset or found.file_at(offset) is not None
+        ),
+        end_offset=found.files[-1].end_offset if found.files else found.max_offset,
+    )
+
+
+def _held_settings(found: Observed) -> dict[str, str]:
+    return {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.live.connect import as_who_may_read
 
 NOBODY = 65534
 

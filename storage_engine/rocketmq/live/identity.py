@@ -1,4 +1,8 @@
-"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path."""
+"""Whether a directory is the store of the broker that answers: by frames, lock and process, not by path.
+
+One message tells whether the broker still has the store that was held: the first one of the newest sealed
+segment. Sealed, since what a crash may cut off and write again is only what was active.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,18 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from storage_engine.exceptions import BadInputError, BrokerError
+from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedError
 from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.live.rights import as_who_may_read
+from storage_engine.rocketmq.live.connect import as_who_may_read
+from storage_engine.rocketmq.live.state import HoldState, Observed
 from storage_engine.rocketmq.remoting.access import split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
@@ -166,3 +173,38 @@ def _first_frame(path: Path) -> bytes | None:
             return os.pread(file.fileno(), size, 0)
     except FileNotFoundError:
         return None
+
+
+_WITHIN_A_FRAME = "IllegalArgumentException"
+"""What becomes of a length that is none (DefaultMappedFile#selectMappedBuffer)."""
+
+
+def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
+    """Of the frame that the broker has at ``offset``; "" where no message begins there.
+
+    :raises BrokerError: the broker can't be asked, or doesn't answer that.
+    """
+    try:
+        frame = admin.view_message(offset)
+    except BrokerRefusedError as error:
+        if _WITHIN_A_FRAME not in error.remark:
+            raise
+        frame = None
+    return sha256(frame).hexdigest() if frame else ""
+
+
+def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Observed:
+    """Let ``found`` have what the broker has now where the known message was."""
+    if not found.min_offset <= state.frame_offset < found.max_offset:
+        return found
+    return replace(found, frame_sha256=frame_sha256(admin, state.frame_offset))
+
+
+def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
+    """Remember the newest sealed segment's first message, unless that is what is remembered already."""
+    sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
+    newest = max((base for base in sealed if base >= found.min_offset), default=-1)
+    if newest in (-1, state.frame_offset):
+        return state
+    digest = frame_sha256(admin, newest)
+    return replace(state, frame_offset=newest, frame_sha256=digest) if digest else state

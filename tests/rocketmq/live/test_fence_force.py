@@ -5,14 +5,14 @@ import pytest
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.live.forcing import check_force_is_far, deletes_by_force, reserved_hours
-from storage_engine.rocketmq.live.hold_state import Found
+from storage_engine.rocketmq.live.fence import check_force_is_far, deletes_by_force, reserved_hours
+from storage_engine.rocketmq.live.state import Observed
 
 ROOT = "/store"
 
 
-def found(**settings: str) -> Found:
-    return Found(0, "broker:10911", 1, 0, 0, settings, "ASYNC_MASTER", ())
+def found(**settings: str) -> Observed:
+    return Observed(0, "broker:10911", 1, 0, 0, settings, "ASYNC_MASTER", ())
 
 
 def disk(percent: int | None) -> DiskUsage:

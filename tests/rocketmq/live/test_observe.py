@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.live.finding import below_the_first_file, saved_settings
-from storage_engine.rocketmq.live.hold_state import Found, HoldState, SeenFile
+from storage_engine.rocketmq.live.observe import below_the_first_file, saved_settings
+from storage_engine.rocketmq.live.state import HoldState, Observed, SeenFile
 
 
 def test_broker_conf_tells_what_a_restart_brings_back(tmp_path: Path) -> None:
@@ -24,9 +24,9 @@ def test_what_can_not_be_read_is_unknown(tmp_path: Path) -> None:
     assert saved_settings(None).path is None
 
 
-def found_at(min_offset: int, *base_offsets: int) -> Found:
+def found_at(min_offset: int, *base_offsets: int) -> Observed:
     files = tuple(SeenFile(base, f"/log/{base}", base, 100, 0, 0) for base in base_offsets)
-    return Found(1, "b:10911", 1, min_offset, 1000, {}, "ASYNC_MASTER", files)
+    return Observed(1, "b:10911", 1, min_offset, 1000, {}, "ASYNC_MASTER", files)
 
 
 def test_a_broker_that_serves_what_is_gone_from_memory_is_told_of() -> None:
@@ -46,6 +46,6 @@ def test_a_broker_that_serves_what_is_gone_from_memory_is_told_of() -> None:
     ],
 )
 def test_a_broker_that_deletes_just_now_serves_nothing_that_is_gone(
-    found: Found, before: HoldState | None
+    found: Observed, before: HoldState | None
 ) -> None:
     assert below_the_first_file(found, before) == ()

@@ -10,17 +10,18 @@ import javaproperties
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
+from storage_engine.rocketmq.live.connect import as_who_may_read
 from storage_engine.rocketmq.live.drift import has_moved
-from storage_engine.rocketmq.live.hold_state import (
+from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.live.state import (
     HELD_SETTINGS,
-    Found,
+    ROLE,
+    SLAVE,
     HoldState,
+    Observed,
     SavedSettings,
     SeenFile,
 )
-from storage_engine.rocketmq.live.live_config import ROLE, SLAVE
-from storage_engine.rocketmq.live.rights import as_who_may_read
-from storage_engine.rocketmq.live.same_store import check_same_store, left_open, why_unproven
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
 from storage_engine.untrusted import read_file
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore
 
 
-def find(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Found:
+def observe(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Observed:
     """Return what there is now; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
@@ -43,7 +44,7 @@ def find(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Found
     with as_who_may_read(layout.root):
         files = list_files(layout.log_paths)
     listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
-    found = Found(
+    found = Observed(
         at_ms=now_ms,
         address=store.admin.address,
         boot_timestamp_ms=info.boot_timestamp_ms,
@@ -63,7 +64,7 @@ def find(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Found
     return replace(found, unproven=left_open(store.admin, layout))
 
 
-def below_the_first_file(found: Found, state: HoldState | None) -> tuple[str, ...]:
+def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:
     """Say that the broker serves from segments that aren't there; nothing where it doesn't.
 
     A broker that was loading its store, or running, while others removed segments goes on serving them. While

@@ -4,22 +4,22 @@ import pytest
 
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.live.fence import HOUR_MS
-from storage_engine.rocketmq.live.growth import fills_before
-from storage_engine.rocketmq.live.hold_state import Found, HoldState, SeenFile, Touched
+from storage_engine.rocketmq.live.state import HoldState, Observed, SeenFile, Touched
+from storage_engine.rocketmq.live.status import fills_before
 
 NOW_MS = 1_790_000_000_000
 GIB = 1 << 30
 MS_NS = 1_000_000
 
 
-def found(*hours_ago: float, max_offset: int | None = None) -> Found:
+def found(*hours_ago: float, max_offset: int | None = None) -> Observed:
     """A log of segments of 1 GiB that were last written so long ago, behind which half a one is active."""
     files = tuple(
         SeenFile(n * GIB, f"/{n}", n, GIB, NOW_MS * MS_NS - round(hours * HOUR_MS) * MS_NS, 1)
         for n, hours in enumerate(hours_ago)
     )
     end = len(files) * GIB + GIB // 2 if max_offset is None else max_offset
-    return Found(NOW_MS, "a", 1, 0, end, {}, "ASYNC_MASTER", files)
+    return Observed(NOW_MS, "a", 1, 0, end, {}, "ASYNC_MASTER", files)
 
 
 def disk(free_gib: int, device: int = 1) -> DiskUsage:

@@ -13,8 +13,8 @@ import pytest
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
-from storage_engine.rocketmq.live.lost_topics import topics_in, with_topics
-from storage_engine.rocketmq.live.newest import newest_message_ms
+from storage_engine.rocketmq.live.drift import topics_in, with_topics
+from storage_engine.rocketmq.live.status import newest_message_ms
 from storage_engine.rocketmq.store import find_active
 
 GONE = DriftKind.SEGMENT_GONE

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.live.live_config import local_settings, refuse_other_broker, refuse_slave
+from storage_engine.rocketmq.live.connect import local_settings, refuse_other_broker, refuse_slave
 
 THERE = {"storePathRootDir": "/home/rocketmq/store", "fileReservedTime": "48"}
 

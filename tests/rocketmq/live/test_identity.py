@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.rocketmq.live.known_frame import frame_sha256
+from storage_engine.rocketmq.live.identity import frame_sha256
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.live import passes
+from storage_engine.rocketmq.live import cleanup_schedule as schedule
 
 
 def config(**settings: object) -> BrokerConfig:
@@ -17,37 +17,37 @@ def now_ms() -> int:
 
 
 def test_passes_follow_each_other_as_the_broker_says() -> None:
-    assert passes.interval_ms(config()) == 10_000
-    assert passes.interval_ms(config(cleanResourceInterval=200)) == 200
+    assert schedule.interval_ms(config()) == 10_000
+    assert schedule.interval_ms(config(cleanResourceInterval=200)) == 200
 
 
 def test_a_segment_that_a_reader_has_is_waited_for_until_it_is_forced() -> None:
-    short = passes.segment_patience_seconds(config(destroyMapedFileIntervalForcibly=1000))
-    assert passes.segment_patience_seconds(config(destroyMapedFileIntervalForcibly=61_000)) == short + 60
+    short = schedule.segment_patience_seconds(config(destroyMapedFileIntervalForcibly=1000))
+    assert schedule.segment_patience_seconds(config(destroyMapedFileIntervalForcibly=61_000)) == short + 60
     assert short > 2 * 10 + 1
 
 
 def test_a_broker_that_just_started_deletes_nothing_for_a_minute() -> None:
     started_ms = now_ms()
-    wait_seconds = passes.until_first_pass_seconds(started_ms)
+    wait_seconds = schedule.until_first_pass_seconds(started_ms)
     assert 60 - (now_ms() - started_ms) / 1000 <= wait_seconds <= 60
-    assert passes.until_first_pass_seconds(now_ms() - 61_000) == 0
+    assert schedule.until_first_pass_seconds(now_ms() - 61_000) == 0
     # its clock is ahead of ours
-    assert passes.until_first_pass_seconds(now_ms() + 3_600_000) == 60
+    assert schedule.until_first_pass_seconds(now_ms() + 3_600_000) == 60
 
 
 def test_patience_ends_without_progress_and_begins_anew_with_it() -> None:
-    assert not passes.Patience(3600.0, 0.0, lambda: None).is_over
-    patience = passes.Patience(0.2, 0.0, lambda: None)
+    assert not schedule.Patience(3600.0, 0.0, lambda: None).is_over
+    patience = schedule.Patience(0.2, 0.0, lambda: None)
     patience.pause(0.25)
     assert patience.is_over
-    patience = passes.Patience(3600.0, -3600.0, lambda: None)
+    patience = schedule.Patience(3600.0, -3600.0, lambda: None)
     assert patience.is_over
     patience.progressed()
     assert not patience.is_over
 
 
 def test_progress_takes_nothing_from_the_first_wait() -> None:
-    patience = passes.Patience(0.0, 3600.0, lambda: None)
+    patience = schedule.Patience(0.0, 3600.0, lambda: None)
     patience.progressed()
     assert not patience.is_over

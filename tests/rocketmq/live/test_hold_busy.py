@@ -18,9 +18,9 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.live import marker, passes, release, shield
-from storage_engine.rocketmq.live.hold_state import FORCIBLY, ChangedSetting, Found, HoldState
-from storage_engine.rocketmq.live.passes import Patience
+from storage_engine.rocketmq.live import cleanup_schedule, marker, release, shield
+from storage_engine.rocketmq.live.cleanup_schedule import Patience
+from storage_engine.rocketmq.live.state import FORCIBLY, ChangedSetting, HoldState, Observed
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 ADDRESS = "10.0.0.1:10911"
@@ -99,11 +99,11 @@ def is_free(root: Path) -> bool:
 def forced(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A store whose broker deletes by force, on a disk with room."""
 
-    def find(store: Any, now_ms: int, state: HoldState) -> Found:
+    def observe(store: Any, now_ms: int, state: HoldState) -> Observed:
         store.admin.asked()
-        return Found(now_ms, ADDRESS, 1, 0, 0, {FORCIBLY: "true"}, "", ())
+        return Observed(now_ms, ADDRESS, 1, 0, 0, {FORCIBLY: "true"}, "", ())
 
-    monkeypatch.setattr(shield, "find", find)
+    monkeypatch.setattr(shield, "observe", observe)
     monkeypatch.setattr(shield, "log_disks", lambda layout: (1 << 30, 10))
     return store
 
@@ -149,7 +149,7 @@ def prefix(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> relea
     """The first segment, which the broker is to be told to delete."""
     monkeypatch.setattr(release, "_LOCK_SECONDS", 0.01)
     monkeypatch.setattr(release, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(passes, "MEANWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup_schedule, "MEANWHILE_SECONDS", 0.0)
     facts = FileFacts.of(path_of(tmp_path, 0))
     return release._prefix(store, [Segment("commitlog", 0, facts, SegmentState.SEALED)])
 

@@ -1,0 +1,165 @@
+"""Reach the master of a store, and learn what it is and which settings are in effect, by our own paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from storage_engine.exceptions import BadInputError, NotOnBrokerError
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.rocketmq.live.state import NAME, RESERVED, ROLE, SLAVE
+from storage_engine.rocketmq.remoting.access import Access, Tls
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.name_server import NameServers
+from storage_engine.rocketmq.remoting.signature import Credentials
+
+ROOT = "storePathRootDir"
+COMMIT_LOG = "storePathCommitLog"
+READ_ONLY_COMMIT_LOG = "readOnlyCommitLogStorePaths"
+
+
+def access_of(live: LiveBroker) -> Access:
+    """Credentials and TLS as a store's settings say."""
+    tls = Tls(
+        ca_file=live.tls_ca_file or None,
+        server_name=live.tls_server_name or None,
+        certificate_file=live.tls_certificate_file or None,
+        verify=live.tls_verify,
+    )
+    return Access(
+        credentials=Credentials(live.access_key, live.secret_key) if live.access_key else None,
+        tls=tls if live.tls else None,
+    )
+
+
+def reach(live: LiveBroker) -> BrokerAdmin:
+    """The broker's admin interface; by name servers, it is the master that is registered now.
+
+    :raises BadInputError: neither an address, nor name servers with a broker's name.
+    :raises NotOnBrokerError: name servers don't know the broker, or no master of it.
+    :raises BrokerUnavailableError: no name server answers.
+    """
+    access = access_of(live)
+    if live.address:
+        return BrokerAdmin(live.address, access)
+    if not (live.name_servers and live.broker_name):
+        raise BadInputError(
+            "A store beside its broker: expected the broker's address, or name servers and the broker's "
+            "name, found neither. Give host:port of the broker's listen port."
+        )
+    master = NameServers(live.name_servers, access).broker(live.broker_name).master
+    if master is None:
+        raise NotOnBrokerError(
+            f"Name servers {live.name_servers}: expected a master of broker {live.broker_name!r}, found none "
+            "registered. Nothing can be held or released without one; start it, or wait for an election."
+        )
+    return BrokerAdmin(master, access)
+
+
+def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """The broker's settings with its paths as they are here.
+
+    Paths below the broker's root are taken below ours. Others have to be the same here, unless
+    ``overrides`` name them.
+
+    :param config: the broker's, by ``BrokerAdmin.config``.
+    :param root: storePathRootDir as it is mounted here.
+    :param overrides: ours, which win: local paths, and JVM properties that no config shows.
+    :raises BadInputError: the broker says of no root.
+    """
+    there = config.get(ROOT, "").strip()
+    if not there:
+        raise BadInputError(f"The broker's config: expected {ROOT}, found none. Check what listens there.")
+    settings = dict(config)
+    for key in (COMMIT_LOG, READ_ONLY_COMMIT_LOG):
+        if value := config.get(key, "").strip():
+            settings[key] = ",".join(_local(path, there, root) for path in value.rstrip(",").split(","))
+        else:
+            settings.pop(key, None)
+    settings[ROOT] = root
+    if config.get(RESERVED, "").startswith("-"):
+        # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
+        settings[RESERVED] = "0"
+    return settings | dict(overrides)
+
+
+def refuse_slave(config: Mapping[str, str], address: str) -> None:
+    """
+    :raises BadInputError: the broker is a slave: it follows its master and deletes by its own clock.
+    """
+    if config.get(ROLE) == SLAVE:
+        raise BadInputError(
+            f"{address}: expected a master, found a slave (brokerRole=SLAVE). Nothing was changed. Give the "
+            "master's address, or name servers and the broker's name."
+        )
+
+
+def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> None:
+    """
+    :param name: of the broker that is expected there; empty: any.
+    :raises BadInputError: the broker has another name.
+    """
+    found = config.get(NAME, "")
+    if name and found != name:
+        raise BadInputError(
+            f"{address}: expected broker {name!r}, found {found!r}. Nothing was changed. Check the address "
+            "and the broker's name."
+        )
+
+
+def _local(path: str, there: str, root: str) -> str:
+    try:
+        below = PurePosixPath(path).relative_to(PurePosixPath(there))
+    except ValueError:
+        return path
+    return str(PurePosixPath(root) / below)
+
+
+def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:
+    """Return settings for what reads the store's files alone: a running broker's instead of broker.conf.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    with reach(live) as admin:
+        overrides = local_settings(admin.config(), settings.root, settings.overrides)
+    return replace(settings, broker_conf=None, overrides=overrides)
+
+
+def running_broker(live: LiveBroker) -> RunningBroker:
+    """Ask a broker what it is.
+
+    :raises BrokerError: it can't be asked.
+    """
+    with reach(live) as admin:
+        settings, info = admin.config(), admin.runtime_info()
+    return RunningBroker(
+        address=admin.address,
+        name=settings.get("brokerName", ""),
+        role=settings.get("brokerRole", ""),
+        version=info.version,
+        boot_timestamp_ms=info.boot_timestamp_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        dispatch_behind_bytes=info.dispatch_behind_bytes,
+    )
+
+
+@contextmanager
+def as_who_may_read(root: Path | str) -> Iterator[None]:
+    """Say what to do where a file of the store may not be read.
+
+    :param root: the store's.
+    :raises BadInputError: in place of PermissionError.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise BadInputError(
+            f"{error.filename or root}: expected a store that this process may read, found "
+            f"{error.strerror}; it runs as uid {os.geteuid()}. Nothing was changed. Let the connection's "
+            "queue lead to a worker that runs as the broker's user, or run this command as that user."
+        ) from error

@@ -1,0 +1,290 @@
+"""What a hold is worth as it is found, what it doesn't protect against, and how far the broker is."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_engine.exceptions import CorruptFrameError, GateRefusedError
+from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
+from storage_engine.model.store import DiskUsage
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.rocketmq.commitlog import read_store_timestamp
+from storage_engine.rocketmq.disk import disk_usage
+from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MAGIC_V2
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.live import fence, marker
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
+from storage_engine.rocketmq.live.fence import (
+    HOUR_MS,
+    announce_rewrite,
+    check_force_is_far,
+    deletes_by_force,
+    reserved_hours,
+)
+from storage_engine.rocketmq.live.heartbeat import no_watch
+from storage_engine.rocketmq.live.identity import ask_known_frame
+from storage_engine.rocketmq.live.local_hold import read_local
+from storage_engine.rocketmq.live.mtimes import original_mtime_ns
+from storage_engine.rocketmq.live.observe import below_the_first_file, observe
+from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
+from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, readable_files
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.stored_files import open_stored
+from storage_engine.wording import time_text
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.live.live_store import LiveStore
+
+
+def look(store: LiveStore, now_ms: int) -> HoldStatus:
+    """See :meth:`storage_engine.model.broker.BrokerStore.look_at_hold`."""
+    state = load_state(store.memory)
+    if state is None:
+        return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))
+    return _status(store, state, ask_known_frame(store.admin, state, observe(store, now_ms, state)))
+
+
+def drift_of(
+    store: LiveStore, state: HoldState | None, found: Observed
+) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
+    """Return all that there are, and those among them that weren't reported before."""
+    if state is None:
+        return (), ()
+    lasting = all_drift(state, found)
+    new = tuple(one for one in lasting if name_of(one) not in state.reported)
+    return lasting, with_topics(new, store.files.files.layout)
+
+
+def notices(store: LiveStore, found: Observed) -> list[str]:
+    """Return what a person should know of a hold that can be had.
+
+    :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
+    """
+    said = []
+    layout = store.files.files.layout
+    if deletes_by_force(found) and not store.live.may_change_settings:
+        disks = [disk_usage(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
+        said.append(check_force_is_far(found, store.files.config, disks, str(layout.root)))
+    if store.live.may_change_settings and found.saved.values is None:
+        why = found.saved.problem or "the store's settings don't name it"
+        said.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
+    return said
+
+
+def weaknesses(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
+    """Say what a hold that stands doesn't protect against."""
+    if (reserved := reserved_hours(found, str(root_of(store)))) <= 0:
+        yield (
+            f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
+            "that only the fence keeps it; set it to 48 or so"
+        )
+    if why := no_watch(root_of(store)):
+        yield (
+            f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
+            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run "
+            "storage-engine watch on this host"
+        )
+    elif read_local(root_of(store)) is None:
+        yield (
+            f"{root_of(store) / DIRECTORY}: no space for the hold, or an older release made it: until it is "
+            "renewed with some space no watch can mend its fence"
+        )
+    layout = store.files.files.layout
+    disks = [disk_usage(path) for path in layout.commitlog_paths]
+    limit = store.files.config.disk_space_warning_level_percent
+    if fills_before(found, state, disks, limit):
+        yield (
+            f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
+            f"deletion begins again, if nobody renews the hold; while {FORCIBLY} is false the broker then "
+            f"takes no message. Lower hold_hours or {RESERVED}, or add space"
+        )
+
+
+def root_of(store: LiveStore) -> Path:
+    return store.files.files.layout.root
+
+
+def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
+    """Return what a hold is worth as it is found, without renewing it."""
+    lasting, new = drift_of(store, state, found)
+    said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
+    stands, place, ends_at_ms, deletes_from_ms = not said, -1, found.at_ms, found.at_ms
+    try:
+        reserved = reserved_hours(found, str(root_of(store)))
+        files = fence.first_that_stay(found, state.releasing)
+        if files:
+            place = files[0].base_offset
+            ends_at_ms = fence.stands_until_ms(files[0].mtime_ns, reserved)
+            deletes_from_ms = fence.expires_at_ms(files[0].mtime_ns, reserved)
+        else:
+            ends_at_ms = deletes_from_ms = found.at_ms + reserved * fence.HOUR_MS
+        said += notices(store, found)
+        ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
+        forbidden = ours or state.expected_settings.get(FORCIBLY) == "false"
+        # Where we may not set it, a renewal that told of it holds the store all the same.
+        is_told = all(one.kind is not DriftKind.SETTING_CHANGED for one in new)
+        accepted = is_told and not store.live.may_change_settings
+        if deletes_by_force(found) and forbidden and not accepted:
+            stands = False
+            said.append(
+                f"{FORCIBLY} is not false at broker {found.address}: until the hold is renewed, the broker "
+                "deletes whatever is held above its force level"
+            )
+        if stands and ends_at_ms <= found.at_ms < deletes_from_ms:
+            said.append(
+                f"the hold ended {time_text(ends_at_ms)}; by {RESERVED}={reserved} the broker itself begins "
+                f"to delete {time_text(deletes_from_ms)}"
+            )
+        said += [*weaknesses(store, state, found), *below_the_first_file(found, state)]
+    except GateRefusedError as error:
+        stands = False
+        said.append(str(error))
+    stands = stands and ends_at_ms > found.at_ms
+    ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
+    return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1])
+
+
+def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:
+    """Say of a store that isn't held what would keep it from being, and what a hold would change."""
+    found, root = observe(store, now_ms), root_of(store)
+    try:
+        marker.refuse_foreign(root, None, now_ms)
+        reserved_hours(found, str(root))
+        yield from notices(store, found)
+        if deletes_by_force(found) and store.live.may_change_settings:
+            yield announce_rewrite(found)
+    except GateRefusedError as error:
+        yield f"a hold would be refused: {error}"
+
+
+LATELY_HOURS: Final = 24
+
+
+def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
+    """Return whether the disks are fuller than ``limit_percent`` when the broker may delete again.
+
+    :param state: says when that is, and how old segments are without the hold.
+    :param disks: of the log; one whose size is unknown raises no alarm.
+    """
+    room_bytes = 0
+    for disk in {disk.device: disk for disk in disks}.values():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return False
+        room_bytes += disk.usable_bytes - disk.total_bytes * (100 - limit_percent) // 100
+    ahead_ms = state.deletes_from_ms - found.at_ms
+    grown = _growth(found, state)
+    if grown is None or ahead_ms <= 0:
+        return False
+    grown_bytes, in_ms = grown
+    return grown_bytes * ahead_ms > max(room_bytes, 0) * in_ms
+
+
+def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
+    """Return how many bytes came in how many milliseconds; None: no segment tells."""
+    since_ms = found.at_ms - LATELY_HOURS * HOUR_MS
+    sealed = [
+        (original_mtime_ns(state, file) // 1_000_000, file.end_offset)
+        for file in found.files
+        if file.end_offset <= found.max_offset
+    ]
+    known = [one for one in sealed if one[0] < found.at_ms]
+    before = [one for one in known if one[0] <= since_ms]
+    if not known:
+        return None
+    at_ms, end_offset = max(before) if before else min(known)
+    return found.max_offset - end_offset, found.at_ms - at_ms
+
+
+FLUSH_KEY = "remainHowManyDataToFlush"
+_TIMESTAMP = "_timestamp_ms"
+_BYTE_COUNT = re.compile(r"(-?[0-9]+) B|([0-9]+)[.,]([0-9]) ([KMGTPE])iB")
+
+
+def progress(
+    info: RuntimeInfo,
+    checkpoint: Mapping[str, int],
+    now_ms: int,
+    newest_message_timestamp_ms: int | None = None,
+) -> BrokerProgress:
+    """
+    :param info: of the moment ``now_ms``.
+    :param checkpoint: its file's values by name, read before the newest message was looked up.
+    :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or
+        nobody looked, and then nothing is said of the checkpoint.
+    """
+    behind: dict[str, int] = {}
+    if newest_message_timestamp_ms is not None:
+        # A part that was never flushed has the time 0: then all that the log has is missing, and how much
+        # that is, is not known while the broker can't tell its earliest message.
+        oldest_ms = info.earliest_message_timestamp_ms or 0
+        behind = {
+            name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - max(value, oldest_ms))
+            for name, value in checkpoint.items()
+            if name.endswith(_TIMESTAMP) and (value or oldest_ms)
+        }
+    return BrokerProgress(
+        sampled_at_ms=now_ms,
+        min_offset=info.commitlog_min_offset,
+        max_offset=info.commitlog_max_offset,
+        earliest_message_timestamp_ms=info.earliest_message_timestamp_ms,
+        flush_behind_bytes=at_most_bytes(info.values.get(FLUSH_KEY, "")),
+        # Both are differences of two moments' offsets (ReputMessageService#behind).
+        dispatch_behind_bytes=max(0, info.dispatch_behind_bytes),
+        checkpoint_behind_ms=behind,
+        timer_behind_messages=max(0, info.timer_behind_messages),
+    )
+
+
+def at_most_bytes(text: str) -> int | None:
+    """The most bytes that a text like ``1.2 KiB`` stands for; None for another text.
+
+    The broker rounds to one decimal, in its locale (MixAll#humanReadableByteCount).
+    """
+    found = _BYTE_COUNT.fullmatch(text)
+    if found is None:
+        return None
+    if found[1] is not None:
+        return max(0, int(found[1]))
+    unit: int = 1024 ** ("KMGTPE".index(found[4]) + 1)
+    # Halves round up, so it is less than half a decimal above.
+    return math.ceil((int(found[2]) * 20 + int(found[3]) * 2 + 1) * unit / 20) - 1
+
+
+_MAGICS = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
+_WINDOWS_BYTES = (1 << 16, 1 << 20, 1 << 24)
+"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
+
+
+def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
+    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
+
+    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
+    :raises OSError: the file can't be read.
+    """
+    for file in readable_files(list_raw_files(layout.log_paths)):
+        if file.base_offset < max_offset <= file.end_offset:
+            return _newest_in(file, max_offset - file.base_offset)
+    return None
+
+
+def _newest_in(file: MappedFile, end: int) -> int | None:
+    for window in _WINDOWS_BYTES:
+        start = max(0, end - window)
+        with open_stored(file.path) as opened:
+            data = os.pread(opened.fileno(), end - start, start)
+        at = len(data)
+        while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
+            # A magic in a body is followed by the offset of its place only by a rare chance.
+            try:
+                return read_store_timestamp(file.path, start + at - MAGIC_AT, file.base_offset)
+            except (CorruptFrameError, OSError, ValueError):
+                continue
+        if start == 0:
+            break
+    return None

@@ -1,0 +1,27 @@
+"""A store whose settings name a running broker is only opened by a broker that is managed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.live import LiveBroker
+from storage_engine.retention.brokers import open_store, open_to_look
+from storage_engine.retention.managed_store import ManagedStore
+from tests.services import toy
+
+
+@pytest.mark.parametrize("opens", [open_store, open_to_look])
+def test_a_broker_that_has_to_be_stopped_is_not_managed_while_it_runs(
+    opens: Callable[[ManagedStore], object], tmp_path: Path
+) -> None:
+    toy.make_store(tmp_path / "store")
+    with toy.registered(tmp_path / "broker"):
+        assert opens(toy.managed(tmp_path))
+        with pytest.raises(
+            BadInputError, match=r"managed while it runs, found .*\. Nothing was changed\. Stop"
+        ):
+            opens(toy.managed(tmp_path, live=LiveBroker("10.0.0.1:9")))
