@@ -14,7 +14,7 @@ from storage_engine.model.live import RunningBroker
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
+from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -69,7 +69,7 @@ def print_broker(broker: RunningBroker) -> None:
 
 def print_hold(status: HoldStatus) -> None:
     say(f"Hold: {hold_text(status)}")
-    for disturbance in status.disturbances:
-        say(f"WARNING {disturbance_text(disturbance)}")
+    for one in status.disturbances:
+        say(f"WARNING {drift_text(one)}")
     for notice in status.notices:
         say(f"Note: {notice}")

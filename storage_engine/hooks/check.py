@@ -19,7 +19,7 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.hold_text import broker_text, disturbance_text, hold_text
+from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -56,7 +56,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         if opened.is_live:
             status = opened.hold_status(now_ms)
             yield f"Hold: {hold_text(status)}."
-            yield from (f"{disturbance_text(disturbance)}." for disturbance in status.disturbances)
+            yield from (f"{drift_text(one)}." for one in status.disturbances)
             yield from (f"{notice}." for notice in status.notices)
 
 

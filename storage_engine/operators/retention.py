@@ -155,24 +155,24 @@ class StorageEngineMonitorOperator(StoreOperator):
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.hold_text import hold_text
         from storage_engine.retention.progress_alarms import progress_text
-        from storage_engine.retention.steps import tend
+        from storage_engine.retention.steps import monitor
         from storage_engine.retention.steps.context import opened
 
         with opened(self.store) as store:
-            tended = tend(store, run_key(context))
-        if tended.hold:
-            self.log.info("%s", hold_text(tended.hold))
-        if tended.sensed.progress is not None:
-            self.log.info("%s", progress_text(tended.sensed.progress))
-        for notice in tended.sensed.notices:
+            found = monitor(store, run_key(context))
+        if found.hold:
+            self.log.info("%s", hold_text(found.hold))
+        if found.sensed.progress is not None:
+            self.log.info("%s", progress_text(found.sensed.progress))
+        for notice in found.sensed.notices:
             self.warn(notice)
-        if tended.lag_error:
-            self.warn(f"consumer groups' lag is not known: {tended.lag_error}")
-        result: Result = to_jsonable(tended)
-        if tended.alarms:
+        if found.lag_error:
+            self.warn(f"consumer groups' lag is not known: {found.lag_error}")
+        result: Result = to_jsonable(found)
+        if found.alarms:
             # Failing ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
-            raise AirflowFailException("; ".join(tended.alarms))
+            raise AirflowFailException("; ".join(found.alarms))
         return result
 
 

@@ -91,13 +91,13 @@ def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
 
 
 def gone_ranges(
-    journal: Journal, record: StoreRecord, store: ManagedStore, disturbances: Iterable[Drift]
+    journal: Journal, record: StoreRecord, store: ManagedStore, drift: Iterable[Drift]
 ) -> tuple[RangeStatus, ...]:
     """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED or LOST.
 
     What one of our runs deleted after all counts as that.
     """
-    gone = [one for one in disturbances if one.kind in GONE]
+    gone = [one for one in drift if one.kind in GONE]
     if not gone:
         return ()
     rows: list[Receipt] = []
@@ -135,13 +135,13 @@ def gone_ranges(
     )
 
 
-def drift_alarms(disturbances: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
+def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
     """Return each as a sentence; of what others deleted, what became of it.
 
     :param ranges: by :func:`gone_ranges`.
     """
     alarms = []
-    for one in disturbances:
+    for one in drift:
         if one.kind not in GONE:
             alarms.append(f"{one.kind.value}: {one.detail}")
             continue

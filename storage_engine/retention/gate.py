@@ -131,14 +131,14 @@ def judge(
     :param acts: what we did ourselves to the store's files.
     """
     segment = decision.segment
-    untouched = undisturbed(segment, planned, acts)
+    as_planned = is_as_planned(segment, planned, acts)
     if policy.archive is ArchiveMode.OFF:
-        if untouched:
+        if as_planned:
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
     receipt, doubt = _valid(receipts, faults)
     if receipt is None and waiver is not None:
-        if untouched:
+        if as_planned:
             said = f"waived by {waiver.person}: {waiver.reason} ({doubt})"
             return Verdict(decision, Passage.WAIVED, None, said)
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
@@ -191,7 +191,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
     return ""
 
 
-def undisturbed(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
+def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
     """Return whether a segment is as it was, or only we have touched its files since.
 
     Of a held one neither its age tells that, nor an mtime that a hold explains: a write moves the ctime too.

@@ -31,9 +31,9 @@ def hold_text(status: HoldStatus) -> str:
     )
 
 
-def disturbance_text(disturbance: Drift) -> str:
-    """A disturbance in one line."""
+def drift_text(drift: Drift) -> str:
+    """Return what others did in one line."""
     place = ""
-    if disturbance.start_offset >= 0:
-        place = f" {disturbance.log} [{disturbance.start_offset}, {disturbance.end_offset})"
-    return f"{disturbance.kind.value}{place}: {disturbance.detail}"
+    if drift.start_offset >= 0:
+        place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
+    return f"{drift.kind.value}{place}: {drift.detail}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
-from storage_engine.retention.hold_text import disturbance_text, hold_text
+from storage_engine.retention.hold_text import drift_text, hold_text
 from storage_engine.retention.pending_policy import pending_text
 from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
@@ -88,7 +88,7 @@ def _hold(report: Report) -> Iterator[str]:
     if not hold:
         return
     yield hold_text(hold)
-    yield from (f"WARNING {disturbance_text(one)}" for one in hold.disturbances)
+    yield from (f"WARNING {drift_text(one)}" for one in hold.disturbances)
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.tending import tend
+from storage_engine.retention.steps.monitoring import monitor
 from storage_engine.rocketmq.live.heartbeat import SILENT_SECONDS
 from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
@@ -150,13 +150,13 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
 
         def is_recorded(what: str) -> bool:
             # The watch says what it mended before it is on record.
-            alarms = tend(store, f"tended{next(looks)}").alarms
+            alarms = monitor(store, f"tended{next(looks)}").alarms
             mended.extend(alarm for alarm in alarms if alarm.startswith(DriftKind.FENCE_MENDED))
             return any(what in alarm for alarm in mended)
 
         until(lambda: is_recorded(f"{log.path(left[0])}: expected a segment of the hold's fence"))
         until(lambda: is_recorded("somebody touched"))
-        assert not [a for a in tend(store, "again").alarms if a.startswith(DriftKind.FENCE_MENDED)]
+        assert not [a for a in monitor(store, "again").alarms if a.startswith(DriftKind.FENCE_MENDED)]
 
         watch.send_signal(signal.SIGTERM)
         assert watch.wait(SECONDS) == 0
@@ -216,7 +216,7 @@ def test_what_a_hold_makes_the_broker_do_is_said_wherever_one_begins(log: LiveLo
     assert any(said in notice for notice in steps.recorded_plan(store, "r").notices)
     assert said not in " ".join(steps.hold(store).status.notices)
     steps.unmanage(store)
-    begun = tend(store, "tended").hold
+    begun = monitor(store, "tended").hold
     assert begun is not None
     assert said in " ".join(begun.notices)
     steps.unmanage(store)

@@ -31,7 +31,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.tending import tend
+from storage_engine.retention.steps.monitoring import monitor
 from storage_engine.retention.verification import verify_store
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
@@ -234,7 +234,7 @@ def is_all_kept(store: ManagedStore, log: LiveLog) -> bool:
 def assert_nothing_is_lost(store: ManagedStore) -> None:
     (verified,) = verify_store(store, VerifyLevel.BYTES)
     assert {row.where.value for row in verified.ranges} == {"LOCAL", "ARCHIVED"}
-    assert not [one for one in tend(store, f"tended-{time.time_ns()}").alarms if "LOST" in one]
+    assert not [one for one in monitor(store, f"tended-{time.time_ns()}").alarms if "LOST" in one]
 
 
 def force(log: LiveLog, disk: Disk) -> None:
@@ -434,7 +434,7 @@ def test_what_a_killed_watch_left_goes_with_the_next_visit(
         watch.process.wait()
         live_log.path(live_log.names()[0]).unlink()
         end_watch(watch, store)
-    tend(store, "after-the-kill")
+    monitor(store, "after-the-kill")
     assert look_at_shield(store.root).links == ()
     assert in_neither_place(store, live_log) == []
 
@@ -445,7 +445,7 @@ def test_without_a_shield_it_is_lost(
 ) -> None:
     for watch in begun:
         end_watch(watch, store)
-        tend(store, "without-a-watch")
+        monitor(store, "without-a-watch")
     assert look_at_shield(store.root).links == ()
     names = log.names()
     with watch_of(store, tmp_path / "said", "--no-shield") as watch:

@@ -21,7 +21,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt, stamp
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.tending import TendResult, tend
+from storage_engine.retention.steps.monitoring import MonitorResult, monitor
 from storage_engine.retention.verification import verify_store
 from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -52,9 +52,9 @@ class Watched:
     def alarms(self) -> tuple[str, ...]:
         return steps.sense(self.store).alarms
 
-    def tend(self) -> TendResult:
+    def monitor(self) -> MonitorResult:
         self.runs += 1
-        return tend(self.store, f"tend {self.runs}")
+        return monitor(self.store, f"monitor {self.runs}")
 
     def restart(self) -> None:
         self.log.broker.client.close()
@@ -108,12 +108,12 @@ def touched(watched: Watched) -> None:
     held_ns = fence.stat().st_mtime_ns
     os.utime(fence)
     assert str(fence) in only(DriftKind.MTIME_CHANGED, watched.alarms())
-    tended = watched.tend()
-    assert tended.hold is not None
-    assert tended.hold.held
-    assert only(DriftKind.MTIME_CHANGED, tended.alarms)
+    seen = watched.monitor()
+    assert seen.hold is not None
+    assert seen.hold.held
+    assert only(DriftKind.MTIME_CHANGED, seen.alarms)
     assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
-    assert watched.tend().alarms == ()
+    assert watched.monitor().alarms == ()
 
 
 def file_that_has_no_business_there(watched: Watched) -> None:
@@ -123,7 +123,7 @@ def file_that_has_no_business_there(watched: Watched) -> None:
     stray.write_text("mine")
     os.utime(fence, ns=(0, 0))
     with pytest.raises(StorageEngineError, match=r"notes\.txt"):
-        watched.tend()
+        watched.monitor()
     assert abs(fence.stat().st_mtime_ns - held_ns) < 3600 * 10**9
     stray.unlink()
     assert watched.alarms() == ()
@@ -132,18 +132,18 @@ def file_that_has_no_business_there(watched: Watched) -> None:
 def setting_changed(watched: Watched) -> None:
     watched.other.update_config({"cleanFileForciblyEnable": "true"})
     assert "cleanFileForciblyEnable=false" in only(DriftKind.SETTING_CHANGED, watched.alarms())
-    assert only(DriftKind.SETTING_CHANGED, watched.tend().alarms)
+    assert only(DriftKind.SETTING_CHANGED, watched.monitor().alarms)
     assert watched.other.config()["cleanFileForciblyEnable"] == "false"
     watched.other.update_config({"fileReservedTime": "24"})
-    tended = watched.tend()
-    assert "fileReservedTime=48" in only(DriftKind.SETTING_CHANGED, tended.alarms)
-    assert tended.hold is not None
-    assert tended.hold.held
-    assert watched.tend().alarms == ()
+    seen = watched.monitor()
+    assert "fileReservedTime=48" in only(DriftKind.SETTING_CHANGED, seen.alarms)
+    assert seen.hold is not None
+    assert seen.hold.held
+    assert watched.monitor().alarms == ()
     # Once more is news once more.
     watched.other.update_config({"cleanFileForciblyEnable": "true"})
     assert only(DriftKind.SETTING_CHANGED, watched.alarms())
-    watched.tend()
+    watched.monitor()
 
 
 def segments_deleted_by_the_broker(watched: Watched) -> None:
@@ -159,11 +159,11 @@ def segments_deleted_by_the_broker(watched: Watched) -> None:
     assert f"[0, {SEGMENT_BYTES}) is ARCHIVED" in alarm
     assert f"[{SEGMENT_BYTES}, {2 * SEGMENT_BYTES}) is LOST" in alarm
     assert TOPIC in alarm
-    tended = watched.tend()
-    assert tended.alarms == (alarm,)
-    assert tended.hold is not None
-    assert (tended.hold.held, tended.hold.fence_offset) == (True, 2 * SEGMENT_BYTES)
-    assert watched.tend().alarms == ()
+    seen = watched.monitor()
+    assert seen.alarms == (alarm,)
+    assert seen.hold is not None
+    assert (seen.hold.held, seen.hold.fence_offset) == (True, 2 * SEGMENT_BYTES)
+    assert watched.monitor().alarms == ()
     (result,) = verify_store(watched.store, VerifyLevel.STORE)
     ranges = {(row.start_offset, row.end_offset): row for row in result.ranges}
     assert ranges[0, SEGMENT_BYTES].where is Where.ARCHIVED
@@ -177,8 +177,8 @@ def segment_removed_by_hand(watched: Watched) -> None:
     watched.log.path(first).unlink()
     alarm = only(DriftKind.SEGMENT_GONE, watched.alarms())
     assert f"[{first}, {first + SEGMENT_BYTES}) is LOST" in alarm
-    tended = watched.tend()
-    assert tended.hold is not None, tended.alarms
+    seen = watched.monitor()
+    assert seen.hold is not None, seen.alarms
 
 
 def broker_restarted_with_a_broker_conf_that_it_can_not_write(watched: Watched) -> None:
@@ -189,15 +189,15 @@ def broker_restarted_with_a_broker_conf_that_it_can_not_write(watched: Watched) 
     watched.other.update_config({"fileReservedTime": "36"})
     saved = conf.read_text()
     assert "fileReservedTime=24" in saved
-    kinds = [alarm.partition(":")[0] for alarm in watched.tend().alarms]
+    kinds = [alarm.partition(":")[0] for alarm in watched.monitor().alarms]
     assert kinds == [DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED]
-    assert watched.tend().alarms == ()
+    assert watched.monitor().alarms == ()
     watched.restart()
     kinds = [alarm.partition(":")[0] for alarm in watched.alarms()]
     assert kinds == [DriftKind.BROKER_RESTARTED, DriftKind.SETTING_CHANGED]
-    tended = watched.tend()
-    assert tended.hold is not None
-    assert tended.hold.held
+    seen = watched.monitor()
+    assert seen.hold is not None
+    assert seen.hold.held
     backup.rmdir()
 
 
@@ -214,9 +214,9 @@ def broker_on_a_wiped_store(watched: Watched) -> None:
     stamp(watched.store, "a test", "the disk was wiped, and is this store's still")
     assert "adopt" in only(DriftKind.BROKER_REPLACED, watched.alarms())
     before = log.mtimes()
-    tended = watched.tend()
-    assert tended.hold is not None
-    assert not tended.hold.held
+    seen = watched.monitor()
+    assert seen.hold is not None
+    assert not seen.hold.held
     with pytest.raises(GateRefusedError):
         steps.make_plan(watched.store, "plan")
     assert log.mtimes() == before

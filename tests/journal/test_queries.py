@@ -26,7 +26,7 @@ from storage_engine.retention.finishing import REPORT_VERSION
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome
-from storage_engine.retention.steps import tend
+from storage_engine.retention.steps import monitor
 from storage_engine.retention.steps.context import opened
 from tests.journal.test_journal import set_back
 from tests.retention.conftest import MANUAL
@@ -52,7 +52,7 @@ def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
     with opened(store) as once:
         cleanup = cycle.Cleanup(once, "r", MANUAL)
         finished = [step(cleanup) for step in cycle.CLEANUP if step is not cycle.validate][-1]
-        tend(once, "m")
+        monitor(once, "m")
     reader = JournalReader(store.journal_url)
     (row,) = reader.stores()
     assert (row.real_path, row.name, row.broker) == (store.real_root, None, "rocketmq")
@@ -80,7 +80,7 @@ def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
 def test_groups_come_with_what_they_lose_first(managed: Managed) -> None:
     store = managed()
     with opened(store) as once:
-        tend(once, "m")
+        monitor(once, "m")
     reader = JournalReader(store.journal_url)
     rows = {row.consumer_group: row for row in reader.groups(reader.stores()[0].store_id)}
     seen = preview_lag(store)

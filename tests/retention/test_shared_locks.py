@@ -19,7 +19,7 @@ from storage_engine import cycle
 from storage_engine.lake import commit_lock
 from storage_engine.retention.maintaining import maintain_lakes, maintain_store
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import tend
+from storage_engine.retention.steps import monitor
 from storage_engine.retention.steps.context import opened
 from tests.retention.conftest import MANUAL
 from tests.services.watched_paths import looks_told
@@ -85,7 +85,7 @@ def test_no_step_holds_what_others_wait_for_while_it_looks_at_the_store(
     held: tuple[ManagedStore, Held],
 ) -> None:
     store, found = held
-    tend(store, "monitor")
+    monitor(store, "monitor")
     with opened(store) as once:
         for run in (cycle.Cleanup(once, "ahead"), cycle.Cleanup(once, "r", MANUAL)):
             for step in cycle.AHEAD if run.request is None else cycle.CLEANUP:

@@ -1,7 +1,7 @@
 """The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
 
 Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense; hold, which make_plan and
-release do by themselves, and unmanage; tend; accept_loss.
+release do by themselves, and unmanage; monitor; accept_loss.
 """
 
 from storage_engine.retention.steps.accepting_loss import accept_loss
@@ -10,11 +10,11 @@ from storage_engine.retention.steps.checkpointing import CheckpointResult, flush
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
+from storage_engine.retention.steps.monitoring import MonitorResult, monitor
 from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
-from storage_engine.retention.steps.tending import TendResult, tend
 from storage_engine.retention.steps.validation import record_validation
 
 __all__ = [
@@ -24,10 +24,10 @@ __all__ = [
     "HoldResult",
     "Kept",
     "LagQuestion",
+    "MonitorResult",
     "PlanResult",
     "ReleaseResult",
     "SenseResult",
-    "TendResult",
     "accept_loss",
     "archive",
     "archive_jobs",
@@ -38,12 +38,12 @@ __all__ = [
     "hold",
     "lag_question",
     "make_plan",
+    "monitor",
     "record_archive_lag",
     "record_lag",
     "record_validation",
     "recorded_plan",
     "release",
     "sense",
-    "tend",
     "unmanage",
 ]

@@ -34,7 +34,7 @@ def observe(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Ob
     """Return what there is now; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't
-        its own, since that disturbance tells more.
+        its own, since that drift tells more.
     :raises BrokerError: the broker can't be asked.
     :raises BadInputError: the directory isn't this broker's store.
     """

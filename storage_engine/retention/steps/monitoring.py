@@ -20,7 +20,7 @@ from storage_engine.shield.index import shield_path
 
 
 @dataclass(frozen=True, slots=True)
-class TendResult:
+class MonitorResult:
     """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
@@ -32,7 +32,7 @@ class TendResult:
     lag_error: str = ""
 
 
-def tend(store: AnyStore, run_key: str) -> TendResult:
+def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
 
     What is found is kept in the journal for who looks later.
@@ -65,7 +65,7 @@ def tend(store: AnyStore, run_key: str) -> TendResult:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
     lags, lag_error = _lags(context)
-    result = TendResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error)
+    result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error)
     _save(context, result, lags)
     return result
 
@@ -78,7 +78,7 @@ def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
         return None, str(error)
 
 
-def _save(context: Context, result: TendResult, lags: tuple[GroupLag, ...] | None) -> None:
+def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | None) -> None:
     found = {
         "alarms": result.alarms,
         "notices": result.sensed.notices,
