@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import ReceiptError
-from storage_engine.lake.ranges import LocalSpan
+from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt

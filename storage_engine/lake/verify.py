@@ -15,8 +15,8 @@ from typing import Protocol
 
 from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.elsewhere import in_either
-from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges
 from storage_engine.lake.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault

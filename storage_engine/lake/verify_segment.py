@@ -15,8 +15,8 @@ from typing import BinaryIO
 import numpy as np
 
 from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.local_spans import companion_fault
-from storage_engine.lake.ranges import LocalSpan
 from storage_engine.lake.soundness import Depth, Fault, Kind, Look
 from storage_engine.lake.soundness_reader import Reader
 from storage_engine.lake.staging import sha256_of

@@ -13,8 +13,8 @@ import pandas as pd
 from storage_engine.brokers import find_broker
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.local_spans import compare
-from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.receipts import list_stores
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode

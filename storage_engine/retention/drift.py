@@ -8,7 +8,7 @@ from contextlib import suppress
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.ranges import ReleasedSpan, log_ranges
+from storage_engine.lake.coverage import ReleasedSpan, log_ranges
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.model.hold import Drift, DriftKind

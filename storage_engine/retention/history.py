@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from storage_engine.journal.journal import Event, Journal, Phase, Step
-from storage_engine.lake.ranges import ReleasedSpan
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
 from storage_engine.model.receipt import Receipt

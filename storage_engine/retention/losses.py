@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
-from storage_engine.lake.ranges import ReleasedSpan
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 

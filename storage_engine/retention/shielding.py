@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import ShieldError
-from storage_engine.lake.ranges import LocalSpan, ReleasedSpan
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield

@@ -10,9 +10,9 @@ import pytest
 
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.receipt import Receipt

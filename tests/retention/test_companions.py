@@ -19,8 +19,8 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.ranges import ReleasedSpan
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion, companions_text

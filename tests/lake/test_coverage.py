@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.ranges import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus, Status, Where
 
@@ -64,7 +64,7 @@ segments = st.sets(st.integers(0, 12))
 
 
 @given(on_disk=segments, in_lake=segments, gone=segments)
-def test_ranges_cover_the_span_once_and_gaps_are_lost(
+def test_coverage_cover_the_span_once_and_gaps_are_lost(
     on_disk: set[int], in_lake: set[int], gone: set[int]
 ) -> None:
     rows = log_ranges(
