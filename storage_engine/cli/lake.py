@@ -31,6 +31,7 @@ from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.steps import ArchiveResult
+from storage_engine.retention.steps.context import opened
 from storage_engine.retention.verification import verify_lake, verify_store
 from storage_engine.wording import bytes_text
 
@@ -70,13 +71,14 @@ def archive(
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
         return _archive(jobs, spark_master)
 
-    if planned:
-        steps.make_plan(managed, run_key, PlanRequest(manual=manual))
-        done = steps.archive_planned(managed, run_key, archive_with, accept_damage=accept_damage)
-    else:
-        done = steps.archive_sealed(
-            managed, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
-        )
+    with opened(managed) as store:
+        if planned:
+            steps.make_plan(store, run_key, PlanRequest(manual=manual))
+            done = steps.archive_planned(store, run_key, archive_with, accept_damage=accept_damage)
+        else:
+            done = steps.archive_sealed(
+                store, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
+            )
     _print_archived(run_key, done, as_json)
     if done.refused:
         raise LogsRefusedError(refused_text(run_key, managed.real_root, done.refused))

@@ -32,6 +32,7 @@ def shield(
     in the lake.
     """
     # The lake's libraries, which --help needs for nothing.
+    from storage_engine.retention.steps.context import opened
     from storage_engine.retention.steps.shield import tend_shield
     from storage_engine.retention.steps.shield_removal import remove_shield_of
 
@@ -44,7 +45,8 @@ def shield(
         say("Shield: removed" if not notices else "Shield: not all of it could be removed")
         _print_notices(notices)
         return 0
-    result = tend_shield(managed)
+    with opened(managed) as store:
+        result = tend_shield(store)
     if as_json:
         print_json(to_jsonable(result))
     else:

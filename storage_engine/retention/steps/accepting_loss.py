@@ -13,7 +13,7 @@ from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.context import Context, opened
 
 LOSSES_RUN = "losses"
 """Run of a store under which accepted losses are recorded."""
@@ -37,23 +37,27 @@ def accept_loss(
             "accept-loss: expected a person and a reason, found an empty one. From then on nothing fails "
             "over these messages, so the journal keeps who decided that, and why."
         )
-    context = open_context(store)
+    with opened(store) as context:
+        return _accepted(context, start_offset, end_offset, person.strip(), reason.strip())
+
+
+def _accepted(context: Context, start_offset: int, end_offset: int, person: str, reason: str) -> AcceptedLoss:
     known = known_heads(context.journal, context.record)
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+    for config in context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ():
         known.check(open_lake(config), context.record.store_id)
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
-    rows = lost(gone_ranges(context.journal, record, store, gone))
+    rows = lost(gone_ranges(context.journal, record, context.store, gone))
     logs = dict.fromkeys(row.log for row in rows)
     log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
     if log is None or start_offset >= end_offset:
         lost_now = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
         raise BadInputError(
-            f"{store.root}: expected a range of the log that is LOST, found [{start_offset}, {end_offset}); "
-            f"LOST is {lost_now}. Nothing was recorded."
+            f"{context.store.root}: expected a range of the log that is LOST, found "
+            f"[{start_offset}, {end_offset}); LOST is {lost_now}. Nothing was recorded."
         )
-    loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person.strip(), reason.strip())
+    loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
     return loss
 

@@ -11,7 +11,7 @@ from storage_engine.retention.losses import accepted_losses
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import mark_shield
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import Context, opened
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.comparing import log_has_bytes
@@ -27,9 +27,9 @@ def remove_shield_of(store: ManagedStore) -> tuple[str, ...]:
     :return: what a person should know of what is left.
     :raises GateRefusedError: it has what is nowhere else; nothing was deleted.
     """
-    context = open_context(store)
-    make_removable(context)
-    return remove_all(context)
+    with opened(store) as context:
+        make_removable(context)
+        return remove_all(context)
 
 
 def make_removable(context: Context) -> None:
