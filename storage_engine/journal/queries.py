@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
-from storage_engine.journal import event_queries
+from storage_engine.journal import event_queries, topic_days
 from storage_engine.journal.answers import (
     Findings,
     GroupRow,
@@ -54,6 +54,7 @@ from storage_engine.journal.schema import (
     schema_version,
     stores,
 )
+from storage_engine.model.topic_days import TopicDay
 from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
@@ -225,6 +226,15 @@ class JournalReader:
         What an undone run deleted is back: it is as it was before.
         """
         return self._read(lambda connection: event_queries.segments(connection, store_id, limit))
+
+    def topic_days(
+        self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
+    ) -> tuple[TopicDay, ...]:
+        """Return what archived segments hold of each topic and UTC day, the largest first.
+
+        :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
+        """
+        return self._read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
 
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""
