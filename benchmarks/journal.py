@@ -1,7 +1,9 @@
-"""What a journal's past costs: charts, and a run after 1,000 others. ``python -m benchmarks.journal``
+"""What a journal's past costs: pages, and a run after 1,000 others. ``python -m benchmarks.journal``
 
-The charts show 90 days with a sample a minute of two disks; each has 100 ms. A run on a store with 1,000 past
-runs may take 1.2 times the processor time of one with 10: both run in turn, and the median counts.
+The charts show 90 days with a sample a minute of two disks, and 10 segments a day of 100 topics each.
+Incidents and segments are those of a store with a million events. Each has 100 ms of processor time. A run on
+a store with 1,000 past runs may take 1.2 times the processor time of one with 10: both run in turn, and the
+median counts.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,16 @@ from sqlalchemy import Connection, Select, insert, select
 from benchmarks.common import Bench, report
 from storage_engine import cycle
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.heads import SEQUENCE, project
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.records import Step
+from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.schema import events, plans, runs, samples
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import DiskUsage
+from storage_engine.model.topic_days import TopicDay
 from storage_engine.project.sample import unpack_sample_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import opened
@@ -35,7 +41,9 @@ DAY_MS = 1_440 * MINUTE_MS
 DAYS = 90
 POINTS = 500
 """Buckets of a chart."""
-CHART_LIMIT_SECONDS = 0.1
+SEGMENTS_A_DAY, TOPICS = 10, 100
+EVENTS = 1_000_000
+PAGE_LIMIT_SECONDS = 0.1
 FEW, MANY = 10, 1_000
 RUN_LIMIT = 1.2
 ROUNDS = 5
@@ -63,21 +71,73 @@ def _write_samples(journal: Journal, store_id: str) -> None:
 
 
 def charts(directory: Path) -> Iterator[Bench]:
-    """Time the two queries of a chart of 90 days."""
+    """Time the queries of the charts of 90 days."""
     url = f"sqlite:///{directory / 'charts.db'}"
     journal = Journal(url)
     store_id = journal.add_store("/data/store", "rocketmq").store_id
     _write_samples(journal, store_id)
     reader = JournalReader(url)
     span = (store_id, 0, DAYS * DAY_MS, DAYS * DAY_MS // POINTS)
-    for name, query in (("levels", reader.water_levels), ("extents", reader.log_extents)):
-        seconds = []
-        for _ in range(ROUNDS):
-            began = time.perf_counter()
-            found = query(*span)
-            seconds.append(time.perf_counter() - began)
-        detail = {"seconds": statistics.median(seconds), "points": len(found), "samples": DAYS * 1_440}
-        yield Bench(f"journal-chart-{name}", CHART_LIMIT_SECONDS / detail["seconds"], 1.0, detail)
+    yield _timed("chart-levels", partial(reader.water_levels, *span), {"samples": DAYS * 1_440})
+    yield _timed("chart-extents", partial(reader.log_extents, *span), {"samples": DAYS * 1_440})
+    for number in range(DAYS * SEGMENTS_A_DAY):
+        held = [TopicDay(f"topic-{at}", number // SEGMENTS_A_DAY, at << 20, at) for at in range(TOPICS)]
+        journal.save_topic_days(store_id, {("commitlog", number << 30): held})
+    days = partial(reader.topic_days, store_id, 0, DAYS)
+    yield _timed("chart-topics", days, {"rows": DAYS * SEGMENTS_A_DAY * TOPICS})
+
+
+def _timed(name: str, query: Callable[[], Sequence[object]], detail: dict[str, float]) -> Bench:
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        found = query()
+        seconds.append(time.process_time() - began)
+    median = statistics.median(seconds)
+    return Bench(
+        f"journal-{name}",
+        PAGE_LIMIT_SECONDS / median,
+        1.0,
+        {"seconds": median, "found": len(found), **detail},
+    )
+
+
+def pages(directory: Path) -> Iterator[Bench]:
+    """Time what is asked of the events of one store, a million in all."""
+    url = f"sqlite:///{directory / 'pages.db'}"
+    journal = Journal(url)
+    store_id = journal.add_store("/data/store", "rocketmq").store_id
+    other_id = journal.add_store("/data/other", "rocketmq").store_id
+
+    def write(connection: Connection) -> None:
+        for number in range(1, MANY + 1):
+            run = {"store_id": store_id, "run_key": f"r{number}", "state": "finished", "request": {}}
+            connection.execute(insert(runs).values(id=number, **run, created_at_ms=number))
+            connection.execute(insert(events), _events_of(number))
+
+    journal._database.write(write)
+    reader = JournalReader(url)
+    for name, query in (("incidents", reader.incidents), ("segments", reader.segments)):
+        yield _timed(name, partial(query, store_id), {"events": EVENTS})
+        yield _timed(f"no-{name}", partial(query, other_id), {"events": EVENTS})
+
+
+def _events_of(number: int) -> list[Rows]:
+    """Return the events of a run that archived and deleted segments; one run in ten failed."""
+    each = EVENTS // MANY // 4
+    phases = product((Step.ARCHIVE, Step.RELEASE), (Phase.INTENT, Phase.RESULT))
+    said = [
+        (step, phase, f"commitlog/{(number * each + at) << 30:020d}")
+        for step, phase in phases
+        for at in range(each)
+    ]
+    if number % 10 == 0:
+        said[-1] = (Step.RELEASE, Phase.ERROR, "")
+    return [
+        {"run_id": number, "step": step.value, "phase": phase.value, "subject": subject, "at_ms": number,
+         "payload": {"facts": "x" * 300}}
+        for step, phase, subject in said
+    ]  # fmt: skip
 
 
 def _store(directory: Path) -> ManagedStore:
@@ -89,13 +149,18 @@ def _store(directory: Path) -> ManagedStore:
 
 
 def _run(store: ManagedStore, run_key: str) -> float:
-    """Take every step but the validation, which looks at files; returns the processor time in seconds."""
+    """Take every step but the validation, which looks at files, then those that archive ahead.
+
+    :return: processor time in seconds.
+    """
     began = time.process_time()
     with opened(store) as once:
         cleanup = cycle.Cleanup(once, run_key, PlanRequest(manual=True))
         for step in cycle.CLEANUP:
             if step is not cycle.validate:
                 step(cleanup)
+        for ahead in cycle.AHEAD:
+            ahead(cleanup)
     return time.process_time() - began
 
 
@@ -113,6 +178,7 @@ def _give_past(store: ManagedStore, template: dict[str, list[Rows]], count: int)
             run_id = connection.execute(insert(runs).values(**run)).inserted_primary_key[0]
             moved = [_moved(row, run_id, number) for row in template["events"]]
             connection.execute(insert(events), moved)
+            project(connection, run_id, [row["payload"] for row in moved if SEQUENCE in row["payload"]])
             sample = {**template["samples"][0], "store_id": store_id}
             connection.execute(insert(samples).values(**sample))
 
@@ -125,9 +191,11 @@ def _moved(row: Rows, run_id: int, number: int) -> Rows:
     moved = {**row, "run_id": run_id}
     if base_offset.isdigit():
         offset = int(base_offset) + (number << 30)
-        # Nothing of it is in the lake, which is asked only for what a run says of its receipts' chain.
-        payload = {key: value for key, value in row["payload"].items() if not key.startswith("receipt_seq")}
-        moved |= {"subject": f"{log}/{offset:020d}", "payload": {**payload, "base_offset": offset}}
+        payload = {**row["payload"], "base_offset": offset}
+        if SEQUENCE in payload:
+            # The lake of now is asked for the receipts that runs have seen in it, and has none of these.
+            payload |= {"lake_id": "past", "lake": "/past", "place": "/past/segments"}
+        moved |= {"subject": f"{log}/{offset:020d}", "payload": payload}
     return moved
 
 
@@ -168,7 +236,7 @@ def past(directory: Path) -> Iterator[Bench]:
 
 def run() -> list[Bench]:
     with tempfile.TemporaryDirectory() as directory:
-        return [*charts(Path(directory)), *past(Path(directory))]
+        return [*charts(Path(directory)), *pages(Path(directory)), *past(Path(directory))]
 
 
 if __name__ == "__main__":

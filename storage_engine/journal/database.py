@@ -55,19 +55,20 @@ class JournalDatabase:
         self._prepare()
         self._set_reserve_aside()
 
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T], *, reserve: bool = True) -> T:
         """Run ``work`` in one transaction that is on disk when this returns.
 
         On a full disk the reserve is given back and ``work`` runs once more, so it must only use its
         connection.
 
+        :param reserve: False: this isn't what the reserve is for.
         :raises JournalConflictError: a row that was to be new is there already.
         :raises JournalUnavailableError: nothing of it was written.
         """
         try:
             return self._run(work, read_only=False)
         except UNREADABLE as error:
-            if not (_disk_full(error) and self._give_reserve_back()):
+            if not (reserve and _disk_full(error) and self._give_reserve_back()):
                 raise self._unavailable(error) from error
         return self._guarded(work, read_only=False)
 

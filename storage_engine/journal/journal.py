@@ -35,13 +35,9 @@ from storage_engine.journal.records import (
 )
 from storage_engine.journal.reports import put_findings, put_report
 from storage_engine.journal.rows import Subjects
-from storage_engine.journal.schema import (
-    events,
-    runs,
-    samples,
-    waivers,
-)
+from storage_engine.journal.schema import events, runs, samples, waivers
 from storage_engine.journal.stores import JournalStores
+from storage_engine.journal.topic_days import Slot, put_topic_days
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.hold import BrokerProgress, HoldMemory
@@ -49,6 +45,7 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
+from storage_engine.model.topic_days import TopicDay
 
 __all__ = [
     "Event",
@@ -288,6 +285,10 @@ class Journal(JournalStores):
         :param lags: of all consumer groups; None: they were not measured.
         """
         self._database.write(lambda connection: put_findings(connection, store_id, found, lags))
+
+    def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+        """Keep what archived segments hold of each topic and day; a disk's last room is not for that."""
+        self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
 
     # Samples and waivers
 

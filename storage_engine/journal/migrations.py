@@ -13,6 +13,8 @@ from sqlalchemy import Column, Connection, inspect
 
 from storage_engine.journal.heads import project_all
 from storage_engine.journal.schema import (
+    events_incidents,
+    events_of_segments,
     lineages,
     samples,
     samples_measured,
@@ -78,6 +80,12 @@ def answer_without_scans(connection: Connection) -> None:
     samples_measured.create(connection, checkfirst=True)
 
 
+def find_events_by_kind(connection: Connection) -> None:
+    """8 to 9: incidents and segments by an index each, and a table of topics and days."""
+    for index in (events_incidents, events_of_segments):
+        index.create(connection, checkfirst=True)
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     1: remember_hosts,
     2: sample_progress,
@@ -86,6 +94,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     5: tell_hosts_apart,
     6: name_stores,
     7: answer_without_scans,
+    8: find_events_by_kind,
 }
 """By the version that they take."""
 

@@ -29,6 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.journal import event_queries, topic_days
 from storage_engine.journal.answers import (
     Findings,
     GroupRow,
@@ -41,11 +42,9 @@ from storage_engine.journal.answers import (
     StoreRow,
 )
 from storage_engine.journal.place import place_of
-from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.schema import (
     SCHEMA_VERSION,
     disks,
-    events,
     findings,
     groups,
     levels,
@@ -55,12 +54,10 @@ from storage_engine.journal.schema import (
     schema_version,
     stores,
 )
+from storage_engine.model.topic_days import TopicDay
 from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
-
-_STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
-"""What the result of a step makes of a segment."""
 
 
 class JournalReader:
@@ -221,54 +218,23 @@ class JournalReader:
 
     def incidents(self, store_id: str, *, since_ms: int = 0, limit: int = 200) -> tuple[Incident, ...]:
         """Return what others did, losses that were accepted, and steps that failed, the newest first."""
-        told = events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value])
-        query = (
-            select(runs.c.run_key, events)
-            .join(events, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id, events.c.at_ms >= since_ms)
-            .where((events.c.phase == Phase.ERROR.value) | (told & (events.c.phase == Phase.RESULT.value)))
-            .order_by(events.c.id.desc())
-            .limit(limit)
-        )
-        return tuple(
-            Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
-            for row in self._read(lambda connection: connection.execute(query).all())
-        )
+        return self._read(lambda connection: event_queries.incidents(connection, store_id, since_ms, limit))
 
     def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
         """Return the segments that runs archived or deleted last, the newest first; each once.
 
         What an undone run deleted is back: it is as it was before.
         """
-        undone = (
-            select(events.c.run_id)
-            .join(runs, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id)
-            .where(events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value)
-        )
-        query = (
-            select(runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
-            .join(events, events.c.run_id == runs.c.id)
-            .where(runs.c.store_id == store_id, events.c.step.in_(_STATES), events.c.subject != "")
-            .where(events.c.phase == Phase.RESULT.value)
-            .where((events.c.step != Step.RELEASE.value) | events.c.run_id.not_in(undone))
-            .order_by(events.c.id.desc())
-        )
+        return self._read(lambda connection: event_queries.segments(connection, store_id, limit))
 
-        def read(connection: Connection) -> tuple[SegmentRow, ...]:
-            found: dict[str, SegmentRow] = {}
-            # As many rows as it takes: a journal may have a million.
-            for row in connection.execution_options(stream_results=True).execute(query):
-                log, _, base_offset = row.subject.rpartition("/")
-                state = _STATES[row.step]
-                found.setdefault(
-                    row.subject, SegmentRow(log, int(base_offset), state, row.run_key, row.at_ms)
-                )
-                if len(found) == limit:
-                    break
-            return tuple(found.values())
+    def topic_days(
+        self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
+    ) -> tuple[TopicDay, ...]:
+        """Return what archived segments hold of each topic and UTC day, the largest first.
 
-        return self._read(read)
+        :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
+        """
+        return self._read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
 
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""
@@ -301,6 +267,13 @@ class JournalReader:
                 self._check_version(connection)
                 return work(connection)
         except (SQLAlchemyError, zlib.error, *MALFORMED) as error:
+            if self._file is not None and _left_by_a_killed_writer(error):
+                raise JournalUnavailableError(
+                    f"{self.name}: expected a journal in which no transaction is half done, found "
+                    f"{self._file}-journal, which a writer left that was killed. Nothing was changed. "
+                    "Keep that file: the next run on a store, or storage-engine maintain, takes by it back "
+                    "what was half done. Then ask again."
+                ) from error
             cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
             raise JournalUnavailableError(f"{self.name}: the journal can't be read ({cause}).") from error
 
@@ -323,6 +296,12 @@ def _engine(url: str, file: Path | None) -> Engine:
     if engine.dialect.name == "postgresql":
         event.listen(engine, "begin", _begin_read_only)
     return engine
+
+
+def _left_by_a_killed_writer(error: Exception) -> bool:
+    """Return whether SQLite has to take a transaction back first, which who only reads can't."""
+    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return str(name) == "SQLITE_READONLY_ROLLBACK"
 
 
 def _begin_read_only(connection: Connection) -> None:

@@ -6,6 +6,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    ColumnElement,
     ForeignKey,
     Index,
     Integer,
@@ -15,9 +16,14 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    literal_column,
+    or_,
 )
 
-SCHEMA_VERSION = 8
+from storage_engine.journal.records import Phase, Step
+
+SCHEMA_VERSION = 9
 
 metadata = MetaData()
 
@@ -116,6 +122,41 @@ events = Table(
 )
 Index("storage_engine_events_by_run", events.c.run_id, events.c.step)
 
+
+def _literal(word: str) -> ColumnElement[str]:
+    """Return a word as SQL itself: SQLite takes a partial index only for a condition that it can read."""
+    return literal_column(f"'{word}'", String)
+
+
+_is_result = events.c.phase == _literal(Phase.RESULT)
+IS_INCIDENT = or_(
+    events.c.phase == _literal(Phase.ERROR),
+    and_(_is_result, events.c.step.in_([_literal(Step.DRIFT), _literal(Step.ACCEPT_LOSS)])),
+)
+"""What others did, losses that were accepted, and steps that failed."""
+events_incidents = Index(
+    "storage_engine_events_incidents",
+    events.c.run_id,
+    events.c.id,
+    events.c.at_ms,
+    sqlite_where=IS_INCIDENT,
+    postgresql_where=IS_INCIDENT,
+)
+BECAME_OF_SEGMENT = and_(
+    _is_result,
+    events.c.step.in_([_literal(Step.ARCHIVE), _literal(Step.SEALED), _literal(Step.RELEASE)]),
+    events.c.subject != _literal(""),
+)
+"""What runs have archived and deleted, segment by segment."""
+events_of_segments = Index(
+    "storage_engine_events_of_segments",
+    events.c.run_id,
+    events.c.id,
+    sqlite_where=BECAME_OF_SEGMENT,
+    postgresql_where=BECAME_OF_SEGMENT,
+)
+"""Both indexes have what pages ask for, whichever release recorded it."""
+
 heads = Table(
     "storage_engine_heads",
     metadata,
@@ -212,6 +253,29 @@ groups = Table(
     Column("at_ms", BigInteger, nullable=False),
 )
 """How far each consumer group was behind at the last look."""
+
+topic_days = Table(
+    "storage_engine_topic_days",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("log", Text, primary_key=True),
+    Column("base_offset", BigInteger, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("day", BigInteger, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("messages", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What archived segments hold of each topic and UTC day, which is counted from 1970-01-01; topic "": of all
+that have no row of their own."""
+Index(
+    "storage_engine_topic_days_by_day",
+    topic_days.c.store_id,
+    topic_days.c.day,
+    topic_days.c.topic,
+    topic_days.c.bytes,
+    topic_days.c.messages,
+)
 
 findings = Table(
     "storage_engine_findings",

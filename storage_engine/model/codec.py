@@ -28,7 +28,8 @@ class Columns:
     """What a codec's columns are for; all but the stored time may be empty.
 
     :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
-    :param streams: which name the stream that a message belongs to: topic and queue, say.
+    :param streams: which name the stream that a message belongs to: topic and queue, say. Bytes are counted
+        by the first.
     :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
     :param file_bounds: the same, in files alone.
     :param dictionary: with few distinct values; nested ones as Parquet paths.

@@ -23,6 +23,7 @@ from storage_engine.journal.schema import (
     runs,
     samples,
     stores,
+    topic_days,
 )
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.maintenance import (
@@ -51,6 +52,7 @@ class ExpiredRows:
     events: int = 0
     samples: int = 0
     plans: int = 0
+    topic_days: int = 0
 
     def __add__(self, other: ExpiredRows) -> ExpiredRows:
         return ExpiredRows(
@@ -58,6 +60,7 @@ class ExpiredRows:
             self.events + other.events,
             self.samples + other.samples,
             self.plans + other.plans,
+            self.topic_days + other.topic_days,
         )
 
 
@@ -87,7 +90,8 @@ class JournalExpiry:
         return self._database.read(lambda connection: _protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove what has expired of a store: runs with their events, samples, then plans that no run names.
+        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
+        plans that no run names.
 
         :param dry_run: only count it.
         """
@@ -104,9 +108,12 @@ class JournalExpiry:
         for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
             some = old[start : start + _SAMPLE_BATCH]
             self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
+        topic_rows = 0
+        for day in self._database.read(partial(_old_days, store_id=store_id, now_ms=now_ms, expiry=expiry)):
+            topic_rows += transaction(partial(_expire_day, store_id=store_id, day=day, dry_run=dry_run))
         plans_gone = partial(_expire_plans, store_id=store_id, thinned=thinned, now_ms=now_ms)
         unnamed = transaction(partial(plans_gone, dry_run=dry_run))
-        return gone + ExpiredRows(samples=len(old), plans=unnamed)
+        return gone + ExpiredRows(samples=len(old), plans=unnamed, topic_days=topic_rows)
 
 
 def _protected(connection: Connection, store_id: str) -> frozenset[str]:
@@ -248,6 +255,21 @@ def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[
 
 def _clock(stored: object) -> ClockReading | None:
     return None if stored is None else from_jsonable(ClockReading, stored)
+
+
+def _old_days(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
+    """The days that are older than any sample that is kept for itself."""
+    before = (now_ms - expiry.sample_days * DAY_MS) // DAY_MS
+    query = select(topic_days.c.day).where(topic_days.c.store_id == store_id, topic_days.c.day < before)
+    return connection.execute(query.distinct()).scalars().all()
+
+
+def _expire_day(connection: Connection, store_id: str, day: int, dry_run: bool) -> int:
+    mine = topic_days.c.store_id == store_id, topic_days.c.day == day
+    count = connection.execute(select(func.count()).select_from(topic_days).where(*mine)).scalar_one()
+    if not dry_run:
+        connection.execute(delete(topic_days).where(*mine))
+    return count
 
 
 def _expire_plans(

@@ -156,7 +156,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 8, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 9, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -183,9 +183,22 @@ def set_back(path: Path, version: int) -> None:
     with connection:
         connection.executescript(
             f"""
-            PRAGMA foreign_keys=OFF;
             BEGIN;
             UPDATE storage_engine_schema SET version = {version};
+            DROP TABLE storage_engine_topic_days;
+            DROP INDEX storage_engine_events_incidents;
+            DROP INDEX storage_engine_events_of_segments;
+            COMMIT;
+            """
+        )
+    if version == 8:
+        connection.close()
+        return
+    with connection:
+        connection.executescript(
+            f"""
+            PRAGMA foreign_keys=OFF;
+            BEGIN;
             CREATE TABLE old (
                 store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, broker VARCHAR(64) NOT NULL,
                 lineage INTEGER NOT NULL, created_at_ms BIGINT NOT NULL, {machine}
@@ -241,7 +254,7 @@ def test_a_journal_that_another_release_took_over_meanwhile_is_refused(path: Pat
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(BadInputError, match="expected journal schema version 8, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 9, found 99"):
         journal.begin_run(store.store_id, "r", PlanRequest())
     with pytest.raises(BadInputError, match="found 99"):
         journal.find_store("/s")

@@ -223,9 +223,36 @@ def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, rea
     journal.add_store("/s", "rocketmq")
     set_back(tmp_path / "journal.db", 7)
     before = (tmp_path / "journal.db").read_bytes()
-    with pytest.raises(BadInputError, match="expected journal schema version 8, found 7"):
+    with pytest.raises(BadInputError, match="expected journal schema version 9, found 7"):
         reader.stores()
     assert (tmp_path / "journal.db").read_bytes() == before
+
+
+KILLED_WRITER = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size=1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE storage_engine_stores SET name = 'half'")
+connection.execute("CREATE TABLE filler (bytes)")
+connection.execute("INSERT INTO filler VALUES (randomblob(1000000))")
+os._exit(9)
+"""
+
+
+def test_what_a_killed_writer_left_half_done_is_named_with_what_to_do(
+    tmp_path: Path, journal: Journal, reader: JournalReader
+) -> None:
+    journal.add_store("/s", "rocketmq")
+    path, half_done = tmp_path / "journal.db", tmp_path / "journal.db-journal"
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(path)], check=False)
+    before = path.read_bytes(), half_done.read_bytes()
+    with pytest.raises(JournalUnavailableError, match="a writer left that was killed") as raised:
+        reader.stores()
+    assert f"found {half_done}," in str(raised.value)
+    assert (path.read_bytes(), half_done.read_bytes()) == before
+    Journal(f"sqlite:///{path}")
+    assert [store.name for store in reader.stores()] == [None]
 
 
 def test_it_needs_no_data_library() -> None:

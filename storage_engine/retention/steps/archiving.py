@@ -40,6 +40,7 @@ from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
 from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.stamping import stamp_store
+from storage_engine.retention.steps.topic_days import record_topic_days
 from storage_engine.same_bytes.settling import settle
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
@@ -234,9 +235,7 @@ def archive_somewhere(
             failures.append(error)
             proofs = None
             continue
-        missing = _record_proven(context, run, step, jobs, receipts)
-        if missing:
-            notices = (*notices, f"{missing}: only the journal tells what the lake has of it")
+        notices = (*notices, *_record_proven(context, run, step, jobs, receipts))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -341,16 +340,16 @@ def _settled_file(known: FileFacts) -> FileFacts:
 
 def _record_proven(
     context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
-) -> str:
+) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
-    :return: why the store could not be stamped with it; "" where it was.
+    :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
     known_heads(context.journal, context.record).check(lake, context.record.store_id)
     segments = lake.segments()
-    said = [
+    proven = [
         (
             segment_subject(job.log, job.base_offset),
             {
@@ -366,9 +365,11 @@ def _record_proven(
         )
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
-    context.journal.record(run, step, Phase.RESULT, said)
+    context.journal.record(run, step, Phase.RESULT, proven)
     last = max(receipts, key=lambda receipt: receipt.sequence)
-    return stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
+    missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
+    said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
+    return tuple(filter(None, (said, record_topic_days(context, lake, receipts))))
 
 
 def _beyond(job: SegmentJob) -> dict[str, object]:
