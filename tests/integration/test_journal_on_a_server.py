@@ -14,6 +14,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.schema import SCHEMA_VERSION, events
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.topic_days import TopicDay
 from tests.integration.postgres import Postgres, postgres
 from tests.journal.test_migrations import KILLED_UPGRADE
 
@@ -58,3 +59,14 @@ def test_a_journal_of_version_8_is_brought_up_to_date_after_a_kill_too(database:
     )
     assert reader.segments(store_id, limit=1) == (SegmentRow("log", 7, "deleted", "r", at_ms[2]),)
     assert reader.incidents(store_id) == (Incident("r", "release", "log/8", at_ms[3], {"why": "a test"}),)
+
+
+def test_bytes_by_topic_and_day_come_as_whole_numbers(database: Postgres) -> None:
+    journal = Journal(database.uri)
+    store_id = journal.add_store("/topics", "rocketmq").store_id
+    held = [TopicDay("orders", 7, 1 << 40, 2), TopicDay("", 8, 1, 1)]
+    for _ in range(2):
+        journal.save_topic_days(store_id, {("log", 0): held, ("log", 10): held[:1]})
+    found = JournalReader(database.uri).topic_days(store_id, 0, 100)
+    assert found == (TopicDay("orders", 7, 1 << 41, 4), TopicDay("", 8, 1, 1))
+    assert {type(one.size_bytes) for one in found} == {int}

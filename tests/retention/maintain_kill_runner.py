@@ -22,7 +22,7 @@ from storage_engine.journal.database import JournalDatabase
 from storage_engine.retention import journal_expiry
 from storage_engine.retention.maintaining import maintain_directory
 
-TABLES = ("runs", "events", "samples", "plans", "waivers", "stores")
+TABLES = ("runs", "events", "samples", "plans", "waivers", "stores", "topic_days")
 
 
 def state(directory: Path) -> dict[str, Any]:

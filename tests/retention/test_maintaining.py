@@ -20,6 +20,7 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.topic_days import TopicDay
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.history import released_spans
@@ -61,6 +62,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> ManagedStore:
     journal = Journal(store.journal_url)
     run = journal.begin_run(_store_id(store), "losses", PlanRequest())
     record_loss(journal, run, AcceptedLoss("commitlog", 1, 0, 1, "ann", "seen"))
+    held = [TopicDay("orders", day, 1, 1) for day in (7, 8, 1 << 20)]
+    journal.save_topic_days(_store_id(store), {("commitlog", 0): held})
     journal.record(run, Step.HOLD, Phase.RESULT, [("", {"n": 1})])
     journal.record(run, Step.HOLD, Phase.RESULT, [("", {"n": 2})])
     journal.record(run, Step.DRIFT, Phase.RESULT, [("gone", {"n": 1})])
@@ -251,4 +254,6 @@ def test_maintenance_that_is_killed_anywhere_is_finished_by_the_next(
         }
         assert set(expected["events"]) <= set(killed["events"])
         assert set(expected["files"]) <= set(killed["files"])
+        assert set(expected["topic_days"]) <= set(killed["topic_days"])
         assert after == expected
+    assert len(expected["topic_days"]) == 1
