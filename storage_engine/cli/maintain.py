@@ -88,6 +88,7 @@ def _print_history(done: MaintainResult) -> None:
             (rows.events, "event"),
             (rows.samples, "sample"),
             (rows.plans, "plan"),
+            (rows.topic_days, "count of a topic and day"),
         )
         if number
     ]
