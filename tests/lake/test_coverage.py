@@ -64,7 +64,7 @@ segments = st.sets(st.integers(0, 12))
 
 
 @given(on_disk=segments, in_lake=segments, gone=segments)
-def test_coverage_cover_the_span_once_and_gaps_are_lost(
+def test_ranges_cover_the_span_once_and_gaps_are_lost(
     on_disk: set[int], in_lake: set[int], gone: set[int]
 ) -> None:
     rows = log_ranges(
