@@ -42,6 +42,7 @@ COMMANDS = {
     "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove store and lake with Great Expectations."),
+    "constraints": ("project", "Versions that this release was tested with."),
     "init": ("project", "Put DAGs, settings and connections in place."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
     "demo-live": ("project", "Run it beside a real broker under load."),

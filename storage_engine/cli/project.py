@@ -13,6 +13,14 @@ from storage_engine.cli.values import time_zone as known_time_zone
 
 
 @click.command()
+def constraints() -> None:
+    """Print the versions of all dependencies that this release was tested with, for pip's option -c."""
+    from storage_engine.resources import project_path
+
+    say(project_path("constraints.txt").read_text().rstrip())
+
+
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--store",

@@ -70,7 +70,7 @@ def managed_store(
         broker=_broker_type(read),
         broker_conf=read.text("broker_conf") or None,
         overrides=read.mapping("overrides"),
-        time_zone=read.text("time_zone") or None,
+        time_zone=read.zone("time_zone"),
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
         report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),

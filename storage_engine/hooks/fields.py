@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store_settings import Kind, StoreSetting
@@ -95,6 +96,10 @@ class Fields:
                 return self.number(one.name)
             case Kind.OBJECT:
                 return self.mapping(one.name)
+            case Kind.ZONE:
+                return self.zone(one.name)
+            case Kind.ADDRESS | Kind.ADDRESSES:
+                return self.addresses(one.name, several=one.kind is Kind.ADDRESSES)
             case _:
                 return self.text(one.name, required=one.required) or None
 
@@ -135,6 +140,24 @@ class Fields:
         if number < 1:
             raise self.error(name, "a whole number above 0", value)
         return number
+
+    def zone(self, name: str) -> str | None:
+        """Return the name of an IANA time zone; None where the field is empty."""
+        text = self.text(name)
+        try:
+            return ZoneInfo(text).key if text else None
+        except (KeyError, OSError, ValueError):
+            raise self.error(name, "an IANA time zone such as Asia/Shanghai", text) from None
+
+    def addresses(self, name: str, *, several: bool = False) -> str:
+        """Return what is ``host:port``, several separated by ``;`` where that may be; empty: nothing."""
+        text = self.text(name)
+        expected = "host:port, several separated by ;" if several else "host:port"
+        for address in filter(None, text.split(";") if several else [text]):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+                raise self.error(name, f"{expected}, as in 10.0.0.1:10911", text)
+        return text
 
     def mapping(self, name: str) -> dict[str, str]:
         """An object of texts; the form stores one as JSON text or as an object, so both are read."""

@@ -27,6 +27,9 @@ class Kind(Enum):
     WHOLE_NUMBER = "whole number"
     OBJECT = "JSON object"
     TEXT_OR_OBJECT = "text or JSON object"
+    ZONE = "IANA time zone"
+    ADDRESS = "host:port"
+    ADDRESSES = "host:port;…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ STORE_SETTINGS = (
     ),
     StoreSetting(
         "broker_address",
-        Kind.TEXT,
+        Kind.ADDRESS,
         "host:port of the broker's listen port.",
         empty="the name servers are asked each time",
         at_shell="The broker runs on: its listen port. Without this and --name-servers it is stopped.",
@@ -173,7 +176,7 @@ STORE_SETTINGS = (
     ),
     _broker_setting(
         "time_zone",
-        Kind.TEXT,
+        Kind.ZONE,
         "IANA zone that deleteWhen is meant in.",
         option="--time-zone",
         argument="ZONE",
@@ -188,7 +191,7 @@ STORE_SETTINGS = (
     ),
     _broker_setting(
         "name_servers",
-        Kind.TEXT,
+        Kind.ADDRESSES,
         "Name servers that know the master of broker_name, as host:port; several are separated by ;",
         at_shell="The broker runs on: ask these where the master of --broker-name is.",
         option="--name-servers",

@@ -315,6 +315,17 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
             r"field hold_hours: expected no value, as broker_settings has hold_hours = 3",
         ),
         ({"broker_settings": "[1]"}, "field broker_settings: expected a JSON object"),
+        (
+            {"broker_settings": {"time_zone": "Shanghai"}},
+            r"settings\.time_zone: expected an IANA",
+        ),
+        ({"time_zone": "../UTC"}, "field time_zone: expected an IANA time zone such as Asia/Shanghai"),
+        ({"mode": "live", "broker_address": "10.0.0.1"}, "field broker_address: expected host:port, as in"),
+        ({"mode": "live", "broker_address": "h:0"}, "field broker_address: expected host:port, as in"),
+        (
+            {"mode": "live", "broker_settings": {"name_servers": "a:9876;b", "broker_name": "n"}},
+            r"broker_settings\.name_servers: expected host:port, several separated by ;",
+        ),
     ],
 )
 def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], said: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def test_init_puts_a_project_in_place_and_says_what_comes_next(cli, archived, tmp_path) -> None:
     made = cli("init", tmp_path / "project", "--store", archived.store, "--time-zone", "Asia/Shanghai")
@@ -19,3 +21,9 @@ def test_init_refuses_a_store_that_is_not_there_and_an_unknown_zone(cli, archive
     assert zone.exit_code == 2
     assert "Mars/Base" in zone.err
     assert not (tmp_path / "project").exists()
+
+
+def test_constraints_are_those_of_this_release(cli) -> None:
+    printed = cli("constraints")
+    assert printed.out == (Path(__file__).parents[2] / "constraints.txt").read_text()
+    assert "index" not in printed.out
