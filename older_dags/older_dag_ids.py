@@ -13,7 +13,8 @@ from storage_engine.hooks.configured_stores import ConfiguredStore, configured_s
 from storage_engine.operators.retention import StorageEngineMonitorOperator
 from storage_engine.operators.task_groups import requested_cleanup, sensed_cleanup
 
-STORES = configured_stores()
+# Of a store whose name may not stand in an id there was no such DAG.
+STORES = [store for store in configured_stores() if store.in_dag_ids == store.conn_id]
 QUEUES = {store.queue: store for store in STORES}
 REQUEST = """{{ {
     "manual": True,

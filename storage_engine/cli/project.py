@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.output import say
+from storage_engine.cli.values import TargetPath
 from storage_engine.cli.values import time_zone as known_time_zone
 
 
@@ -21,7 +22,7 @@ def constraints() -> None:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=TargetPath(path_type=Path, file_okay=False))
 @click.option(
     "--store",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -33,6 +33,9 @@ PLACES = {
 """Of settings that are keys of a JSON field, by name."""
 
 
+_OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What the ``[storage_engine]`` section says, for connections that leave a field empty.
@@ -86,6 +89,8 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
     """Return where values of an older connection belong; empty: all are there, or say the default."""
     found = Fields("", extra, PLACES).in_old_places()
     moves = [f"{group} = {json.dumps(values)}" for group, values in found.items()]
+    # Their values may be secrets.
+    moves += [f"lake = what {name} says" for name in _OLDER_LAKE if extra.get(name) not in (None, "", {})]
     moves += [f"mode = {LIVE} (it is {BESIDE})"] if extra.get("mode") == BESIDE else []
     return f"Read from old places, and best said at their new ones: {'; '.join(moves)}." if moves else ""
 

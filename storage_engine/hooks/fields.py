@@ -55,8 +55,7 @@ class Fields:
         new = self._inside(place.inside).get(name)
         if new is None or new == "":
             return old
-        said = "" if old in (None, {}) else str(old).strip().lower()
-        if said not in ("", "{}", place.usual.lower(), str(new).lower()):
+        if not _says_the_same(old, new, place.usual):
             raise self._error(place.older, f"no value, as {place.inside} has {name} = {new}", old)
         return new
 
@@ -76,6 +75,10 @@ class Fields:
         """
         for group in dict.fromkeys(place.inside for place in self.places.values()):
             known = [name for name, place in self.places.items() if place.inside == group]
+            for name in known:
+                # One that older connections never had as a field of its own would be heeded by nobody.
+                if name != self.places[name].older and self.extra.get(name) not in (None, ""):
+                    raise self._error(name, f"it inside {group}", "a field of its own")
             for key in self._inside(group):
                 if key not in known:
                     near = get_close_matches(key, known, n=1)
@@ -191,3 +194,24 @@ class Fields:
         return BadInputError(
             f"connection {self.conn_id}: field {shown}: expected {expected}, found {found!r}."
         )
+
+
+def _says_the_same(old: Any, new: Any, usual: str) -> bool:
+    """Return whether an old place says nothing, or what the new one says.
+
+    :param usual: what it has where nobody said anything; "": of a text or an object, where case counts.
+    """
+    before, now = (json.dumps(_parsed(value), sort_keys=True) for value in (old, new))
+    if usual:
+        before, now = before.lower(), now.lower()
+    return before in (now, json.dumps(_parsed(usual)).lower(), "null", '""', "{}")
+
+
+def _parsed(value: Any) -> Any:
+    """Return what a value is where it came as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value.strip()

@@ -31,7 +31,8 @@ class StoreRow:
 class RunRow:
     """A run in short.
 
-    :param outcome: None: the run has not come to its report.
+    :param outcome: None: the run has not come to its report, or an older release kept it elsewhere.
+    :param deleted_segments: None likewise; what was deleted then, segments tell.
     :param unchanged_since: the run whose report answers for this one, which wrote none.
     """
 
@@ -42,8 +43,8 @@ class RunRow:
     finished_at_ms: int | None
     outcome: str | None
     causes: tuple[str, ...]
-    deleted_segments: int
-    freed_bytes: int
+    deleted_segments: int | None
+    freed_bytes: int | None
     unchanged_since: str | None
 
 

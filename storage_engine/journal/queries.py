@@ -329,7 +329,7 @@ def _run(row: Any) -> RunRow:
         finished_at_ms=row.finished_at_ms,
         outcome=row.outcome,
         causes=tuple(row.causes.split(",")) if row.causes else (),
-        deleted_segments=row.deleted_segments or 0,
-        freed_bytes=row.freed_bytes or 0,
+        deleted_segments=0 if row.unchanged_since else row.deleted_segments,
+        freed_bytes=0 if row.unchanged_since else row.freed_bytes,
         unchanged_since=row.unchanged_since,
     )

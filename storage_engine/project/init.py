@@ -34,7 +34,6 @@ OLDER_DAGS = {
     "storage_retention": "storage_retention__{store}",
     "storage_forced_cleanup": "storage_forced_cleanup__{store}",
     "storage_flush_checkpoint": "storage_monitor__{store}",
-    "storage_maintenance": "storage_maintenance__{lake}",
 }
 """By the ids of DAGs before each store had its own: which of today's do their work."""
 _SETTINGS_FILE = "airflow.cfg"
@@ -174,7 +173,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
 
 def _older_dags(project: Project) -> str:
     """Return which DAG does what an older one did, and where a run in flight ends."""
-    ids = {old: new.format(store=STORE_CONNECTION, lake="lake") for old, new in OLDER_DAGS.items()}
+    ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
     width = max(map(len, ids))
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
     file = project.home / "dags" / _OLDER_DAG_IDS

@@ -353,6 +353,17 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
                 )
 
 
+def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
+    """Make sure that files which are to go lie where a store's broker writes.
+
+    :param data_paths: as the package said when they were held against where we write.
+    :raises BrokerPackageError: one doesn't.
+    """
+    directories = RealDirectories(data_paths)
+    if (path := directories.first_outside(paths)) is not None:
+        refuse(f"broker {broker}: {path}", f"a file in {directories}", "one elsewhere")
+
+
 def check_left(
     before: StoreSnapshot, left: StoreSnapshot, planned: Collection[SegmentId], deleted: Collection[SegmentId]
 ) -> None:
@@ -374,12 +385,33 @@ def check_left(
             f"What was deleted is recorded. {MEND}",
         )
     for segment in (segment for log in before.logs for segment in log.sealed):
+        if segment.id not in planned and segment.id not in there:
+            raise _took_too_much(before, segment, "it gone")
+
+
+def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset()) -> None:
+    """Make sure that the files of all segments that were to stay are there, and none was cut or replaced.
+
+    :param before: the store as it was when it was held.
+    :param planned: what might go.
+    :raises ReleasedTooMuchError: one is not.
+    """
+    for segment in (segment for log in before.logs for segment in log.segments):
         if segment.id in planned:
             continue
-        if segment.id not in there or not all(os.path.lexists(file.path) for file in segment.files):
-            raise ReleasedTooMuchError(
-                f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at "
-                f"offset {segment.base_offset} to stay, since no plan names it, found it gone, or a file of "
-                "it. What was deleted by plan is recorded. Run verify, which tells what of it is in the lake "
-                "and what is lost; find out who deleted it, the broker's package or somebody beside it."
-            )
+        for file in segment.files:
+            try:
+                stat = os.lstat(file.path)
+            except FileNotFoundError:
+                raise _took_too_much(before, segment, f"no {file.path}") from None
+            if (stat.st_dev, stat.st_ino) != (file.device, file.inode) or stat.st_size < file.size_bytes:
+                raise _took_too_much(before, segment, f"{file.path} replaced or cut")
+
+
+def _took_too_much(before: StoreSnapshot, segment: Segment, found: str) -> ReleasedTooMuchError:
+    return ReleasedTooMuchError(
+        f"broker {before.broker}: {segment.facts.path}: log {segment.log}: expected the segment at "
+        f"offset {segment.base_offset} to stay as it was, since no plan names it, found {found}. What was "
+        "deleted by plan is recorded. Run verify, which tells what of it is in the lake and what is lost; "
+        "find out who did it, the broker's package or somebody beside it."
+    )

@@ -284,6 +284,9 @@ def test_what_older_connections_have_by_themselves_is_in_nobody_s_way() -> None:
     assert store.live is not None
     assert store.live.may_change_settings
     assert moved_fields(WRITTEN_BY_INIT) == ""
+    same = {"overrides": '{"a": "1"}', "broker_settings": {"overrides": {"a": "1"}}}
+    assert _store(same).overrides == {"a": "1"}
+    assert "lake = what lake_properties says" in moved_fields({"lake_properties": {"token": "hush"}})
 
 
 def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:

@@ -48,7 +48,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
-    store = managed()
+    store = managed(overrides={"deleteWhen": "99"})
     with opened(store) as once:
         cleanup = cycle.Cleanup(once, "r", MANUAL)
         finished = [step(cleanup) for step in cycle.CLEANUP if step is not cycle.validate][-1]

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BrokerPackageError, ReleasedTooMuchError, StoreBusyError
+from storage_engine.exceptions import (
+    BrokerPackageError,
+    ChangedUnderUsError,
+    ReleasedTooMuchError,
+    StoreBusyError,
+)
 from storage_engine.journal.journal import Journal, Run, Step
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
@@ -427,22 +432,106 @@ def test_a_deletion_that_fails_midway_is_found_out_by_the_next_run(
     assert _recorded(planned) == ALL
 
 
+def _replaced(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+@pytest.mark.parametrize("raises", [None, ChangedUnderUsError("x")])
+@pytest.mark.parametrize(
+    ("number", "harm"),
+    [
+        (2, Path.unlink),
+        (3, Path.unlink),
+        (2, lambda path: os.truncate(path, 1)),
+        (2, _replaced),
+    ],
+    ids=["kept", "active", "cut", "replaced"],
+)
 def test_more_that_is_gone_than_was_planned_is_said(
-    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
+    planned: ManagedStore,
+    module: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    harm: Callable[[Path], object],
+    raises: Exception | None,
 ) -> None:
     delete = module.ToyStore.delete_segments
-    kept = Path(planned.root) / "access" / f"{2 * LINES:020d}.txt"
+    kept = Path(planned.root) / "access" / f"{number * LINES:020d}.txt"
 
     def too_much(self: Any, segments: Any, *others: Any) -> None:
         delete(self, segments, *others)
-        kept.unlink()
+        harm(kept)
+        if raises is not None:
+            raise raises
 
     monkeypatch.setattr(module.ToyStore, "delete_segments", too_much)
-    with pytest.raises(
-        ReleasedTooMuchError, match=rf"{kept}: log access: expected the segment at offset 600"
-    ):
+    said = rf"{kept}: log access: expected the segment at offset {number * LINES}"
+    with pytest.raises(ReleasedTooMuchError, match=said):
         steps.release(planned, "r")
-    assert _recorded(planned) == ALL
+    assert _recorded(planned) == (ALL if raises is None else set())
+
+
+def test_a_segment_that_goes_with_dependents_is_said(
+    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = module.ToyStore.delete_dependents
+    kept = Path(planned.root) / "access" / f"{2 * LINES:020d}.txt"
+
+    def too_much(self: Any, *arguments: Any) -> None:
+        delete(self, *arguments)
+        kept.unlink()
+
+    monkeypatch.setattr(module.ToyStore, "delete_dependents", too_much)
+    steps.release(planned, "r")
+    with pytest.raises(ReleasedTooMuchError, match=str(kept)):
+        steps.clean_dependents(planned, "r")
+
+
+def test_dependents_lie_where_the_package_said_at_first_that_it_writes(
+    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real, listed = module.ToyStore.dependents, []
+    other = tmp_path / "other" / "data.parquet"
+    other.parent.mkdir()
+    other.touch()
+
+    def lies(self: Any, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        listed.append(1)
+        return (*real(self, min_offsets), DependentFile("index", FileFacts.of(other), "said"))
+
+    def paths(self: Any) -> tuple[Path, ...]:
+        return (self.root, other.parent) if listed and listed.pop() else (self.root,)
+
+    monkeypatch.setattr(module.ToyStore, "dependents", lies)
+    monkeypatch.setattr(module.ToyStore, "data_paths", property(paths))
+    with pytest.raises(BrokerPackageError, match=rf"{other}: expected a file in {planned.root}"):
+        steps.release(planned, "r")
+    assert (_recorded(planned), other.exists()) == (set(), True)
+
+
+@pytest.mark.parametrize("end", ["raises", "swallows"])
+def test_a_lock_that_ends_badly_hides_nothing(
+    planned: ManagedStore, module: Any, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    class Held:
+        notices = ()
+
+    class Lock:
+        def __enter__(self) -> Held:
+            return Held()
+
+        def __exit__(self, *error: object) -> bool:
+            if end == "raises":
+                raise ValueError("at the end")
+            return True
+
+    monkeypatch.setattr(module.ToyStore, "lock", lambda self: Lock())
+    if end == "swallows":
+        monkeypatch.setattr(module.ToyStore, "delete_segments", lambda *_: (_ for _ in ()).throw(KeyError()))
+    with pytest.raises(BrokerPackageError, match="unlock its store" if end == "raises" else "delete seg"):
+        steps.release(planned, "r")
 
 
 def test_a_segment_named_as_dependent_refuses_its_log_and_stays(

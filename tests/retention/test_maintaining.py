@@ -49,7 +49,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> ManagedStore:
     paths = write_store(directory / "store", Shape(6, 64 << 10, 4 << 10, 1), queue_file_bytes=6000 * 20)
     for path in paths[:-1]:
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    store = ManagedStore.local("s", str(directory / "store"), directory / "managed", time_zone="UTC")
+    own = {"overrides": {"deleteWhen": "99"}, "time_zone": "UTC"}
+    store = ManagedStore.local("s", str(directory / "store"), directory / "managed", **own)
     make_lake(store.lake)
     _delete(store, "deleted")
     for key in ("quiet", "idle-1", "idle-2"):

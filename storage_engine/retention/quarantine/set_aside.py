@@ -15,6 +15,7 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
+from storage_engine.retention.broker_answers import check_inside
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.places import choose_places
@@ -34,6 +35,7 @@ def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided:
     """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
 
     :param data_paths: where the store's broker writes.
+    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system.
     """
     if store.policy.undo_window_hours is None:
@@ -62,9 +64,12 @@ def remover(
 
     :param files: all that go.
     :param begin: set aside if the policy says so; otherwise only what a run that has begun to do it removes.
+    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
     :raises BadInputError: for some directory there is no place on its file system; nothing was changed.
     :raises QuarantineError: something else lies where the quarantine is to be; nothing was deleted.
     """
+    files = tuple(files)
+    check_inside(context.store.broker, [facts.path for facts in files], context.data_paths)
     hours = context.store.policy.undo_window_hours if begin else None
     known = quarantine_of(context.journal, run)
     if known is None and hours is None:
@@ -73,7 +78,7 @@ def remover(
         # What has passed the gate now would lie there, and nothing would ever empty it again.
         return durable.unlink_in
     until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
-    data_paths = context.broker.data_paths
+    data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
     chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths)
     for place in dict.fromkeys(chosen.values()):

@@ -20,13 +20,14 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.leases import Lease
 from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.broker_store import BrokerStore, LockedStore
 from storage_engine.model.hold import BrokerProgress, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
+from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, take_snapshot
 from storage_engine.retention.broker_disks import check_disks, check_places
 from storage_engine.retention.brokers import open_store
@@ -53,12 +54,16 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """:param closing: ends all that was opened for the store, also to look at it again."""
+    """
+    :param data_paths: where the broker writes, as it said when that was held against where we write.
+    :param closing: ends all that was opened for the store, also to look at it again.
+    """
 
     store: ManagedStore
     journal: Journal
     record: StoreRecord
     broker: BrokerStore
+    data_paths: tuple[Path, ...]
     closing: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     @property
@@ -75,8 +80,7 @@ class Context:
         broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
-        _check_places(self.store, broker)
-        return replace(self, record=record, broker=broker)
+        return replace(self, record=record, broker=broker, data_paths=_checked_paths(self.store, broker))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Return what the store is now.
@@ -154,6 +158,21 @@ class Context:
         self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
 
     @contextmanager
+    def _locked(self) -> Iterator[LockedStore]:
+        """Hold the broker's lock; whatever its package does, an error of the block goes on its way."""
+        with package_errors(self.store.broker, "lock its store"):
+            lock = self.broker.lock()
+            held = lock.__enter__()
+        try:
+            yield held
+        except BaseException as error:
+            with package_errors(self.store.broker, "unlock its store", MEND):
+                lock.__exit__(type(error), error, error.__traceback__)
+            raise
+        with package_errors(self.store.broker, "unlock its store", MEND):
+            lock.__exit__(None, None, None)
+
+    @contextmanager
     def changing(self, now_ms: int) -> Iterator[Locked]:
         """Hold the store, by the broker's lock and by our lease, and look at it again.
 
@@ -167,8 +186,7 @@ class Context:
         with ExitStack() as stack:
             if self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
-            with package_errors(self.store.broker, "lock its store"):
-                held = stack.enter_context(self.broker.lock())
+            held = stack.enter_context(self._locked())
             if not self.broker.is_live:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.snapshot(now_ms)
@@ -211,7 +229,7 @@ def open_context(store: AnyStore) -> Context:
     with ExitStack() as opening:
         broker = open_store(store)
         opening.callback(broker.close)
-        _check_places(store, broker)
+        _checked_paths(store, broker)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
@@ -219,7 +237,7 @@ def open_context(store: AnyStore) -> Context:
         record = identify(store, journal)
         broker = _renewed(store, broker, journal.hold_memory(record.store_id))
         opening.callback(broker.close)
-        return Context(store, journal, record, broker, opening.pop_all())
+        return Context(store, journal, record, broker, _checked_paths(store, broker), opening.pop_all())
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
@@ -231,9 +249,12 @@ def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> Br
     return renewed
 
 
-def _check_places(store: ManagedStore, broker: BrokerStore) -> None:
-    check_places(store, broker.data_paths)
-    check_disks(store, broker.data_paths)
+def _checked_paths(store: ManagedStore, broker: BrokerStore) -> tuple[Path, ...]:
+    """Return where a store's broker writes, which is nowhere where we do."""
+    data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
+    check_places(store, data_paths)
+    check_disks(store, data_paths)
+    return data_paths
 
 
 def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:

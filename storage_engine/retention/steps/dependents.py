@@ -14,7 +14,7 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
-from storage_engine.retention.broker_answers import list_dependents, package_errors
+from storage_engine.retention.broker_answers import check_kept, list_dependents, package_errors
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.shielding import shield_notices
@@ -85,6 +85,8 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         with package_errors(context.store.broker, "delete what depends on segments"):
             context.broker.delete_dependents(files, lambda: context.journal.renew(held.lease), remove)
         _record_results(context, run)
+        if not context.broker.is_live:
+            check_kept(held.snapshot)
         stay = [file.facts.path for file in files if Path(file.facts.path).exists()]
     deleted = deleted_dependents(context, run)
     aside = frees_nothing(quarantine_of(context.journal, run))

@@ -25,7 +25,14 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.retention.answer_types import MEND
-from storage_engine.retention.broker_answers import ask, check_gone, check_left, package_errors, propose
+from storage_engine.retention.broker_answers import (
+    ask,
+    check_gone,
+    check_kept,
+    check_left,
+    package_errors,
+    propose,
+)
 from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
@@ -205,7 +212,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         ]
         remove = remover(context, run, facts, held.lease, now_ms, begin=bool(judged.verdicts))
         _flush_directories(context, held.snapshot)
-        stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
+        planned = {segment.id for segment in plan.to_delete}
+        try:
+            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
+        finally:
+            check_kept(held.snapshot, planned)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         refusals = (*stopped, *judged.refusals)
         require_one(refusals, {release.log for release in deleted.values()})
@@ -213,7 +224,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         shielded = drop_released(context, run, proofs)
         left = context.snapshot(now_ms)
         done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
-        check_left(held.snapshot, left, {segment.id for segment in plan.to_delete}, done_now)
+        check_left(held.snapshot, left, planned, done_now)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
