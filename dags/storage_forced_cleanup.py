@@ -9,15 +9,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from storage_engine.hooks.configured_stores import configured_stores
-from storage_engine.operators.task_groups import requested_cleanup
-
-REQUEST = """{{ {
-    "manual": True,
-    "forced": True,
-    "max_segments": params.segments,
-    "target_used_percent": params.target_used_percent,
-    "reason": params.reason,
-} | tojson }}"""
+from storage_engine.operators.task_groups import FORCED_REQUEST, requested_cleanup
 
 
 def form() -> dict[str, Param]:
@@ -58,6 +50,6 @@ for store in configured_stores():
         tags=["storage-engine"],
         doc_md=__doc__,
     ) as dag:
-        requested_cleanup(store, request=REQUEST, plan_only="{{ params.dry_run }}")
+        requested_cleanup(store, request=FORCED_REQUEST, plan_only="{{ params.dry_run }}")
     # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
     dag.params.update(form())

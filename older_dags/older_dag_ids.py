@@ -11,18 +11,11 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores
 from storage_engine.operators.retention import StorageEngineMonitorOperator
-from storage_engine.operators.task_groups import requested_cleanup, sensed_cleanup
+from storage_engine.operators.task_groups import FORCED_REQUEST, requested_cleanup, sensed_cleanup
 
 # Of a store whose name may not stand in an id there was no such DAG.
 STORES = [store for store in configured_stores() if store.in_dag_ids == store.conn_id]
 QUEUES = {store.queue: store for store in STORES}
-REQUEST = """{{ {
-    "manual": True,
-    "forced": True,
-    "max_segments": params.segments,
-    "target_used_percent": params.target_used_percent,
-    "reason": params.reason,
-} | tojson }}"""
 OF_EACH: dict[str, Any] = {
     "schedule": None,
     "default_args": {"retries": 2, "retry_delay": timedelta(seconds=30)},
@@ -51,6 +44,6 @@ for queue in QUEUES:
     with DAG(older_id, params=params, **OF_EACH):
         requested_cleanup(
             ConfiguredStore("{{ params.store }}", queue=queue),
-            request=REQUEST,
+            request=FORCED_REQUEST,
             plan_only="{{ params.dry_run }}",
         )

@@ -14,7 +14,7 @@ import click
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
-from storage_engine.retention.broker_answers import ask, take_snapshot
+from storage_engine.retention.broker_answers import take_checkpoint, take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -107,7 +107,7 @@ def check_store(managed: ManagedStore) -> None:
     """
     with closing(open_store(managed)) as broker:
         take_snapshot(broker, clock_ms(), managed.broker)
-        ask(managed.broker, "read its checkpoint", broker.checkpoint)
+        take_checkpoint(broker, managed.broker)
 
 
 def person() -> str:

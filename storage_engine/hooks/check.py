@@ -17,7 +17,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_answers import take_snapshot
-from storage_engine.retention.broker_disks import check_disks, check_places
+from storage_engine.retention.broker_disks import checked_data_paths
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
@@ -45,8 +45,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
     """:raises BadInputError: something that we write would lie on a disk of the running broker."""
     now_ms = clock_ms()
     with closing(open_to_look(store)) as opened:
-        check_places(store, opened.data_paths)
-        check_disks(store, opened.data_paths)
+        checked_data_paths(store, opened)
         snapshot = take_snapshot(opened, now_ms, store.broker)
         segments = sum(len(log.segments) for log in snapshot.logs)
         sealed = sum(len(log.sealed) for log in snapshot.logs)

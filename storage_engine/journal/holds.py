@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.drift import record_under_watch
 from storage_engine.journal.schema import holds
 from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
@@ -39,9 +40,6 @@ class JournalHoldMemory:
         self._database.write(write)
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        # The journal's module has this one's.
-        from storage_engine.journal.drift import record_under_watch
-
         record = self._journal.store_with_id(self._store_id)
         if found and record is not None:
             record_under_watch(self._journal, record, found)

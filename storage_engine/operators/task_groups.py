@@ -40,6 +40,15 @@ OPERATORS: Mapping[Callable[[cycle.Cleanup], object], type[StoreOperator]] = {
     cycle.archive_lag: StorageEngineArchiveLagOperator,
 }
 
+FORCED_REQUEST = """{{ {
+    "manual": True,
+    "forced": True,
+    "max_segments": params.segments,
+    "target_used_percent": params.target_used_percent,
+    "reason": params.reason,
+} | tojson }}"""
+"""What a person asks for by a DAG's params, as :func:`requested_cleanup` takes it."""
+
 WHATEVER_FAILED = (cycle.report, cycle.archive_lag)
 
 

@@ -14,7 +14,21 @@ from storage_engine.lake.store_places import (
     refuse_inside_store,
     sqlite_file,
 )
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.managed_store import ManagedStore
+
+
+def checked_data_paths(store: ManagedStore, broker: BrokerStore) -> tuple[Path, ...]:
+    """Return where a store's broker writes, which is nowhere where we do.
+
+    :raises BadInputError: as :func:`check_places` and :func:`check_disks` do.
+    :raises BrokerPackageError: its package can't tell.
+    """
+    data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
+    check_places(store, data_paths)
+    check_disks(store, data_paths)
+    return data_paths
 
 
 def check_disks(

@@ -12,7 +12,7 @@ from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
-from storage_engine.retention.broker_answers import ask, propose, take_snapshot
+from storage_engine.retention.broker_answers import ask, propose, take_checkpoint, take_snapshot
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.minimum_retention import apply_minimum_retention
 from storage_engine.retention.pending_policy import apply_pending_policy, pending_notices
@@ -76,7 +76,7 @@ def decide(
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
-    checkpoint = ask(kind, "read its checkpoint", broker.checkpoint)
+    checkpoint = take_checkpoint(broker, kind)
     return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 
 

@@ -29,13 +29,13 @@ from storage_engine.model.store import (
 )
 from storage_engine.retention import steps
 from storage_engine.retention.broker_answers import (
-    check_gone,
     list_dependents,
     propose,
     take_sealed_files,
     take_snapshot,
     take_triggers,
 )
+from storage_engine.retention.deletion_checks import check_gone
 from storage_engine.retention.history import releases
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview

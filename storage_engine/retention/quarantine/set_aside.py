@@ -15,8 +15,8 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
-from storage_engine.retention.broker_answers import check_inside
 from storage_engine.retention.deciding import Decided
+from storage_engine.retention.deletion_checks import check_inside
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.quarantine.records import (

@@ -16,7 +16,7 @@ from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import BrokerProgress
-from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.broker_answers import take_checkpoint, take_progress
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, flush_paths, open_context
@@ -56,7 +56,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
-        progress = context.broker.progress(now_ms)
+        progress = take_progress(context.broker, now_ms, context.store.broker)
         if progress is not None:
             result = _measured(context, run_key, now_ms, progress)
             context.save(run, Step.CHECKPOINT, result, started_ns)
@@ -67,7 +67,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
         )
         for path in paths:
             durable.fsync_path(path)
-        checkpoint = ask(context.store.broker, "read its checkpoint", context.broker.checkpoint)
+        checkpoint = take_checkpoint(context.broker, context.store.broker)
         notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
         result = CheckpointResult(run_key, checkpoint, len(paths), notices)
         context.save(run, Step.CHECKPOINT, result, started_ns)
@@ -76,7 +76,7 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
 
 def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
-    checkpoint = ask(context.store.broker, "read its checkpoint", context.broker.checkpoint)
+    checkpoint = take_checkpoint(context.broker, context.store.broker)
     alarms = progress_alarms(progress, context.store.policy)
     return CheckpointResult(run_key, checkpoint, 0, _look_at(checkpoint, {}, now_ms), progress, alarms)
 

@@ -29,7 +29,7 @@ from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
 from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, take_snapshot
-from storage_engine.retention.broker_disks import check_disks, check_places
+from storage_engine.retention.broker_disks import checked_data_paths
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.identity import identify
 from storage_engine.retention.managed_store import ManagedStore
@@ -80,7 +80,8 @@ class Context:
         broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
-        return replace(self, record=record, broker=broker, data_paths=_checked_paths(self.store, broker))
+        data_paths = checked_data_paths(self.store, broker)
+        return replace(self, record=record, broker=broker, data_paths=data_paths)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """Return what the store is now.
@@ -229,7 +230,7 @@ def open_context(store: AnyStore) -> Context:
     with ExitStack() as opening:
         broker = open_store(store)
         opening.callback(broker.close)
-        _checked_paths(store, broker)
+        data_paths = checked_data_paths(store, broker)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
@@ -237,7 +238,7 @@ def open_context(store: AnyStore) -> Context:
         record = identify(store, journal)
         broker = _renewed(store, broker, journal.hold_memory(record.store_id))
         opening.callback(broker.close)
-        return Context(store, journal, record, broker, _checked_paths(store, broker), opening.pop_all())
+        return Context(store, journal, record, broker, data_paths, opening.pop_all())
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
@@ -247,14 +248,6 @@ def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> Br
         broker.close()
         return open_store(store, memory)
     return renewed
-
-
-def _checked_paths(store: ManagedStore, broker: BrokerStore) -> tuple[Path, ...]:
-    """Return where a store's broker writes, which is nowhere where we do."""
-    data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
-    check_places(store, data_paths)
-    check_disks(store, data_paths)
-    return data_paths
 
 
 def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:

@@ -14,7 +14,8 @@ from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
-from storage_engine.retention.broker_answers import check_kept, list_dependents, package_errors
+from storage_engine.retention.broker_answers import list_dependents, package_errors
+from storage_engine.retention.deletion_checks import check_kept
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.shielding import shield_notices

@@ -25,15 +25,9 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.retention.answer_types import MEND
-from storage_engine.retention.broker_answers import (
-    ask,
-    check_gone,
-    check_kept,
-    check_left,
-    package_errors,
-    propose,
-)
+from storage_engine.retention.broker_answers import ask, package_errors, propose
 from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
+from storage_engine.retention.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.dependents_by_log import find_dependents
 from storage_engine.retention.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.history import SegmentRelease, releases

@@ -10,7 +10,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import PlanRequest, Trigger
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.broker_answers import ask, take_triggers
+from storage_engine.retention.broker_answers import ask, take_progress, take_triggers
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
@@ -55,7 +55,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
     levels = (*snapshot.log_disks, snapshot.dependents_disk)
-    progress = ask(context.store.broker, "tell how far it is", lambda: context.broker.progress(now_ms))
+    progress = take_progress(context.broker, now_ms, context.store.broker)
     context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
         context.name,

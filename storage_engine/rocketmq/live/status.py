@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def look(store: LiveStore, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker.BrokerStore.look_at_hold`."""
+    """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_status`."""
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))

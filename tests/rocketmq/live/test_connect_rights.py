@@ -1,25 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq.live.connect import as_who_may_read
-
-NOBODY = 65534
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+from tests.services.other_user import as_nobody
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
 from storage_engine.rocketmq.live.fence import HOUR_MS
 from storage_engine.rocketmq.live.mtimes import SegmentGoneError, put_back, set_mtimes
 from storage_engine.rocketmq.live.state import HoldState, SeenFile, load_state
+from tests.services.other_user import as_nobody
 
 SIZE = 1000
 ROOT = Path("/nowhere")
 """No record is made of what is done there."""
 START_MS = 1_790_000_000_123
 MS_NS = 1_000_000
-NOBODY = 65534
 
 
 @dataclass
@@ -117,15 +117,6 @@ def test_another_file_under_the_name_is_not_touched(files: tuple[SeenFile, ...])
     with pytest.raises(ChangedUnderUsError, match="inode"):
         set_mtimes(ROOT, Memory(), HoldState("me", 1), [(files[0], 10**18)])
     assert mtime_of(files[0]) == before_ns
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
