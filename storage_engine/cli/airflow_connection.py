@@ -10,11 +10,14 @@ from pathlib import Path
 
 import click
 
+from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.retention.managed_store import ManagedStore
 
-CONN_ID = click.Option(
+CONN_ID = GroupedOption(
     ["--conn-id"],
+    group="Lake",
+    environment=True,
     metavar="ID",
     help="Airflow connection of the store, which says where lake and journal are.",
 )

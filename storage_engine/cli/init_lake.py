@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
+from storage_engine.cli.command import Command, GroupedOption
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
@@ -17,14 +18,23 @@ from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.making import make_lake
 
 
-@click.command("init-lake")
+@click.command("init-lake", cls=Command)
 @click.option(
     "--lake",
     "lake_dir",
+    cls=GroupedOption,
+    group="Lake",
+    environment=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
 )
-@click.option("--conn-id", help="Airflow connection of a store whose lake, and second lake, to make.")
+@click.option(
+    "--conn-id",
+    cls=GroupedOption,
+    group="Lake",
+    environment=True,
+    help="Airflow connection of a store whose lake, and second lake, to make.",
+)
 @click.option(
     "--broker-type",
     metavar="NAME",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
+from storage_engine.cli.command import Command, GroupedOption
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, progress, say
@@ -27,11 +28,16 @@ from storage_engine.next_commands import with_arguments
 from storage_engine.retention.rebuild_heads import rebuild_heads
 from storage_engine.wording import bytes_text
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 _conn_id_option = click.option(
-    "--conn-id", metavar="ID", help="Airflow connection of a store whose lake it is, instead of --lake."
+    "--conn-id",
+    cls=GroupedOption,
+    group="Lake",
+    environment=True,
+    metavar="ID",
+    help="Airflow connection of a store whose lake it is, instead of --lake.",
 )
 
 
@@ -49,10 +55,13 @@ def _lake_of(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, st
     return store.lake, store.journal_url
 
 
-def _directory_option(*, required: bool = True) -> Callable[[Command], Command]:
+def _directory_option(*, required: bool = True) -> Callable[[Function], Function]:
     return click.option(
         "--lake",
         "lake_dir",
+        cls=GroupedOption,
+        group="Lake",
+        environment=True,
         type=click.Path(path_type=Path, file_okay=False, exists=True),
         required=required,
         help="Directory of the lake; its catalog need not be there.",
@@ -71,7 +80,7 @@ def lake() -> None:
     """Describe, move, copy and rebuild lakes."""
 
 
-@lake.command()
+@lake.command(cls=Command)
 @_directory_option(required=False)
 @_conn_id_option
 @json_option
@@ -89,7 +98,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     return 1 if found.refused else 0
 
 
-@lake.command()
+@lake.command(cls=Command)
 @lake_option(required=False)
 @_conn_id_option
 @_take_over_option
@@ -129,7 +138,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     return 0
 
 
-@lake.command("copy")
+@lake.command("copy", cls=Command)
 @lake_option(required=False)
 @_conn_id_option
 @click.option(
@@ -166,7 +175,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     return 0
 
 
-@lake.command()
+@lake.command(cls=Command)
 @lake_option(required=False)
 @_conn_id_option
 @click.option(
@@ -192,7 +201,7 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
     return 0
 
 
-@lake.command()
+@lake.command(cls=Command)
 @_directory_option(required=False)
 @witness_options
 @_take_over_option

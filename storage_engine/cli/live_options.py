@@ -9,13 +9,15 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import argument_of, setting_option
 from storage_engine.model import live
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store_settings import SETTINGS, STORE_SETTINGS, TLS_ON, TLS_UNVERIFIED
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 """Environment variable with the secret key: an argument could be read by every user of the machine."""
@@ -26,12 +28,17 @@ _UNVERIFIED = "tls_unverified"
 _NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
 LIVE_OPTIONS = (
     *map(setting_option, _NAMES),
-    click.Option(["--tls-unverified", _UNVERIFIED], is_flag=True, help="With TLS: trust any certificate."),
+    GroupedOption(
+        ["--tls-unverified", _UNVERIFIED],
+        group="Running broker",
+        is_flag=True,
+        help="With TLS: trust any certificate.",
+    ),
 )
 """Every command that takes a store has them."""
 
 
-def with_live_broker(command: Command) -> Command:
+def with_live_broker(command: Function) -> Function:
     """Give a command these options; it gets what they amount to as ``live``."""
 
     @wraps(command)
@@ -55,7 +62,7 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
     if values[_UNVERIFIED] and not said["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown('tls')} with it, found none.")
     if not (said["broker_address"] or said["name_servers"]):
-        if given := [_shown(name) for name, value in said.items() if value]:
+        if given := [_shown(name) for name, value in said.items() if value and _is_typed(argument_of(name))]:
             expected = f"{_shown('broker_address')} or {_shown('name_servers')}"
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
         return None
@@ -66,6 +73,11 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
     if access_key and not secret_key:
         raise click.UsageError(f"{_shown('conn_id')}: expected the secret key in {SECRET_KEY}, found none.")
     return replace(broker, access_key=access_key, secret_key=secret_key)
+
+
+def _is_typed(parameter: str) -> bool:
+    """Return whether an option stands in the call: what the environment says waits for a broker."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 
 def _shown(name: str) -> str:

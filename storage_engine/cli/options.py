@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.cli.command import GroupedOption
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
@@ -18,7 +19,7 @@ from storage_engine.retention.broker_answers import take_checkpoint, take_snapsh
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
@@ -38,19 +39,24 @@ def setting_option(name: str, **more: Any) -> click.Option:
     :param more: what click is told beyond that.
     """
     one = SETTINGS[name]
-    names = [one.option, argument_of(name)]
+    more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}
+    more |= {"environment": one.kind not in (Kind.FLAG, Kind.WHOLE_NUMBER, Kind.OBJECT)}
     if one.kind in (Kind.FLAG, Kind.CHOICE):
-        return click.Option(names, is_flag=True, help=one.at_a_shell)
+        more["is_flag"] = True
+    else:
+        more["metavar"] = one.argument
     if one.kind is Kind.WHOLE_NUMBER:
         more["type"] = click.IntRange(min=1)
-    return click.Option(names, metavar=one.argument, help=one.at_a_shell, **more)
+    return GroupedOption([one.option, argument_of(name)], **more)
 
 
 def lake_of(*, required: bool) -> click.Option:
     """Return the option for the lake that a command works with. It has to be there: only ``init-lake`` makes
     one."""
-    return click.Option(
+    return GroupedOption(
         ["--lake", "lake_dir"],
+        group="Lake",
+        environment=True,
         type=click.Path(path_type=Path, file_okay=False),
         required=required,
         callback=_lake_that_is_there,
@@ -58,17 +64,17 @@ def lake_of(*, required: bool) -> click.Option:
     )
 
 
-def with_option(option: click.Option) -> Callable[[Command], Command]:
+def with_option(option: click.Option) -> Callable[[Function], Function]:
     """Return a decorator that gives a command an option."""
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         command.__dict__.setdefault("__click_params__", []).append(option)
         return command
 
     return decorate
 
 
-def lake_option(*, required: bool = True) -> Callable[[Command], Command]:
+def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
     """Give a command the option of :func:`lake_of`."""
     return with_option(lake_of(required=required))
 
@@ -87,8 +93,10 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     return lake
 
 
-SECOND_LAKE = click.Option(
+SECOND_LAKE = GroupedOption(
     ["--second-lake", "second_lake_dir"],
+    group="Lake",
+    environment=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
 )

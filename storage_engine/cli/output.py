@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from storage_engine.cli.command import is_quiet
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
@@ -38,6 +39,8 @@ def say(text: object = "", *, err: bool = False) -> None:
 
     :param err: to stderr.
     """
+    if is_quiet():
+        return
     context = click.get_current_context(silent=True)
     told = str(text) if context is None else with_arguments(str(text), context.params)
     click.echo(printable(told, keep="\n"), err=err)
@@ -63,6 +66,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     In a terminal, long names are shortened in their middle, and only the last column is ever wrapped. A
     file or pipe gets everything whole, one row a line.
     """
+    if is_quiet():
+        return
     screen = console()
     if not screen.is_terminal:
         screen.width = _UNWRAPPED_WIDTH
@@ -101,7 +106,7 @@ def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[in
         TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
-        disable=total_bytes == 0 or not sys.stderr.isatty(),
+        disable=total_bytes == 0 or is_quiet() or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total_bytes)

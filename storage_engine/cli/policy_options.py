@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.values import speed
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import Setting, settings_of
@@ -32,17 +33,19 @@ def policy_option(name: str) -> click.Option:
     one = SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
     if one.choices:
-        return click.Option(
+        return GroupedOption(
             [flag, name],
+            group="Policy",
             type=click.Choice(one.choices),
             default=one.default_text,
             show_default=True,
             help=one.help,
         )
     if name.endswith("_bytes_per_second"):
-        return click.Option([flag, name], metavar="SIZE", callback=speed, help=one.help)
-    return click.Option(
+        return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)
+    return GroupedOption(
         [flag, name],
+        group="Policy",
         type=click.IntRange(one.minimum, one.maximum),
         default=one.default,
         show_default=one.default is not None,

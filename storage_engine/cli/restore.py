@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from storage_engine.cli.command import Command
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.values import TargetPath, moment_ms
@@ -38,7 +39,7 @@ def _segments(
         ) from None
 
 
-@click.command()
+@click.command(cls=Command)
 @lake_option()
 @second_lake_option
 @click.option(
@@ -194,7 +195,7 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @lake_option()
 @click.option(
     "--to", "to_file", type=TargetPath(path_type=Path), required=True, help="New file to write; see --format."

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from storage_engine.brokers import find_broker
+from storage_engine.cli.command import Command
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.live_output import live_json, look_live, print_live
 from storage_engine.cli.options import json_option
@@ -27,7 +28,7 @@ from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.shielding import shield_summary
 
 
-@click.command()
+@click.command(cls=Command)
 @takes_store(lake=None, second_lake=True)
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
@@ -88,7 +89,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     return archive_lag(managed)
 
 
-@click.command()
+@click.command(cls=Command)
 @takes_store(lake=None, policy=("pending_policy", "minimum_retention_hours"))
 @click.option("--at", metavar="TIME", help="Decide for this moment, such as 2026-11-21T04:10.")
 @click.option(
@@ -125,7 +126,7 @@ def plan(
     return 0
 
 
-@click.command()
+@click.command(cls=Command)
 @takes_store(lake=False)
 @click.option("--group", help="Only this consumer group.")
 @json_option
@@ -167,7 +168,7 @@ def lag(
     return 0
 
 
-@click.command("index-lookup")
+@click.command("index-lookup", cls=Command)
 @takes_store(lake=False)
 @click.argument("topic")
 @click.argument("key")

@@ -12,6 +12,7 @@ import click
 
 from storage_engine.brokers import broker_names, broker_of
 from storage_engine.cli.airflow_connection import CONN_ID, store_of_connection
+from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of, setting_option
 from storage_engine.cli.policy_options import policy_of, policy_option
@@ -22,7 +23,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
 from storage_engine.retention.managed_store import ManagedStore
 
-Command = Callable[..., Any]
+Function = Callable[..., Any]
 
 
 def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -40,8 +41,9 @@ def _name(context: click.Context, parameter: click.Parameter, name: str | None) 
     return name
 
 
-NAME = click.Option(
+NAME = GroupedOption(
     ["--name"],
+    group="Store",
     metavar="NAME",
     callback=_name,
     help="What STORE is called; default: as it is known, else the last part of its path.",
@@ -71,7 +73,7 @@ def takes_store(
     connection: bool = False,
     named: bool = True,
     policy: tuple[str, ...] = (),
-) -> Callable[[Command], Command]:
+) -> Callable[[Function], Function]:
     """Give a command STORE with all that managing it takes, which it gets as ``managed``.
 
     :param required: whether STORE has to be named; a command that gets on without it gets None then, and
@@ -82,7 +84,7 @@ def takes_store(
     :param policy: settings of the policy that it has options for.
     """
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}

@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.cli.airflow_connection import store_of_connection
+from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
@@ -23,7 +24,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.store_places import sqlite_file
 from storage_engine.sqlite_file import break_hard_links
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,14 @@ class WitnessedLake:
     words: str
 
 
-def witness_options(command: Command) -> Command:
+def witness_options(command: Function) -> Function:
     """--journal and --conn-id: a journal that isn't in the lake's directory."""
     for decorate in (
         click.option(
             "--conn-id",
+            cls=GroupedOption,
+            group="Lake",
+            environment=True,
             metavar="ID",
             help="Airflow connection whose journal says which receipts the lake has to have; without --lake "
             "also whose lake.",
@@ -50,6 +54,8 @@ def witness_options(command: Command) -> Command:
         click.option(
             "--journal",
             "journal_url",
+            cls=GroupedOption,
+            group="Lake",
             metavar="URL",
             help="The journal that says which receipts the lake has to have, such as "
             "sqlite:////var/journal.db; default: the one in the lake's directory.",
