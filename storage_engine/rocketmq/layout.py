@@ -6,7 +6,8 @@ Only looks; never creates a missing directory (a disk that isn't mounted must no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, Unsu
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
 
+_COMMITLOG = "commitlog"
+"""Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
 _RIGHTS = ("acls", "users")
 """Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
 
@@ -94,7 +97,7 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
         return _own_directory(root, Path(path))
 
     for path in (*config.store_path_commit_log, *config.read_only_commit_log_store_paths):
-        _require_directory(Path(path), "a commitlog directory")
+        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
     return StoreLayout(
         root=root,
         commitlog_paths=tuple(map(own, config.store_path_commit_log)),
@@ -164,7 +167,15 @@ def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
     return tuple(segment.path for segment in list_segments(layout))
 
 
-def _require_directory(path: Path, what: str) -> None:
+def _stores_nearby(root: Path) -> list[Path]:
+    """Return what a person may have meant who named a directory of a store, or the one above stores."""
+    nearby = [root.parent]
+    with suppress(OSError):
+        nearby += sorted(root.iterdir())
+    return [path for path in nearby if os.access(path / _COMMITLOG / ".", os.X_OK)]
+
+
+def _require_directory(path: Path, what: str, stores: Sequence[Path] = ()) -> None:
     if path.is_dir():
         return
     hint = (
@@ -173,6 +184,8 @@ def _require_directory(path: Path, what: str) -> None:
         else f" The path is relative, so it was looked for in {Path.cwd()}, as the broker looks in its own "
         "working directory; ~ and ${...} are not expanded."
     )
+    if stores:
+        hint += f" Or name the store's root directory: did you mean {' or '.join(map(str, stores))}?"
     raise StoreNotFoundError(
         f"{path}: expected {what}, found {'a file' if path.exists() else 'nothing'}. "
         f"Check the path and that its disk is mounted.{hint}"

@@ -80,6 +80,15 @@ def test_an_empty_directory_is_no_store(tmp_path: Path) -> None:
     refuses(tmp_path, StoreNotFoundError, f"{tmp_path}/commitlog", "expected a commitlog directory")
 
 
+@pytest.mark.parametrize("meant", ["commitlog", ".."])
+def test_who_names_a_directory_below_or_above_a_store_is_told_which_it_is(
+    store_copy: Callable[[str], Path], meant: str
+) -> None:
+    store = store_copy("edge-frames")
+    with pytest.raises(StoreNotFoundError, match=f"did you mean {store}"):
+        layout_of((store / meant).resolve())
+
+
 def test_a_store_without_segments_is_empty(tmp_path: Path) -> None:
     refuses(make_store(tmp_path / "s"), StoreNotFoundError, "empty store", "commitlog")
 
