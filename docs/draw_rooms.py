@@ -24,7 +24,7 @@ FLOORS = {
     "Shell and demos": ("cli", "project"),
     "Jobs": ("spark", "quality"),
     "Engine": ("retention",),
-    "Lake": ("lake",),
+    "Lake and pages": ("lake", "pages"),
     "Brokers": ("brokers", "rocketmq"),
     "Files": ("shield", "same_bytes"),
     "Data": ("model",),

@@ -10,8 +10,8 @@ from storage_engine.durable import make_dirs, write_file
 from storage_engine.lake.store_places import refuse_inside_store
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import ValidationResult
+from storage_engine.pages.report import render_page
 from storage_engine.quality.facts import collect_facts
-from storage_engine.quality.page import render_page
 from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.resources import project_path
 from storage_engine.retention.managed_store import ManagedStore

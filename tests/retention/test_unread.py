@@ -13,7 +13,7 @@ from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.quality.page import render_page
+from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.lag_table import lag_part, merge

@@ -25,7 +25,7 @@ from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.quality.page import render_page
+from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish, report_json
 from storage_engine.retention.history import released_spans

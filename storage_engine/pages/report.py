@@ -1,6 +1,6 @@
 """One self-contained HTML page about a run: no script, no other file, nothing from a network.
 
-Its input is plain: the run's report as JSON values (:class:`storage_engine.retention.report.Report`) and the
+Its input is plain: the run's report as JSON values, as ``report.json`` and the journal have it, and a
 :class:`ValidationResult`. Either may be missing; the page then shows the other.
 """
 
@@ -14,8 +14,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.validation import RangeStatus, Status, ValidationResult, Where
 from storage_engine.wording import bytes_text
+
+READS_VERSION = 1
+"""The newest version of a report's fields that this page knows."""
 
 BAR_WIDTH = 1000
 _SHORTEST = 8
@@ -40,10 +44,28 @@ class Bar:
     range: RangeStatus
 
 
+def report_html(
+    report: Mapping[str, Any], *, version: int = READS_VERSION, links: Mapping[str, str] | None = None
+) -> str:
+    """Return the page of a run's report as a journal or ``report.json`` has it.
+
+    :param version: of the report's fields; one of an older release is shown as far as it goes.
+    :param links: title → address of what belongs to the report, such as its Data Docs.
+    :raises BadInputError: a newer release wrote the report.
+    """
+    if version > READS_VERSION:
+        raise BadInputError(
+            f"report of run {report.get('run_key')}: expected version {READS_VERSION} or older, found "
+            f"{version}. A newer release wrote it. Read it with that release."
+        )
+    found = report.get("validation")
+    return render_page(report, ValidationResult.from_dict(found) if found else None, links=links or {})
+
+
 def render_page(
     report: Mapping[str, Any] | None, validation: ValidationResult | None, *, links: Mapping[str, str]
 ) -> str:
-    """The page as text.
+    """Return the page as text.
 
     :param report: the report's JSON form; None where no run asked for the validation.
     :param validation: None where the run has none (yet).
@@ -113,7 +135,7 @@ def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("storage_engine.quality"),
+        loader=PackageLoader("storage_engine.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
-from storage_engine.quality.page import BAR_WIDTH, bars, render_page
+from storage_engine.pages.report import BAR_WIDTH, READS_VERSION, bars, render_page, report_html
 
 
 class _Reader(HTMLParser):
@@ -79,3 +83,24 @@ def test_what_a_message_or_file_is_called_cannot_change_the_page() -> None:
     text = render_page(None, validation(range_status(0, 1), example="<script>alert(1)</script>"), links={})
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
+
+
+def test_a_web_server_that_imports_pages_imports_nothing_heavy() -> None:
+    code = "import sys, storage_engine.pages.report; print(*{n.partition('.')[0] for n in sys.modules})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {
+        "airflow",
+        "great_expectations",
+        "numba",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pyiceberg",
+        "sqlalchemy",
+    }
+    assert not heavy & set(ran.stdout.split())
+
+
+def test_a_report_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(BadInputError, match="newer release"):
+        report_html({"run_key": "r"}, version=READS_VERSION + 1)
