@@ -275,11 +275,13 @@ def test_dockerfile_copies_what_exists_and_is_let_into_the_build() -> None:
         copied |= set(sources.split())
     assert copied == admitted
     assert all((ROOT / path).exists() for path in copied)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    assert set(wheel["targets"]["wheel"]["force-include"]) <= copied
 
 
 def test_image_installs_pinned_database_drivers() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert '".[postgres]"' in DOCKERFILE.read_text(encoding="utf-8")
+    assert '".[postgres]" ./provider' in DOCKERFILE.read_text(encoding="utf-8")
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     for requirement in project["optional-dependencies"]["postgres"]:
         name = re.split(r"[\[>=]", requirement)[0]
