@@ -68,7 +68,7 @@ def clean(
     if dry_run:
         seen = preview(managed, request)
         if as_json:
-            print_json(plan_json(seen))
+            print_json("clean", {"dry_run": True, "plan": plan_json(seen)})
         else:
             print_plan(managed, seen)
         return 0
@@ -123,7 +123,8 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     report = build_report(cleanup.store, cleanup.run_key)
     if as_json:
         error = {"type": LogsRefusedError.__name__, "message": finished.refused}
-        print_json({**report_json(report), **({"error": error} if finished.refused else {})})
+        shown = {"dry_run": False, "report": report_json(report), "report_json": finished.report_json}
+        print_json("clean", {**shown, **({"error": error} if finished.refused else {})})
     else:
         say(report_text(report))
         if finished.unchanged_since is not None:

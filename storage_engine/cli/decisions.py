@@ -36,7 +36,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
     journal = Journal(journal_or_connection(lake_dir, conn_id))
     waiver = journal.waive(digest, person(), reason)
     if as_json:
-        print_json(waiver)
+        print_json("waive", waiver)
     else:
         say(f"Plan {waiver.plan_digest} may go without receipts: {waiver.reason} ({waiver.person})")
     return 0
@@ -62,7 +62,7 @@ def accept_loss(
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason)
     if as_json:
-        print_json(loss)
+        print_json("accept-loss", loss)
     else:
         say(f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})")
     return 0
@@ -94,7 +94,7 @@ def adopt(
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
     if as_json:
-        print_json(record)
+        print_json("adopt", record)
     else:
         what = f"Store {record.store_id}" if log is None else f"Log {log} of store {record.store_id}"
         say(f"{what} is at lineage {record.lineage_of(log or '')} from now on.")
@@ -115,7 +115,7 @@ def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
     check_store(managed)
     record = record_move(managed, name, person(), reason)
     if as_json:
-        print_json(record)
+        print_json("move", record)
     else:
         say(f"Store {record.store_id} is called {record.name} and lies at {record.real_path}.")
     return 0
@@ -144,7 +144,7 @@ def stamp(
         raise click.UsageError("Expected --new or --store-id, found both.")
     written = write_stamp(managed, person(), reason, store_id=store_id, new=new)
     if as_json:
-        print_json(written)
+        print_json("stamp", written)
     else:
         say(f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}.")
     return 0

@@ -86,7 +86,7 @@ def gc(
         known_heads=known_heads_of(lake, target.journal_url),
     )
     if as_json:
-        print_json(found)
+        print_json("gc", found)
     else:
         _print(found, target.words, grace_hours, trash_days, delete=delete)
     return 0
@@ -106,7 +106,7 @@ def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[Chain
 def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
     back = undo(target.config, moment)
     if as_json:
-        print_json(back)
+        print_json("gc", back)
     else:
         say(f"Put back {count_text(len(back.paths), 'file')} from the trash.")
         for path in back.occupied:

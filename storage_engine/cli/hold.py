@@ -41,7 +41,7 @@ def hold(
         say(f"Before: {notice}", err=True)
     with opened(managed) as context:
         result = steps.hold(context, run_key=f"hold-{clock_ms()}")
-    _print(broker, result, as_json)
+    _print("hold", broker, result, as_json)
     return 0 if result.status.held else 1
 
 
@@ -58,7 +58,7 @@ def unmanage(
     """
     broker = _running(managed)
     with opened(managed) as context:
-        _print(broker, steps.unmanage(context), as_json)
+        _print("unmanage", broker, steps.unmanage(context), as_json)
     return 0
 
 
@@ -72,9 +72,9 @@ def _running(managed: ManagedStore) -> RunningBroker:
     return broker
 
 
-def _print(broker: RunningBroker, result: HoldResult, as_json: bool) -> None:
+def _print(kind: str, broker: RunningBroker, result: HoldResult, as_json: bool) -> None:
     if as_json:
-        print_json({"broker": to_jsonable(broker), **to_jsonable(result)})
+        print_json(kind, {"broker": to_jsonable(broker), **to_jsonable(result)})
         return
     print_broker(broker)
     print_hold(result.status)

@@ -54,7 +54,7 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
         raise click.UsageError("--broker-type: the connection says whose store it is (broker_type).")
     made = [_make(config, broker) for config, broker in _configs(lake_dir, conn_id, broker_type)]
     if as_json:
-        print_json({"lakes": made})
+        print_json("init-lake", {"lakes": made})
         return 0
     for lake in made:
         said = "made" if lake["made"] else "is there already"

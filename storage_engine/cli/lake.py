@@ -89,9 +89,8 @@ def archive(
 def _print_archived(run_key: str, done: ArchiveResult, as_json: bool) -> None:
     receipts = done.receipts
     if as_json:
-        print_json(
-            {"run_key": run_key, "archived": receipts, "lake": done.lake or None, "notices": done.notices}
-        )
+        shown = {"run_key": run_key, "archived": receipts, "lake": done.lake or None, "notices": done.notices}
+        print_json("archive", shown)
         return
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
@@ -186,7 +185,8 @@ def verify(
             )
         )
     if as_json:
-        print_json([{**to_jsonable(result), "overall": result.overall.value} for result in found])
+        stores = [{"overall": result.overall.value, **to_jsonable(result)} for result in found]
+        print_json("verify", {"stores": stores})
     else:
         for result in found:
             print_verification(result)

@@ -92,7 +92,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     said = {"lake_dir": lake_dir, "conn_id": conn_id}
     found = replace(found, refused=with_arguments(found.refused, said))
     if as_json:
-        print_json(found)
+        print_json("lake info", found)
     else:
         print_info(found)
     return 1 if found.refused else 0
@@ -116,7 +116,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     with progress("Checking", None) as advance:
         done = relocate_lake(config, advance, take_over=take_over)
     if as_json:
-        print_json(done)
+        print_json("lake relocate", done)
         return 0
     if not done.changed:
         say(f"{done.location}: every file and mark is where it belongs. Nothing was changed.")
@@ -163,7 +163,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     source = open_lake(_lake_of(lake_dir, conn_id)[0])
     done = copy_lake(source, LakeConfig.local(target_dir), partial(progress, "Copying"))
     if as_json:
-        print_json(done)
+        print_json("lake copy", done)
         return 0
     say(
         f"Copied {done.file_count} files, {bytes_text(done.file_bytes)}; lake {done.lake_id} at "
@@ -186,7 +186,7 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
     """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
     done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
     if as_json:
-        print_json(done)
+        print_json("lake promote", done)
     else:
         say(
             f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
@@ -229,7 +229,7 @@ def rebuild(
         target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
     )
     if as_json:
-        print_json(done)
+        print_json("lake rebuild", done)
     else:
         print_rebuilt(done)
     return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0

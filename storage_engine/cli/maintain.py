@@ -41,7 +41,7 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
         lakes=(LakeConfig.local(lake_dir.absolute()),),
     )
     if as_json:
-        print_json({"lake": metadata, "history": history})
+        print_json("maintain", {"lake": metadata, "history": history})
     else:
         if metadata is not None:
             _print_lake(metadata)

@@ -19,6 +19,9 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
 
+JSON_VERSION = 1
+"""Of all that --json prints: it grows where a key goes or means something else, not where one is added."""
+
 _UNWRAPPED_WIDTH = 100_000
 NAME_WIDTH = 26
 """Of a long name in a terminal's table, in characters."""
@@ -28,9 +31,17 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def print_json(value: Any) -> None:
-    """Print dataclasses and plain values as one indented JSON document on stdout."""
-    click.echo(printable_json(json.dumps(to_jsonable(value), ensure_ascii=False, indent=2)))
+def print_json(kind: str, value: Any) -> None:
+    """Print what a command came to as one indented JSON object on stdout, as every command with --json does.
+
+    :param kind: the command as it is typed, such as ``lake info``; programs tell objects apart by it.
+    :param value: a dataclass or mapping; a list stands in it under a name.
+    """
+    found = to_jsonable(value)
+    shown = {"kind": kind, "version": JSON_VERSION, **found}
+    if len(shown) != len(found) + 2:
+        raise TypeError(f"{kind}: expected a value without the keys kind and version, found {sorted(found)}")
+    click.echo(printable_json(json.dumps(shown, ensure_ascii=False, indent=2)))
 
 
 def say(text: object = "", *, err: bool = False) -> None:
@@ -54,7 +65,7 @@ def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> 
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     message = with_arguments(message, said)
     if as_json:
-        print_json({"error": {"type": type(error).__name__, "message": message}})
+        print_json("error", {"error": {"type": type(error).__name__, "message": message}})
     else:
         shown = printable(message, keep="\n")
         click.echo(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)

@@ -110,7 +110,8 @@ def restore(
             progress=advance,
         )
     if as_json:
-        print_json({"store_id": store_id, "to": str(to_dir), "restored": restored, "other_lineages": others})
+        shown = {"store_id": store_id, "to": str(to_dir), "restored": restored, "other_lineages": others}
+        print_json("restore", shown)
         return 0
     print_table(
         f"Restored into {to_dir}",
@@ -257,7 +258,7 @@ def export(
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
     if as_json:
-        print_json(found)
+        print_json("export", found)
         return 0
     first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
     say(

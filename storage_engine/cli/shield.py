@@ -10,7 +10,6 @@ from storage_engine.cli.command import Command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.policy import ShieldMode
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
@@ -41,7 +40,7 @@ def shield(
     if remove:
         notices = remove_shield_of(managed)
         if as_json:
-            print_json({"links": 0, "notices": notices})
+            print_json("shield", {"links": 0, "notices": notices})
             return 0
         say("Shield: removed" if not notices else "Shield: not all of it could be removed")
         _print_notices(notices)
@@ -49,7 +48,7 @@ def shield(
     with opened(managed) as store:
         result = tend_shield(store)
     if as_json:
-        print_json(to_jsonable(result))
+        print_json("shield", result)
     else:
         say(f"Shield: {count_text(result.links, 'segment')} kept")
         for what, offsets in (

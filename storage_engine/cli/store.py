@@ -65,7 +65,7 @@ def inspect(
             shown |= live_json(look)
         if shield is not None:
             shown["shield"] = to_jsonable(shield)
-        print_json(shown if lag is None else {**shown, "archive_lag": lag})
+        print_json("inspect", shown if lag is None else {**shown, "archive_lag": lag})
         return 0
     if look is not None:
         print_live(look)
@@ -120,7 +120,7 @@ def plan(
         used_percents=disk_percents(disks),
     )
     if as_json:
-        print_json(plan_json(seen))
+        print_json("plan", plan_json(seen))
     else:
         print_plan(managed, seen)
     return 0
@@ -160,7 +160,7 @@ def lag(
             f"({', '.join(sorted(groups)) or 'none'}), found {group!r}."
         )
     if as_json:
-        print_json(rows)
+        print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})
     else:
         print_lag(rows, tables.source)
         if group is None:
@@ -194,7 +194,7 @@ def index_lookup(
     with package_errors(managed.broker, "look up a key"):
         offsets = broker.look_up(settings_of(managed), topic, key, max_count)
     if as_json:
-        print_json({"topic": topic, "key": key, "physical_offsets": offsets})
+        print_json("index-lookup", {"topic": topic, "key": key, "physical_offsets": offsets})
     else:
         for offset in offsets:
             say(offset)

@@ -33,7 +33,7 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     done = before or bring_back(managed, run, person())
     finished = finish(managed, run)
     if as_json:
-        print_json({**to_jsonable(done), "report_json": finished.report_json})
+        print_json("undo", {**to_jsonable(done), "report_json": finished.report_json})
         return 0
     files = f"{count_text(done.segments, 'segment')} and {count_text(done.dependents, 'file')}"
     if before is not None:

@@ -40,7 +40,7 @@ def validate(
     result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
     output_dir = output_dir or validation_directory(managed, None)
     if as_json:
-        print_json(result.to_dict())
+        print_json("validate", result.to_dict())
     else:
         _print_result(result)
         say(f"Page {output_dir / 'report.html'}")

@@ -520,7 +520,7 @@ def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_
         assert files(store, *_lake_itself(lake)) == before
     checked = cli("verify", store, "--lake", lake, "--json")
     assert checked.exit_code == 1
-    assert checked.json[0]["overall"] == "FAILURE"
+    assert checked.json["stores"][0]["overall"] == "FAILURE"
 
     assert cli("adopt", store, "--lake", lake, "--reason", "the broker recovered").exit_code == 0
     assert cli("archive", store, "--lake", lake).exit_code == 0

@@ -85,7 +85,7 @@ def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> No
 
 @pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
-    first = cli("clean", store, "--lake", lake, "--manual", "--json").json
+    first = cli("clean", store, "--lake", lake, "--manual", "--json").json["report"]
     assert first["outcome"] == "done"
     before = files(store)
     second = cli("clean", store, "--lake", lake, "--manual")
@@ -112,7 +112,9 @@ def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
 ) -> None:
     store = store_copy("clean-stop")
     expire(store)
-    blocked = cli("clean", store, "--lake", lake, "--manual", "--lag-policy", "block", "--json").json
+    blocked = cli("clean", store, "--lake", lake, "--manual", "--lag-policy", "block", "--json").json[
+        "report"
+    ]
     stays = [row for row in blocked["segments"] if row["reason"] == "lag-blocked"]
     assert stays
     assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
@@ -131,9 +133,8 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, pla
     assert "bad frame at physical offset 0" in refused.err
     assert _there(store) == [0, MIB, 2 * MIB]
 
-    digest = cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--dry-run", "--json").json[
-        "digest"
-    ]
+    dry = cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--dry-run", "--json").json
+    digest = dry["plan"]["digest"]
     assert digest in refused.err
     waiver = cli("waive", digest, "--lake", lake, "--reason", "a test store", "--json").json
     assert waiver["plan_digest"] == digest
@@ -160,10 +161,13 @@ def test_a_run_that_refused_a_log_ends_as_failed_each_time(cli, tmp_path, as_jso
         done = cli(*words)
         assert (done.exit_code, len(files_of(tmp_path / "store", "a"))) == (1, 3)
         if as_json:
-            assert (done.json["outcome"], done.json["ok"]) == ("released-in-part", False)
-            assert [one["log"] for one in done.json["refused"]] == ["b"]
+            assert (done.json["report"]["outcome"], done.json["report"]["ok"]) == ("released-in-part", False)
+            assert [one["log"] for one in done.json["report"]["refused"]] == ["b"]
             assert "log b was refused" in done.json["error"]["message"]
-            assert (cli(*words).exit_code, cli(*words).json["refused"]) == (1, done.json["refused"])
+            assert (cli(*words).exit_code, cli(*words).json["report"]["refused"]) == (
+                1,
+                done.json["report"]["refused"],
+            )
         else:
             assert "FAILED log b was refused" in done.out
             assert "expected every log of its plan to pass" in done.err

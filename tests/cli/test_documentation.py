@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from storage_engine.cli import COMMANDS, cli
 from storage_engine.cli.live_options import LIVE_OPTIONS
+from tests.cli.every_command import EVERY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 SECTIONS = {
@@ -18,22 +18,6 @@ SECTIONS = {
         r"^## `([a-z -]+)[^\n]*\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.M | re.S
     )
 }
-
-
-def _every_command() -> dict[str, click.Command]:
-    """Commands by what is typed for them; one that groups others stands for these."""
-    found: dict[str, click.Command] = {}
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            found |= {f"{name} {inner}": below for inner, below in command.commands.items()}
-        else:
-            found[name] = command
-    return found
-
-
-EVERY = _every_command()
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:

@@ -35,14 +35,14 @@ def test_a_stopped_store_is_archived_cleaned_and_restored(
         options += ["--broker-conf", conf]
     original, before, empty = _segments(store), files(store), files(lake)
 
-    dry = cli("clean", store, *options, "--manual", "--dry-run", "--json").json
+    dry = cli("clean", store, *options, "--manual", "--dry-run", "--json").json["plan"]
     assert len(dry["delete_offsets"]) == sealed
     assert files(store) == before
     assert files(lake) == empty
 
     cleaned = cli("clean", store, *options, "--manual", "--run-key", "first", "--json")
     assert cleaned.exit_code == 0
-    report = cleaned.json
+    report = cleaned.json["report"]
     assert (report["outcome"], report["ok"]) == ("done", True)
     gone = sorted(original)[:sealed]
     assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [

@@ -63,12 +63,14 @@ def test_archive_planned_takes_only_what_a_cleanup_would_delete(cli, store_copy,
 @pytest.mark.parametrize("level", ["receipts", "files", "bytes", "store"])
 def test_verify_accounts_for_every_byte_of_store_and_lake(cli, archived, level) -> None:
     if level != "store":
-        (alone,) = cli("verify", "--lake", archived.lake, "--level", level, "--json").json
+        (alone,) = cli("verify", "--lake", archived.lake, "--level", level, "--json").json["stores"]
         assert alone["overall"] == "OK"
         assert [(r["start_offset"], r["end_offset"], r["where"]) for r in alone["ranges"]] == [
             (0, ACTIVE, "ARCHIVED")
         ]
-    (both,) = cli("verify", archived.store, "--lake", archived.lake, "--level", level, "--json").json
+    (both,) = cli("verify", archived.store, "--lake", archived.lake, "--level", level, "--json").json[
+        "stores"
+    ]
     assert [(r["start_offset"], r["end_offset"], r["where"]) for r in both["ranges"]] == [
         (0, ACTIVE, "BOTH"),
         (ACTIVE, 7442667, "LOCAL"),
@@ -91,7 +93,7 @@ def test_verify_goes_round_a_lake_in_turns_and_says_how_far_it_came(cli, store_c
     store = store_copy("cqext-batchcq")
     assert cli("archive", store, "--lake", lake).exit_code == 0
     words = ("verify", "--lake", lake, "--level", "files", "--max-bytes", "1KiB")
-    (first,) = cli(*words, "--json").json
+    (first,) = cli(*words, "--json").json["stores"]
     total, segments = first["coverage"]["total_bytes"], first["receipt_count"]
     assert first["coverage"]["verified_bytes"] == first["checked_bytes"] == total // segments
     for _ in range(segments - 1):
@@ -240,7 +242,7 @@ def test_restore_keeps_the_old_mtime_only_when_asked(cli, archived, tmp_path) ->
 def test_a_lake_with_several_stores_asks_which_one(cli, archived, store_copy, lake, tmp_path) -> None:
     for name in ("orders", "payments"):
         assert cli("archive", store_copy("edge-frames"), "--lake", lake, "--name", name).exit_code == 0
-    stores = cli("verify", "--lake", lake, "--level", "receipts", "--json").json
+    stores = cli("verify", "--lake", lake, "--level", "receipts", "--json").json["stores"]
     ids = [store["store_id"] for store in stores]
     refused = cli("restore", "--lake", lake, "--to", tmp_path / "r")
     assert refused.exit_code == 2

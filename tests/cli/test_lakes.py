@@ -58,7 +58,7 @@ def clean(cli: Any, store: Path, lake: Path) -> None:
 
 def verified(cli: Any, lake: Path) -> tuple[int, int]:
     done = cli("verify", "--lake", lake, "--json")
-    return done.exit_code, done.json[0]["receipt_count"]
+    return done.exit_code, done.json["stores"][0]["receipt_count"]
 
 
 def test_a_lake_is_moved_and_cleaning_goes_on(cli: Any, cleaned: tuple[Path, Path], tmp_path: Path) -> None:

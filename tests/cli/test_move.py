@@ -42,7 +42,7 @@ def test_a_store_that_was_moved_is_cleaned_at_its_new_place(
     assert (record["name"], record["real_path"]) == ("my orders", str(moved))
     again = done(cli(*advised, "--json"))
     assert again == record
-    report = done(cli("clean", moved, "--lake", lake, "--manual", "--json"))
+    report = done(cli("clean", moved, "--lake", lake, "--manual", "--json"))["report"]
     assert (report["store"], report["store_id"]) == ("my orders", record["store_id"])
     gone = [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"]
     assert gone == [row["base_offset"] for row in archived] == [0, 1 << 20]

@@ -51,17 +51,17 @@ def test_segments_are_found_in_either_lake(
 
     cleaned = cli("clean", store, *lakes, "--manual", "--max-segments", 4, "--json")
     assert cleaned.exit_code == 0, cleaned.out
-    assert cleaned.json["validation"]["ranges"][0]["where"] == "ARCHIVED"
-    assert [row["lake"] for row in cleaned.json["archived"]] == [
+    assert cleaned.json["report"]["validation"]["ranges"][0]["where"] == "ARCHIVED"
+    assert [row["lake"] for row in cleaned.json["report"]["archived"]] == [
         *[f"file://{lake}/warehouse"] * 2,
         *[f"file://{second}/warehouse"] * 2,
     ]
     assert not (store / "commitlog" / f"{3 * MIB:020d}").exists()
 
     verified = cli("verify", store, *lakes, "--json")
-    assert (verified.exit_code, [row["overall"] for row in verified.json]) == (0, ["OK", "OK"])
+    assert (verified.exit_code, [row["overall"] for row in verified.json["stores"]]) == (0, ["OK", "OK"])
     alone = cli("verify", store, "--lake", lake, "--json")
-    assert (alone.exit_code, alone.json[0]["overall"]) == (1, "FAILURE")
+    assert (alone.exit_code, alone.json["stores"][0]["overall"]) == (1, "FAILURE")
 
     back = tmp_path / "back"
     restored = cli("restore", *lakes, "--to", back, "--json")
@@ -71,8 +71,8 @@ def test_segments_are_found_in_either_lake(
     # What lies in the lake that can't be asked is not taken for lost.
     take_away(lake)
     verified = cli("verify", store, *lakes, "--json")
-    assert (verified.exit_code, [row["overall"] for row in verified.json]) == (0, ["WARNING"])
-    places = [(row["where"], row["status"]) for row in verified.json[0]["ranges"]]
+    assert (verified.exit_code, [row["overall"] for row in verified.json["stores"]]) == (0, ["WARNING"])
+    places = [(row["where"], row["status"]) for row in verified.json["stores"][0]["ranges"]]
     assert places == [("ARCHIVED", "WARNING"), ("ARCHIVED", "OK"), ("LOCAL", "OK")]
     validated = cli("validate", store, *lakes, "--json")
     assert validated.exit_code == 0, validated.out

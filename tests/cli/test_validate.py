@@ -33,7 +33,8 @@ def test_store_and_lake_are_judged_together(cli, archived, tmp_path) -> None:
         (0, "BOTH"),
         (7 * MIB, "LOCAL"),
     ]
-    assert json.loads((tmp_path / "out" / "validation.json").read_text()) == result.json
+    written = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert {"kind": "validate", "version": 1, **written} == result.json
 
 
 def test_a_hole_fails_the_validation_and_is_named(cli, store_copy, tmp_path) -> None:

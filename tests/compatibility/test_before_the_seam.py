@@ -44,7 +44,7 @@ def report_of(state: State, max_segments: int | None = None) -> dict[str, object
     """Finish the run with today's code; returns its report."""
     outcome = run_command(*old.clean_words(state, max_segments=max_segments), "--json")
     assert outcome.exit_code == 0, outcome
-    report: dict[str, object] = outcome.json
+    report: dict[str, object] = outcome.json["report"]
     return report
 
 

@@ -49,7 +49,7 @@ def done(*words: object) -> Outcome:
 
 def verified(lake: Path, *store: object, level: str) -> list[Range]:
     """Verify with today's code, which must find nothing wrong; returns where every byte is."""
-    (found,) = done("verify", *store, "--lake", lake, "--level", level, "--json").json
+    (found,) = done("verify", *store, "--lake", lake, "--level", level, "--json").json["stores"]
     assert (found["overall"], found["findings"]) == ("OK", [])
     return [(row["start_offset"], row["end_offset"], row["where"]) for row in found["ranges"]]
 
@@ -173,7 +173,7 @@ class TestRuns:
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
         old.clean(released, state, "first", 1)
-        report = done(*old.clean_words(state, "second"), "--json").json
+        report = done(*old.clean_words(state, "second"), "--json").json["report"]
         assert [row["by_this_run"] for row in report["archived"]] == [True]
         assert state.there == [2 * MIB]
         assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
@@ -183,7 +183,7 @@ class TestRuns:
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
         old.archive(released, state)
-        report = done(*old.clean_words(state), "--json").json
+        report = done(*old.clean_words(state), "--json").json["report"]
         assert [row["by_this_run"] for row in report["archived"]] == [False, False]
         assert state.there == [2 * MIB]
         assert restored(state.lake, tmp_path / "restored") == state.sealed
@@ -192,7 +192,7 @@ class TestRuns:
     @pytest.mark.again
     def test_a_plan_that_was_only_made_is_carried_out(self, released: Released, state: State) -> None:
         digest = released.make_plan(state.store, state.lake, RUN, max_segments=1)
-        report = done(*old.clean_words(state, max_segments=1), "--json").json
+        report = done(*old.clean_words(state, max_segments=1), "--json").json["report"]
         assert (report["outcome"], report["plan_digest"]) == ("done", digest)
         assert state.there == [MIB, 2 * MIB]
 
@@ -200,7 +200,7 @@ class TestRuns:
     @pytest.mark.again
     def test_a_finished_run_stays_as_it_ended(self, released: Released, state: State) -> None:
         old.clean(released, state, RUN, 1)
-        report = done(*old.clean_words(state, max_segments=1), "--json").json
+        report = done(*old.clean_words(state, max_segments=1), "--json").json["report"]
         assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [0]
         assert state.there == [MIB, 2 * MIB]
 
@@ -217,7 +217,7 @@ class TestRuns:
     ) -> None:
         digest = old.kill(released, state, MOMENTS[moment])
         assert state.lost(tmp_path / "after-the-kill") == []
-        report = done(*old.clean_words(state), "--json").json
+        report = done(*old.clean_words(state), "--json").json["report"]
         assert (report["outcome"], report["plan_digest"], report["run_key"]) == ("done", digest, RUN)
         assert [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"] == [0, MIB]
         assert state.there == [2 * MIB]
@@ -252,7 +252,7 @@ class TestDecisions:
     @pytest.mark.again
     def test_a_waiver_counts(self, released: Released, state: State) -> None:
         old.waive(released, state)
-        report = done(*old.clean_words(state, max_segments=1), "--json").json
+        report = done(*old.clean_words(state, max_segments=1), "--json").json["report"]
         assert (report["outcome"], report["waiver"]["reason"]) == ("done", old.REASON)
         assert state.there == [MIB, 2 * MIB]
 
@@ -260,7 +260,9 @@ class TestDecisions:
         old.waive(released, state)
         released.cli(*old.clean_words(state, max_segments=1))
         old.archive(released, state)
-        (found,) = done("verify", state.store, "--lake", state.lake, "--level", "store", "--json").json
+        (found,) = done("verify", state.store, "--lake", state.lake, "--level", "store", "--json").json[
+            "stores"
+        ]
         first = found["ranges"][0]
         assert (first["start_offset"], first["end_offset"], first["status"]) == (0, MIB, "WARNING")
         assert old.REASON in first["detail"]
@@ -295,7 +297,7 @@ class TestDecisions:
     ) -> None:
         second = tmp_path / "second"
         old.spread(released, state, second)
-        report = done(*old.clean_words(state), "--second-lake", second, "--json").json
+        report = done(*old.clean_words(state), "--second-lake", second, "--json").json["report"]
         assert [row["by_this_run"] for row in report["archived"]] == [False, False]
         assert state.there == [2 * MIB]
         words = ("--second-lake", second)

@@ -62,7 +62,9 @@ class Shell:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stopped:
             main([command, str(self.broker.store), *map(str, options)])
         assert stopped.value.code == code, out.getvalue() + err.getvalue()
-        return json.loads(out.getvalue())
+        found = json.loads(out.getvalue())
+        assert found["kind"] == ("error" if "error" in found else command)
+        return found
 
     def mtimes(self) -> dict[str, int]:
         log = self.broker.store / "commitlog"
@@ -158,7 +160,7 @@ def go_on_from_a_held_run(live: Live, released: Released, tmp_path: Path) -> Non
     assert live.state.there[0] == third
     assert live.state.lost(tmp_path / "after-the-kill") == []
 
-    report = live.run(*CLEAN)
+    report = live.run(*CLEAN)["report"]
     assert (report["outcome"], report["hold"]["held"], report["hold"]["disturbances"]) == ("done", True, [])
     gone = [row["base_offset"] for row in report["segments"] if row["fate"] == "deleted"]
     assert gone == [first, second]
@@ -192,15 +194,15 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert ".storage-engine-hold" in other["error"]["message"]
 
     new_min_offset = int(list(first)[3])
-    report = shell.run("clean", *lake, "--manual", "--max-segments", 3)
+    report = shell.run("clean", *lake, "--manual", "--max-segments", 3)["report"]
     assert (report["outcome"], report["hold"]["held"]) == ("done", True)
     assert report["new_min_offset"] == new_min_offset
     assert shell.broker.client.runtime_info().commitlog_min_offset == new_min_offset
     assert list(shell.mtimes()) == list(first)[3:]
     (page,) = (shell.lake / "reports").rglob("report.html")
     assert "Hold beside the broker" in page.read_text()
-    assert shell.run("lag", allowed=False)
-    assert shell.run("verify", *lake, "--level", "store")[0]["overall"] != "FAILURE"
+    assert shell.run("lag", allowed=False)["rows"]
+    assert shell.run("verify", *lake, "--level", "store")["stores"][0]["overall"] != "FAILURE"
 
     live = LiveBroker(address=shell.broker.client.address, allow_same_disk=True)
     store = ManagedStore.local("s", str(shell.broker.store), tmp_path / "else", live=live)
