@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import PurePath
 
 from rich.filesize import pick_unit_and_suffix
@@ -65,15 +65,19 @@ def exact_bytes_text(size_bytes: int) -> str:
     return text if text.endswith("bytes") else f"{text} ({size_bytes} bytes)"
 
 
-def time_text(timestamp_ms: int | None) -> str:
-    """A UTC timestamp to the second; empty for None, and in milliseconds where no calendar goes so far."""
+def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
+    """A moment to the second; empty for None, and in milliseconds where no calendar goes so far.
+
+    :param zone: another one only for what is meant in it, as deleteWhen is; its offset is shown then.
+    """
     if timestamp_ms is None:
         return ""
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC).astimezone(zone)
+    except (ValueError, OverflowError, OSError):  # an mtime can be any number
         return f"{timestamp_ms} ms after 1970"
-    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+    text = moment.isoformat(sep=" ", timespec="seconds")
+    return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
 
 
 def duration_text(duration_ms: int | None) -> str:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
 import pytest
 
-from storage_engine.wording import bytes_text, duration_text, exact_bytes_text, shortened
+import storage_engine
+from storage_engine.cli.values import moment_ms
+from storage_engine.wording import bytes_text, duration_text, exact_bytes_text, shortened, time_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +55,39 @@ def test_a_long_name_keeps_both_its_ends() -> None:
 def test_the_exact_size_is_beside_a_rounded_one_only() -> None:
     assert exact_bytes_text(1023) == "1023 bytes"
     assert exact_bytes_text(6000) == "5.9 KiB (6000 bytes)"
+
+
+SHANGHAI = ZoneInfo("Asia/Shanghai")
+MOMENT_MS = round(datetime(2026, 11, 20, 13, 14, 57, 999_000, UTC).timestamp() * 1000)
+
+
+def test_a_moment_is_told_in_utc_or_with_the_offset_of_its_zone() -> None:
+    assert time_text(None) == ""
+    assert time_text(MOMENT_MS) == "2026-11-20 13:14:57Z"
+    assert time_text(MOMENT_MS, SHANGHAI) == "2026-11-20 21:14:57+08:00"
+    assert time_text(MOMENT_MS, ZoneInfo("Europe/London")) == time_text(MOMENT_MS)
+
+
+@pytest.mark.parametrize("moment", [2**62, -(2**62)])
+def test_a_moment_beyond_the_calendar_is_still_told(moment: int) -> None:
+    assert time_text(moment, SHANGHAI) == f"{moment} ms after 1970"
+
+
+@pytest.mark.parametrize("zone", [None, SHANGHAI])
+def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
+    printed = time_text(MOMENT_MS) if zone is None else time_text(MOMENT_MS, zone)
+    assert moment_ms(printed, "America/New_York", option="--at") == MOMENT_MS - 999
+
+
+DATA = {"lake/export.py", "lake/trash.py"}
+"""Values of exported rows, and names of directories: no text for a person."""
+
+
+def test_no_module_has_a_format_of_times_of_its_own() -> None:
+    root = Path(storage_engine.__file__).parent
+    formats = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(r"strftime|\.isoformat\(|:%Y|gmtime|localtime\(", path.read_text())
+    }
+    assert formats == {"wording.py"} | DATA

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.validation import RangeStatus, Status, ValidationResult, Where
-from storage_engine.wording import bytes_text
+from storage_engine.wording import bytes_text, time_text
 
 READS_VERSION = 1
 """The newest version of a report's fields that this page knows."""
@@ -156,9 +155,7 @@ def _environment() -> Environment:
 
 
 def _moment(value_ms: int | None) -> str:
-    if value_ms is None:
-        return "–"
-    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return time_text(value_ms) or "–"
 
 
 def _took(value_ms: int | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
@@ -15,7 +14,14 @@ from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.report import Report
 from storage_engine.retention.report_segments import Fate, SegmentReport
-from storage_engine.wording import count_text, duration_text, exact_bytes_text, printable, shortened
+from storage_engine.wording import (
+    count_text,
+    duration_text,
+    exact_bytes_text,
+    printable,
+    shortened,
+    time_text,
+)
 
 _LAGGING_SHOWN = 10
 _NAME_WIDTH = 60
@@ -32,7 +38,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
-    yield f"Began {_time(report.began_at_ms)}, ended {_time(report.finished_at_ms)}"
+    yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
     yield from _cause(report)
     yield from _section("Hold beside the running broker", _hold(report))
     yield from _section("Archived and proven", _archived(report))
@@ -80,7 +86,7 @@ def _cause(report: Report) -> Iterator[str]:
     yield f"Plan {report.plan_digest}"
     if report.waiver is not None:
         waiver = report.waiver
-        yield f"Receipts waived by {waiver.person} at {_time(waiver.at_ms)}: {waiver.reason}"
+        yield f"Receipts waived by {waiver.person} at {time_text(waiver.at_ms)}: {waiver.reason}"
 
 
 def _hold(report: Report) -> Iterator[str]:
@@ -102,7 +108,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 def _archived(report: Report) -> Iterator[str]:
     for row in report.archived:
         damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
-        when = "" if row.by_this_run else f", proven before, at {_time(row.proven_at_ms)}"
+        when = "" if row.by_this_run else f", proven before, at {time_text(row.proven_at_ms)}"
         yield (
             f"{row.base_offset:020d}  {count_text(row.message_count, 'message')}, "
             f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
@@ -166,13 +172,13 @@ def _quarantine(report: Report) -> Iterator[str]:
     if found is None:
         return
     if not found.there:
-        yield f"{found.state.value} at {_time(found.state_at_ms)}: {found.detail}"
+        yield f"{found.state.value} at {time_text(found.state_at_ms)}: {found.detail}"
         return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
     sizes = [*deleted, *(file.facts.size_bytes for file in report.dependents)]
     yield (
         f"{count_text(len(sizes), 'file')}, {exact_bytes_text(sum(sizes))}: frees nothing until "
-        f"{_time(found.until_ms)}, or until space is the cause of a run"
+        f"{time_text(found.until_ms)}, or until space is the cause of a run"
     )
     yield from (str(place.directory) for place in found.places)
     yield f"storage-engine undo {report.run_key} brings all of it back"
@@ -256,9 +262,3 @@ def _steps(report: Report) -> Iterator[str]:
             yield f"{step.step}: failed: {step.error}"
         elif step.done:
             yield f"{step.step}: done{took}"
-
-
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "not yet"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,7 +22,7 @@ from storage_engine.retention.shielded_unread import (
     shielded_text,
     unread_text,
 )
-from storage_engine.wording import count_text
+from storage_engine.wording import count_text, time_text
 
 ROWS_KEPT = 100
 ROWS_SHOWN = 10
@@ -143,7 +142,7 @@ def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
 def _command(store: ManagedStore, row: UnreadMessages) -> str:
     words = ["storage-engine", "export", "--lake", lake_directory(store.lake), "--topic", row.topic]
     if row.from_ms is not None:
-        words += ["--from-time", datetime.fromtimestamp(row.from_ms // 1000, UTC).isoformat()]
+        words += ["--from-time", time_text(row.from_ms)]
     return shlex.join([*words, "--to", "unread.parquet"])
 
 

@@ -23,7 +23,8 @@ from storage_engine.model.store import (
 )
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, mtime_ms, triggers
-from storage_engine.rocketmq.window import describe_time, next_window_ms
+from storage_engine.rocketmq.window import next_window_ms
+from storage_engine.wording import time_text
 
 
 def plan(
@@ -55,7 +56,7 @@ def plan(
         decided_at_ms=now_ms,
         triggers=causes,
         logs=(LogPlan(log.name, decisions),),
-        notices=notices + _future_notice(log, now_ms, zone),
+        notices=notices + _future_notice(log, now_ms),
     )
 
 
@@ -100,7 +101,7 @@ def _judge_each(
                 "recovers it, before anything is deleted"
             )
             return Decision(segment, Reason.STORE_CRASHED, detail)
-        age = _age(segment, config, now_ms, zone)
+        age = _age(segment, config, now_ms)
         if not causes:
             return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age.detail}")
         if segment.end_offset > log.dispatched_offset:
@@ -134,21 +135,21 @@ class _Age:
     detail: str
 
 
-def _age(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> _Age:
+def _age(segment: Segment, config: BrokerConfig, now_ms: int) -> _Age:
     written_ms, expires_ms = mtime_ms(segment), expires_at_ms(segment, config)
-    written = f"last written {describe_time(written_ms, zone)}"
+    written = f"last written {time_text(written_ms)}"
     if written_ms > now_ms:
         return _Age(False, f"{written}, which is in the future: not expired, as no clock says how old it is")
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
     expired = now_ms >= expires_ms
     reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
-    when = f"{'expired' if expired else 'expires'} {describe_time(expires_ms, zone)}"
+    when = f"{'expired' if expired else 'expires'} {time_text(expires_ms)}"
     return _Age(expired, f"{written}, {reserved}: {when}")
 
 
 def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
     opens_ms = next_window_ms(now_ms, delete_hours(config), zone)
-    when = "never comes" if opens_ms is None else f"comes at {describe_time(opens_ms, zone)}"
+    when = "never comes" if opens_ms is None else f"comes at {time_text(opens_ms, zone)}"
     return (
         f"no cleanup is due: deleteWhen {config.delete_when} {when}, no disk level that is known "
         "asks for one, and no person does"
@@ -229,13 +230,13 @@ def _target_reached(disks: Sequence[DiskUsage], going: Sequence[Segment], target
     )
 
 
-def _future_notice(log: LogSnapshot, now_ms: int, zone: ZoneInfo) -> tuple[str, ...]:
+def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:
     ahead = [segment for segment in log.sealed if mtime_ms(segment) > now_ms]
     if not ahead:
         return ()
     first = ahead[0]
     return (
         f"{len(ahead)} sealed segment(s) were last written in the future, the first is {first.name} at "
-        f"{describe_time(mtime_ms(first), zone)}: they are held on purpose, or a clock jumped. They don't "
+        f"{time_text(mtime_ms(first))}: they are held on purpose, or a clock jumped. They don't "
         "expire",
     )

@@ -14,7 +14,8 @@ from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.broker_config import BrokerConfig, parse_delete_when
-from storage_engine.rocketmq.window import HOUR_MS, describe_time, in_window, next_window_ms
+from storage_engine.rocketmq.window import HOUR_MS, in_window, next_window_ms
+from storage_engine.wording import time_text
 
 NOTICE_LEVEL_PERCENT = 70
 """Above it a person is told; nothing else happens."""
@@ -49,7 +50,7 @@ def triggers(
     notices: list[str] = []
     hours = delete_hours(config)
     if in_window(now_ms, hours, zone):
-        detail = f"it is {describe_time(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
+        detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
         found.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)
     notices += disk_notices

@@ -59,13 +59,5 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
     return next((moment for moment in steps if in_window(moment, hours, zone)), None)
 
 
-def describe_time(moment_ms: int, zone: ZoneInfo) -> str:
-    """A moment as people in the store's zone write it, with its UTC offset."""
-    try:
-        return _local(moment_ms, zone).isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # an mtime can be any number
-        return f"{moment_ms} ms after 1970"
-
-
 def _local(moment_ms: int, zone: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(moment_ms // 1000, UTC).astimezone(zone)

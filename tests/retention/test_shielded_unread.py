@@ -47,7 +47,7 @@ def test_plan_lag_and_report_say_it(managed: Make, lake_dir: Path, lag_policy: L
     assert in_process_lag(store, ()).source.notices == (GONE,)
     (line,) = steps.make_plan(store, "r", NOTHING).unread
     assert line.startswith(f"{GONE} until a lake has them; to get them then: storage-engine export --lake ")
-    assert f"{lake_dir} --topic orders --from-time 20" in line
+    assert f"{lake_dir} --topic orders --from-time '20" in line
     assert f"WARNING {GONE}" in report_text(build_report(store, "r"))
     assert tend_shield(store).archived == tuple(number * MIB for number in range(5))
     assert steps.make_plan(store, "after", NOTHING).unread == ()

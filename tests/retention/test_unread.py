@@ -37,7 +37,7 @@ def test_a_plan_and_its_preview_say_what_consumers_would_lose(planned: Make, lak
     assert plan.unread_messages == 37
     (line,) = plan.unread
     assert line.startswith(WILL_BE)
-    assert f"storage-engine export --lake {lake_dir} --topic orders --from-time 20" in line
+    assert f"storage-engine export --lake {lake_dir} --topic orders --from-time '20" in line
     (row,) = preview(store, PlanRequest(manual=True, max_segments=5)).unread.rows
     assert (row.group, row.messages) == ("cg_orders", 37)
     assert WILL_BE in report_text(build_report(store, "r"))

@@ -127,13 +127,13 @@ def test_reserved_time_is_in_hours() -> None:
 def test_details_give_the_figures() -> None:
     expired, kept, _ = details(decide(store([100, 70, NEW])))
     assert "fileReservedTime 72 h: expired 2025-" in expired
-    assert "fileReservedTime 72 h: expires 2025-06-15 14:00:00+00:00" in kept
+    assert "fileReservedTime 72 h: expires 2025-06-15 14:00:00Z" in kept
 
 
 def test_without_a_cause_nothing_goes_and_the_next_window_is_named() -> None:
     decided = decide(store([OLD, NEW]), config(deleteWhen="04"))
     assert reasons(decided) == ["no-cause", "active"]
-    assert "deleteWhen 04 comes at 2025-06-16 04:00:00+00:00" in details(decided)[0]
+    assert "deleteWhen 04 comes at 2025-06-16 04:00:00Z" in details(decided)[0]
     assert "expired 2025-" in details(decided)[0]
 
 

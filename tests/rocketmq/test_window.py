@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.window import HOUR_MS, describe_time, in_window, next_window_ms, time_zone
+from storage_engine.rocketmq.window import HOUR_MS, in_window, next_window_ms, time_zone
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 NEW_YORK = ZoneInfo("America/New_York")
@@ -103,12 +103,3 @@ def test_zone_of_this_machine_is_the_default(monkeypatch: pytest.MonkeyPatch) ->
 def test_unknown_zone_is_an_error(name: str) -> None:
     with pytest.raises(BadInputError, match="time zone"):
         time_zone(name)
-
-
-def test_time_is_described_with_its_offset() -> None:
-    assert describe_time(ms("2025-06-01T04:30:05", SHANGHAI), SHANGHAI) == "2025-06-01 04:30:05+08:00"
-
-
-@pytest.mark.parametrize("moment", [2**62, -(2**62)])
-def test_time_beyond_the_calendar_is_still_described(moment: int) -> None:
-    assert describe_time(moment, SHANGHAI) == f"{moment} ms after 1970"

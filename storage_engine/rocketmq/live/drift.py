@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
@@ -29,7 +28,7 @@ from storage_engine.rocketmq.live.state import (
 from storage_engine.rocketmq.mapped_files import MappedFile
 from storage_engine.rocketmq.queue_files import EntryFormat, iter_queues
 from storage_engine.rocketmq.store import LOG
-from storage_engine.wording import count_text, paths_text, times_text
+from storage_engine.wording import count_text, paths_text, time_text, times_text
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""
@@ -149,9 +148,9 @@ def _restarted(state: HoldState, found: Observed) -> Iterator[Drift]:
     )
     yield Drift(
         DriftKind.BROKER_RESTARTED,
-        f"{found.address}: expected the process started {_time(state.boot_timestamp_ms)}, found one started "
-        f"{_time(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its files; settings "
-        f"are as broker.conf has them.{shorter}",
+        f"{found.address}: expected the process started {time_text(state.boot_timestamp_ms)}, found one "
+        f"started {time_text(found.boot_timestamp_ms)}: the broker was restarted. The hold stands by its "
+        f"files; settings are as broker.conf has them.{shorter}",
     )
 
 
@@ -159,11 +158,13 @@ def _lapsed(state: HoldState, found: Observed) -> Iterator[Drift]:
     if not 0 < state.ends_at_ms < found.at_ms:
         return
     free_ms = max(state.ends_at_ms, state.deletes_from_ms)
-    since = f"since {_time(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
+    since = (
+        f"since {time_text(free_ms)} the broker was" if free_ms < found.at_ms else "the broker would soon be"
+    )
     yield Drift(
         DriftKind.HOLD_LAPSED,
-        f"expected the hold to be renewed before it ended {_time(state.ends_at_ms)}, found that nobody did: "
-        f"{since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
+        f"expected the hold to be renewed before it ended {time_text(state.ends_at_ms)}, found that nobody "
+        f"did: {since} free to delete by its own rules. Let the pipeline run more often than hold_hours.",
     )
 
 
@@ -290,13 +291,6 @@ def _is_known_frame_other(state: HoldState, found: Observed) -> bool:
 
 def _is_other_process(state: HoldState, found: Observed) -> bool:
     return found.boot_timestamp_ms != state.boot_timestamp_ms
-
-
-def _time(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # an mtime can be any number
-        return f"{ms} ms after 1970"
 
 
 _NAMED = 20

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
@@ -24,6 +24,7 @@ from storage_engine.rocketmq.live.state import (
     load_state,
     save_state,
 )
+from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore
@@ -66,7 +67,7 @@ def end_force(store: LiveStore) -> Drift | None:
     if why and store.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
         return _set(store, value, why)
     # All that takes the broker's time is asked before the lock: a run that waits for that would wait as well.
-    found = ask_known_frame(store.admin, state, observe(store, time.time_ns() // 1_000_000, state))
+    found = ask_known_frame(store.admin, state, observe(store, clock_ms(), state))
     # Asked last: setting it is another connection than what was looked at.
     answers_ms = store.admin.runtime_info().boot_timestamp_ms
     if other := another_broker(state, found, answers_ms):
@@ -81,7 +82,7 @@ def end_force(store: LiveStore) -> Drift | None:
         if ended != now:
             save_state(memory, ended)
         store.admin.update_config({FORCIBLY: "false"})
-    return _set(store, value, f". It was set back to false {time.strftime('%H:%M:%S', time.gmtime())} UTC.")
+    return _set(store, value, f". It was set back to false {time_text(clock_ms())}.")
 
 
 def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
