@@ -1,6 +1,7 @@
 """Cleanup of one store by hand: its oldest segments go whatever their age, with proof. A DAG a store.
 
-Start it with "Trigger": a dry run (the default) shows the plan in the report and deletes nothing.
+Start it with "Trigger": a dry run (the default) reports what would go and what consumers would lose, and
+deletes nothing.
 Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true.
 """
 
@@ -34,7 +35,7 @@ def form() -> dict[str, Param]:
             type="string", minLength=3, title="Reason", description="Why; it goes into the report."
         ),
         "dry_run": Param(
-            True, type="boolean", title="Dry run", description="Only plan and report; delete nothing."
+            True, type="boolean", title="Dry run", description="Only report what would go; delete nothing."
         ),
     }
 
@@ -50,6 +51,6 @@ for store in configured_stores():
         tags=["storage-engine"],
         doc_md=__doc__,
     ) as dag:
-        requested_cleanup(store, request=FORCED_REQUEST, plan_only="{{ params.dry_run }}")
+        requested_cleanup(store, request=FORCED_REQUEST)
     # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
     dag.params.update(form())

@@ -45,5 +45,4 @@ for queue in QUEUES:
         requested_cleanup(
             ConfiguredStore("{{ params.store }}", queue=queue),
             request=FORCED_REQUEST,
-            plan_only="{{ params.dry_run }}",
         )

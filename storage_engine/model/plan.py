@@ -61,6 +61,7 @@ class PlanRequest:
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
     :param max_segments: at most so many segments in this pass; None: the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
+    :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
     """
 
     manual: bool = False
@@ -68,6 +69,7 @@ class PlanRequest:
     max_segments: int | None = None
     target_used_percent: int | None = None
     reason: str = ""
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,45 +32,36 @@ Result = dict[str, Any]
 class StorageEnginePlanOperator(StoreOperator, SkipMixin):
     """Decides what goes and what stays, each segment with its reason, and records it.
 
-    When nothing is to be deleted, or only a look was asked for, the tasks directly downstream are
-    skipped; a report with trigger rule ``all_done`` is written all the same.
+    When nothing is to be deleted, the tasks directly downstream are skipped; a report with trigger rule
+    ``all_done`` is written all the same. A dry run goes on with consumer lag, whose task skips the rest.
 
     :param request: what is asked beyond the store's own settings: a PlanRequest, its fields as a
         mapping, or those as JSON text (templated); None asks for nothing.
-    :param plan_only: let nothing follow the plan: true, false, or a text of either (templated).
     """
 
-    template_fields: Sequence[str] = ("storage_engine_conn_id", "request", "plan_only")
+    template_fields: Sequence[str] = ("storage_engine_conn_id", "request")
 
     def __init__(
         self,
         *,
         request: PlanRequest | Mapping[str, Any] | str | None = None,
-        plan_only: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         # Plain values, since templates are rendered inside of mappings but not of dataclasses.
         self.request = to_jsonable(request) if isinstance(request, PlanRequest) else request
-        self.plan_only = plan_only
 
     def do_step(self, context: Context) -> Result:
-        with self.cleanup(context, _request(self.request)) as cleanup:
+        asked = _request(self.request)
+        with self.cleanup(context, asked) as cleanup:
             planned = cycle.plan(cleanup)
             self._log_plan(cleanup, planned)
-        result: Result = to_jsonable(planned)
-        why = self._why_stop(planned)
-        if why:
-            self.log.info("%s; the following steps are skipped", why)
+        result: Result = {**to_jsonable(planned), "dry_run": asked.dry_run}
+        if not planned.deletes:
             # Skipping ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
             self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return result
-
-    def _why_stop(self, planned: PlanResult) -> str:
-        if not planned.deletes:
-            return "Nothing is to be deleted"
-        return "Only a plan was asked for" if _is_true(self.plan_only) else ""
 
     def _log_plan(self, cleanup: cycle.Cleanup, planned: PlanResult) -> None:
         from storage_engine.retention.steps import recorded_plan
@@ -310,14 +301,3 @@ def _request(value: Mapping[str, Any] | str | None) -> PlanRequest:
         except ValueError:
             raise BadInputError(f"plan request: expected JSON, found {value!r}.") from None
     return from_jsonable(PlanRequest, value or {}, "plan request")
-
-
-def _is_true(value: bool | str) -> bool:
-    """A flag, or what a template made of one.
-
-    :raises BadInputError: neither; a look must not be taken for the real thing.
-    """
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise BadInputError(f"plan_only: expected true or false, found {value!r}.")
-    return text == "true"

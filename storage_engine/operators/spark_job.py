@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    XCOM_RETURN_KEY,
+    AirflowException,
+    AirflowSkipException,
+    SkipMixin,
+)
 
 from storage_engine import cycle
 from storage_engine.exceptions import BadInputError
@@ -123,11 +128,12 @@ def _master(conn_id: str) -> str:
     return master
 
 
-class StorageEngineConsumerLagOperator(StoreSparkOperator):
+class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     """Computes how far every consumer group is behind, and what the plan would cost it.
 
     The whole table stays beside the run's reports as Parquet; the groups at risk go into the journal,
-    where the release looks for them under ``lag_policy`` block.
+    where the release looks for them under ``lag_policy`` block. In a dry run the tasks directly
+    downstream are skipped: nothing is archived or deleted.
 
     :param spark_above_positions: Spark is started for more groups' positions in queues than these; fewer
         are computed in this task, in less time than Spark takes to start. So are all of them where the
@@ -141,6 +147,8 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
         self.spark_above_positions = spark_above_positions
 
     def do_step(self, context: Context) -> dict[str, Any]:
+        from storage_engine.retention.steps import is_dry_run
+
         def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
             result = self._measure(cleanup, asked, context)
             self._tell(result)
@@ -148,6 +156,11 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator):
 
         with self.cleanup(context, measure_lag=measure) as cleanup:
             summary: dict[str, Any] = to_jsonable(cycle.consumer_lag(cleanup))
+            dry_run = is_dry_run(cleanup.store, cleanup.run_key)
+        if dry_run:
+            # Skipping ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=summary)
+            self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return summary
 
     def _measure(self, cleanup: cycle.Cleanup, asked: LagQuestion, context: Context) -> ConsumerLagResult:

@@ -46,6 +46,7 @@ FORCED_REQUEST = """{{ {
     "max_segments": params.segments,
     "target_used_percent": params.target_used_percent,
     "reason": params.reason,
+    "dry_run": params.dry_run,
 } | tojson }}"""
 """What a person asks for by a DAG's params, as :func:`requested_cleanup` takes it."""
 
@@ -71,14 +72,12 @@ def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
     chain(*_tasks(cycle.AHEAD, arguments), cleanup[-1])
 
 
-def requested_cleanup(store: ConfiguredStore, *, request: str, plan_only: str) -> None:
+def requested_cleanup(store: ConfiguredStore, *, request: str) -> None:
     """Clean up because a person asks for it.
 
     :param request: fields of a PlanRequest as JSON text (templated).
-    :param plan_only: whether to stop after the plan (templated).
     """
-    asked = {"request": request, "plan_only": plan_only}
-    chain(*_tasks(cycle.CLEANUP, store.task_arguments, plan=asked))
+    chain(*_tasks(cycle.CLEANUP, store.task_arguments, plan={"request": request}))
 
 
 def _tasks(

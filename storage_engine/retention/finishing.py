@@ -20,7 +20,14 @@ from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, uncha
 REPORT_VERSION = 1
 """Of a report's fields: it grows where one that was there means something else, or is gone."""
 _ENDED = frozenset(
-    {Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.BLOCKED, Outcome.RELEASED_IN_PART, Outcome.UNDONE}
+    {
+        Outcome.DONE,
+        Outcome.NOTHING_TO_DO,
+        Outcome.BLOCKED,
+        Outcome.RELEASED_IN_PART,
+        Outcome.UNDONE,
+        Outcome.DRY_RUN,
+    }
 )
 
 

@@ -12,7 +12,7 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag, Unread
 from storage_engine.model.pending import Pending
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.plan import DependentFile, PlanRequest, Reason, Trigger
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
@@ -49,6 +49,8 @@ class Outcome(StrEnum):
     """What passed of some logs is deleted; other logs were refused, and stay as they are."""
     UNDONE = "undone"
     """What it deleted was brought back, all of it."""
+    DRY_RUN = "dry-run"
+    """It was asked only for what would go; nothing was archived or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE)
+        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE, Outcome.DRY_RUN)
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
@@ -196,9 +198,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
     return Report(
-        outcome=Outcome.UNDONE
-        if undone
-        else _outcome(plan, released, steps, validation, unarchived, refused),
+        outcome=Outcome.UNDONE if undone else _outcome(run, released, steps, validation, unarchived, refused),
         store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -345,13 +345,14 @@ def _steps(run: Run, events: Sequence[Event]) -> tuple[StepReport, ...]:
 
 
 def _outcome(
-    plan: Plan | None,
+    run: Run,
     released: ReleaseResult | None,
     steps: Sequence[StepReport],
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
     refused: Sequence[RefusedLog],
 ) -> Outcome:
+    plan = run.plan
     archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
     failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
     if failed or (archive_error and (unproven or released is None)):
@@ -360,6 +361,8 @@ def _outcome(
         return Outcome.FAILED
     if plan is None:
         return Outcome.UNFINISHED if unproven else Outcome.DONE
+    if run.request.dry_run:
+        return Outcome.DRY_RUN
     if not plan.to_delete:
         reasons = {decision.reason for decision in plan.decisions}
         crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)

@@ -12,7 +12,7 @@ from storage_engine.retention.hold_text import drift_text, hold_text
 from storage_engine.retention.pending_policy import pending_text
 from storage_engine.retention.progress_alarms import progress_text
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
-from storage_engine.retention.report import Report
+from storage_engine.retention.report import Outcome, Report
 from storage_engine.retention.report_segments import Fate, SegmentReport
 from storage_engine.wording import (
     count_text,
@@ -34,7 +34,7 @@ def report_text(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"Store {report.store} ({report.broker}, {report.root})"
-    yield f"Run {report.run_key}: {report.outcome.value}"
+    yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
@@ -44,7 +44,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Archived and proven", _archived(report))
     yield from _section("Archive lag", _archive_lag(report))
     yield from _section("Deleted", _segments(report, Fate.DELETED))
-    yield from _section("To be deleted", _segments(report, Fate.PENDING))
+    pending = "Would be deleted" if report.request.dry_run else "To be deleted"
+    yield from _section(pending, _segments(report, Fate.PENDING))
     yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section("Consume queues and index", _dependents(report))
@@ -60,6 +61,13 @@ def _lines(report: Report) -> Iterator[str]:
     if report.second_lake is not None:
         yield f"Second   {report.second_lake}"
     yield f"Journal  {report.journal}"
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """Say a run's outcome to a person."""
+    if outcome is Outcome.DRY_RUN:
+        return "dry run: nothing was archived or deleted"
+    return outcome.value
 
 
 def _refused(report: Report) -> Iterator[str]:

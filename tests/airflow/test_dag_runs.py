@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine import cycle
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.fil
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 NEVER = "99"
 STORE = "storage_engine_default"
+STEPS = [step.__name__ for step in cycle.CLEANUP]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -224,15 +226,25 @@ def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any
     assert any("StoreBusyError" in step["error"] for step in report(store.reports)["steps"])
 
 
-def test_forced_cleanup_by_default_only_shows_its_plan(store_connection: Any, run: Any) -> None:
+def test_forced_cleanup_is_a_dry_run_by_default_and_says_what_consumers_would_lose(
+    store_connection: Any, run: Any
+) -> None:
     store = store_connection(STORE, deleteWhen=NEVER)
     age(store.root, 0)
     before = content(store.root)
-    state, tasks = run("storage_forced_cleanup.py", {"reason": "disk is filling", "segments": 2})
+    state, tasks = run("storage_forced_cleanup.py", {"reason": "disk is filling", "segments": 5})
     assert state == "success"
-    assert (tasks["plan"], tasks["archive"], tasks["release"]) == ("success", "skipped", "skipped")
+    assert tasks == {
+        "plan": "success",
+        "consumer_lag": "success",
+        "report": "success",
+        **dict.fromkeys(STEPS[2:-1], "skipped"),
+    }
     written = report(store.reports)
-    assert [s["base_offset"] for s in written["segments"] if s["planned"]] == [0, 1048576]
+    assert (written["outcome"], written["ok"], written["freed_bytes"]) == ("dry-run", True, 0)
+    assert written["lag"]["groups"] > 0
+    assert "37 unread messages of cg_orders" in written["unread_lines"][0]
+    assert [s["base_offset"] for s in written["segments"] if s["planned"]] == [n << 20 for n in range(5)]
     assert written["request"]["reason"] == "disk is filling"
     assert content(store.root) == before
     lake = open_lake(LakeConfig.local(store.directory / "lake"))

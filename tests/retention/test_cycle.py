@@ -118,6 +118,26 @@ class TestPlan:
         with pytest.raises(RunStateError, match="expected the request it was begun with"):
             steps.make_plan(store, "r", PlanRequest())
 
+    def test_a_dry_run_says_so_and_nothing_of_it_can_be_carried_out(
+        self, managed: Make, fingerprint: FingerprintOf
+    ) -> None:
+        store = managed()
+        before = fingerprint(store.root)
+        steps.make_plan(store, "r", replace(MANUAL, dry_run=True))
+        for carry_out in (
+            lambda: steps.archive_jobs(store, "r"),
+            lambda: steps.archive_planned(store, "r", lambda jobs: pytest.fail("archived")),
+            lambda: steps.release(store, "r"),
+        ):
+            with pytest.raises(RunStateError, match="found a dry run"):
+                carry_out()
+        done = finish(store, "r")
+        assert (done.outcome, done.ok, done.finished) == (Outcome.DRY_RUN, True, True)
+        text = report_text(build_report(store, "r"))
+        assert "Run r: dry run: nothing was archived or deleted" in text
+        assert "Would be deleted" in text
+        assert fingerprint(store.root) == before
+
     @pytest.mark.slow
     def test_two_stores_may_use_one_run_key(self, managed: Make) -> None:
         first, second = managed(), managed()

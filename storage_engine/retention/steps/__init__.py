@@ -11,7 +11,7 @@ from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_questio
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
 from storage_engine.retention.steps.monitoring import MonitorResult, monitor
-from storage_engine.retention.steps.planning import PlanResult, make_plan, recorded_plan
+from storage_engine.retention.steps.planning import PlanResult, is_dry_run, make_plan, recorded_plan
 from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
@@ -36,6 +36,7 @@ __all__ = [
     "clean_dependents",
     "flush_checkpoint",
     "hold",
+    "is_dry_run",
     "lag_question",
     "make_plan",
     "monitor",

@@ -37,7 +37,13 @@ from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
-from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, open_context
+from storage_engine.retention.steps.context import (
+    AnyStore,
+    Context,
+    approved_plan,
+    open_context,
+    refuse_dry_run,
+)
 from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.retention.steps.topic_days import record_topic_days
@@ -85,6 +91,7 @@ def archive_jobs(
     """
     context = open_context(store)
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
+    refuse_dry_run(run)
     with context.errors(run, Step.ARCHIVE):
         segments = sealed_segments(context) if all_sealed else planned_segments(context, run)[0]
         if not segments:
@@ -112,6 +119,7 @@ def archive_planned(
     """
     context = open_context(store)
     run = context.run(run_key)
+    refuse_dry_run(run)
 
     def archive(segments: Sequence[Segment]) -> ArchiveResult:
         return archive_somewhere(

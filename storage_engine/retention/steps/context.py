@@ -261,6 +261,18 @@ def managed_of(store: AnyStore) -> ManagedStore:
     return store.store if isinstance(store, Context) else store
 
 
+def refuse_dry_run(run: Run) -> None:
+    """Make sure that a run may archive and delete.
+
+    :raises RunStateError: it was begun as a dry run.
+    """
+    if run.request.dry_run:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected a run that may archive and delete, found a dry run. Nothing was "
+            "changed. Begin another run, which is not a dry run."
+        )
+
+
 def approved_plan(run: Run) -> Plan:
     """
     :raises RunStateError: the run has no plan, or the journal has another than was recorded.

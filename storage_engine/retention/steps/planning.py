@@ -113,6 +113,14 @@ def recorded_plan(store: AnyStore, run_key: str) -> Plan:
     return approved_plan(open_context(store).run(run_key))
 
 
+def is_dry_run(store: AnyStore, run_key: str) -> bool:
+    """Return whether a run only plans, measures lag and reports.
+
+    :raises RunStateError: there is no such run.
+    """
+    return open_context(store).run(run_key).request.dry_run
+
+
 def _result(context: Context, run: Run) -> PlanResult:
     plan = approved_plan(run)
     unread = planned_unread(context, run)

@@ -56,6 +56,7 @@ from storage_engine.retention.steps.context import (
     approved_plan,
     flush_paths,
     open_context,
+    refuse_dry_run,
 )
 from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
@@ -124,7 +125,8 @@ def release(
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
     :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
-    :raises RunStateError: no such run, it has no plan, it was undone, or another plan was approved.
+    :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
+        approved.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
@@ -138,6 +140,7 @@ def release(
     """
     context = open_context(store)
     run = context.run(run_key)
+    refuse_dry_run(run)
     plan = approved_plan(run)
     if approved_digest is not None and approved_digest != plan.digest:
         raise RunStateError(
