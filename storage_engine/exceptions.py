@@ -24,7 +24,13 @@ class StorageEngineError(Exception):
 
 
 class BadInputError(StorageEngineError):
-    """The caller named something that can't be used; nothing was changed. Command line exit code 2."""
+    """The caller named something that can't be used; nothing was changed. Command line exit code 2.
+
+    :param page: of the documentation that says more, by its name; "": none.
+    """
+
+    def __init__(self, message: str = "", *, page: str = "") -> None:
+        super().__init__(f"{message} See: storage-engine docs {page}" if page else message)
 
 
 class StoreNotFoundError(BadInputError):

@@ -1,13 +1,23 @@
 """What Airflow learns about this provider: entry point ``apache_airflow_provider``.
 
-Imported by every Airflow process, so it imports the standard library and the table of settings alone.
+Imported by every Airflow process, so it imports the standard library and the tables of settings alone.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from storage_engine.model.store_settings import STORE_SETTINGS, Kind, StoreSetting
+from storage_engine.model.policy import Policy
+from storage_engine.model.settings import Setting, settings_of
+from storage_engine.model.store_settings import (
+    BROKER_SETTINGS,
+    POLICY,
+    SECTION_POLICY,
+    SECTIONS,
+    STORE_SETTINGS,
+    Kind,
+    StoreSetting,
+)
 
 _INTEGRATION = "Storage Engine"
 _VERSION_ADDED = "0.1.0"
@@ -51,13 +61,26 @@ def _connection_type() -> dict[str, Any]:
             "relabeling": {"password": "Journal password"},
             "placeholders": {"password": "only when the journal's URL has a user but no password"},
         },
-        "conn-fields": {one.name: _field(one) for one in STORE_SETTINGS if one.label},
+        "conn-fields": form_fields(),
     }
 
 
-def _field(one: StoreSetting) -> dict[str, Any]:
-    """Return a setting's field of the connection form."""
-    inside = ", ".join(other.name for other in STORE_SETTINGS if other.inside == one.name)
+def form_fields() -> dict[str, dict[str, Any]]:
+    """Return the fields of the connection's form in its order, section by section."""
+    found = [(one.section, one.own_field, _store_field(one)) for one in STORE_SETTINGS if one.label]
+    policy = [(SECTION_POLICY, one.name, _policy_field(one)) for one in settings_of(Policy) if one.label]
+    # What the rest is said in comes last in its section.
+    by_place = sorted(
+        found + policy, key=lambda one: (SECTIONS.index(one[0]), one[1] in (BROKER_SETTINGS, POLICY))
+    )
+    return {
+        name: {**field, "schema": {**field["schema"], "section": section}}
+        for section, name, field in by_place
+    }
+
+
+def _store_field(one: StoreSetting) -> dict[str, Any]:
+    inside = ", ".join(it.name for it in STORE_SETTINGS if it.inside == one.name and not it.label)
     said = f"{one.in_connection} Keys: {inside}." if inside else one.in_connection
     return {"label": one.label, "description": said, "schema": _schema(one)}
 
@@ -67,13 +90,23 @@ def _schema(one: StoreSetting) -> dict[str, Any]:
         return {"type": "string", "minLength": 1}
     match one.kind:
         case Kind.CHOICE:
-            return {"type": "string", "enum": list(one.choices), "default": one.choices[0]}
+            return {"type": ["string", "null"], "enum": list(one.choices), "default": one.choices[0]}
         case Kind.OBJECT:
             return {"type": ["object", "null"], "default": None}
         case Kind.TEXT_OR_OBJECT:
             return {"type": ["string", "object", "null"], "default": None}
         case _:
-            return {"type": ["string", "null"]}
+            proposed = {"examples": list(one.examples)} if one.examples else {}
+            return {"type": ["string", "null"], **proposed}
+
+
+def _policy_field(one: Setting) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["integer", "null"], "minimum": one.minimum}
+    if one.choices:
+        # Empty, so that a policy by name isn't contradicted by what nobody chose.
+        usual = f"default ({one.default_text})"
+        schema = {"type": ["string", "null"], "enum": [None, *one.choices], "values_display": {"None": usual}}
+    return {"label": one.label, "description": one.help, "schema": {**schema, "default": None}}
 
 
 def _option(

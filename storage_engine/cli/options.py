@@ -30,7 +30,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def argument_of(name: str) -> str:
     """Return the argument that a command gets a setting of a store as."""
     one = SETTINGS[name]
-    return one.older or one.name
+    return one.own_field
 
 
 def setting_option(name: str, **more: Any) -> click.Option:

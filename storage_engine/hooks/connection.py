@@ -13,27 +13,36 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, default_broker
 from storage_engine.exceptions import BadInputError
-from storage_engine.hooks.fields import Fields, Place
+from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
+from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
 from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
 from storage_engine.model.store_settings import LIVE, POLICY, STORE_SETTINGS
+from storage_engine.nearest import meant
 from storage_engine.retention.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
+_TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")
+"""Beginnings of URIs from which PyIceberg tells a catalog's type."""
 CATALOG_NAME = "name"
 """Among a lake's properties: what its Iceberg catalog is called."""
 
 _POLICY_SETTINGS = settings_of(Policy)
 PLACES = {
-    **{one.name: Place(one.inside, one.older or one.name, one.usual) for one in STORE_SETTINGS if one.inside},
-    **{one.name: Place(POLICY, one.name, one.default_text) for one in _POLICY_SETTINGS},
+    **{
+        one.name: Place(one.inside, one.own_field, one.usual, bool(one.label))
+        for one in STORE_SETTINGS
+        if one.inside
+    },
+    **{one.name: Place(POLICY, one.name, one.default_text, bool(one.label)) for one in _POLICY_SETTINGS},
 }
 """Of settings that are keys of a JSON field, by name."""
 
-
 _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
+_FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
+"""Those that a connection may have, besides those of ``PLACES``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +74,20 @@ def managed_store(
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
     read = Fields(conn_id, {**extra, POLICY: _policy_object(conn_id, extra, defaults)}, PLACES)
-    read.check_keys()
+    read.check_keys(_FIELDS)
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
-        root=read.text("root", required=True),
+        root=read.path("root", required=True),
         broker=_broker_type(read),
-        broker_conf=read.text("broker_conf") or None,
+        broker_conf=read.path("broker_conf") or None,
         overrides=read.mapping("overrides"),
         time_zone=read.zone("time_zone"),
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
-        report_dir=read.text("report_dir") or defaults.report_dir or str(directory / "reports"),
+        report_dir=read.path("report_dir")
+        or _absolute(defaults.report_dir, "report_dir")
+        or str(directory / "reports"),
         policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _POLICY_SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
@@ -110,7 +121,7 @@ def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({there})"
-        raise Fields(conn_id, extra).error(POLICY, expected, named)
+        raise Fields(conn_id, extra).error(POLICY, expected, named, meant(named.strip(), policies or ()))
     return policies[named.strip()]
 
 
@@ -118,7 +129,8 @@ def _broker_type(read: Fields) -> str:
     """Return the store's broker by name; a connection that names none is the default broker's."""
     name = read.text("broker_type") or default_broker()
     if name not in broker_names():
-        raise read.error("broker_type", f"a broker that is installed ({', '.join(broker_names())})", name)
+        expected = f"a broker that is installed ({', '.join(broker_names())})"
+        raise read.error("broker_type", expected, name, meant(name, broker_names()))
     return name
 
 
@@ -157,7 +169,7 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
     place = place or older_place
     if not place and defaults.lake.lstrip().startswith("{"):
         return LakeConfig(name=usual, properties=_catalog_properties(defaults.lake, "lake"))
-    return LakeConfig.local(place or defaults.lake or str(directory / "lake"))
+    return LakeConfig.local(place or _absolute(defaults.lake, "lake") or str(directory / "lake"))
 
 
 def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
@@ -167,7 +179,7 @@ def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
     if not place and defaults.second_lake.lstrip().startswith("{"):
         named = read.text("lake_catalog") or _CATALOG_NAME
         return LakeConfig(name=named, properties=_catalog_properties(defaults.second_lake, "second_lake"))
-    place = place or defaults.second_lake
+    place = place or _absolute(defaults.second_lake, "second_lake")
     return LakeConfig.local(place) if place else None
 
 
@@ -177,6 +189,11 @@ def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeCon
     :raises BadInputError: they don't say where it is.
     """
     others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
+    tells_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
+    if others and not tells_type and not others.get("uri", "").startswith(_TELLING_URIS):
+        # Its values may be secrets.
+        expected = "the catalog's type among its properties, such as sql or rest"
+        raise read.error(field, expected, ", ".join(sorted(others)))
     if not others:
         raise read.error(field, "properties of a catalog such as type, uri, warehouse", dict(properties))
     named = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
@@ -187,8 +204,19 @@ def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:
     """Return a lake's directory, or its catalog's properties; both empty: neither is given."""
     value = read.value(name)
     if isinstance(value, str) and not value.lstrip().startswith("{"):
-        return value.strip(), {}
+        return read.path(name), {}
     return "", read.mapping(name)
+
+
+def _absolute(path: str, option: str) -> str:
+    """Return a directory of ``[storage_engine]``.
+
+    :raises BadInputError: it depends on where a process is started.
+    """
+    if path and not path.startswith("/"):
+        said = f"[storage_engine] {option}: expected {ABSOLUTE_PATH}, found {path!r}."
+        raise BadInputError(said, page=PAGE)
+    return path
 
 
 def _catalog_properties(text: str, option: str) -> dict[str, str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store_settings import Kind, StoreSetting
+from storage_engine.nearest import meant
+
+PAGE = "connection"
+"""Of the documentation, about all fields."""
+ABSOLUTE_PATH = "an absolute path, which begins with /"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +22,15 @@ class Place:
     """Where a connection has a setting that is a key of a JSON field.
 
     :param inside: the JSON field.
-    :param older: the field that older connections have it in; it is read behind the JSON field.
-    :param usual: what older connections have there where nobody said anything.
+    :param field: the field of its own that may have it instead.
+    :param usual: what that field has where nobody said anything.
+    :param in_form: whether the form has that field; older connections alone have others.
     """
 
     inside: str
-    older: str
+    field: str
     usual: str = ""
+    in_form: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,52 +44,57 @@ class Fields:
     extra: Mapping[str, Any]
     places: Mapping[str, Place] = field(default_factory=dict)
 
-    def error(self, name: str, expected: str, found: object) -> BadInputError:
-        return self._error(self.shown(name), expected, found)
+    def error(self, name: str, expected: str, found: object, hint: str = "") -> BadInputError:
+        return self._error(self.shown(name), expected, found, hint)
 
     def value(self, name: str) -> Any:
         """Return a field's value; None where it is empty.
 
-        :raises BadInputError: it has one at its old place and another one at its new.
+        :raises BadInputError: its own field has one, and the JSON field another one.
         """
         place = self.places.get(name)
         if place is None:
             value = self.extra.get(name)
             return None if value == "" else value
-        old = self.extra.get(place.older)
-        old = None if old == "" else old
-        new = self._inside(place.inside).get(name)
-        if new is None or new == "":
-            return old
-        if not _says_the_same(old, new, place.usual):
-            raise self._error(place.older, f"no value, as {place.inside} has {name} = {new}", old)
-        return new
+        own = self.extra.get(place.field)
+        own = None if own == "" else own
+        inside = self._inside(place.inside).get(name)
+        if inside is None or inside == "":
+            return own
+        if not _says_the_same(own, inside, place.usual):
+            raise self._error(place.field, f"no value, as {place.inside} has {name} = {inside}", own)
+        return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
         """Return by JSON field and name what older connections have elsewhere and isn't usual there."""
         found: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
-            value = self.extra.get(place.older)
-            if value not in (None, "", {}) and str(value).strip().lower() != place.usual:
+            value = self.extra.get(place.field)
+            unsaid = value in (None, "", {}) or str(value).strip().lower() == place.usual
+            if not unsaid and not place.in_form:
                 found.setdefault(place.inside, {})[name] = value
         return found
 
-    def check_keys(self) -> None:
-        """Make sure that JSON fields have no unknown key.
+    def check_keys(self, known: Sequence[str]) -> None:
+        """Make sure that neither the connection nor its JSON fields have an unknown key.
 
+        A setting under a wrong name would be heeded by nobody.
+
+        :param known: the fields that a connection may have, besides those of ``places``.
         :raises BadInputError: one has; names the nearest that is known.
         """
+        fields = [*known, *(place.field for place in self.places.values())]
+        for name in self.extra:
+            place = self.places.get(name)
+            if name not in fields and self.extra[name] not in (None, ""):
+                if place is None:
+                    raise self._unknown(name, fields)
+                raise self._error(name, f"{place.field}, or {name} inside {place.inside}", name)
         for group in dict.fromkeys(place.inside for place in self.places.values()):
-            known = [name for name, place in self.places.items() if place.inside == group]
-            for name in known:
-                # One that older connections never had as a field of its own would be heeded by nobody.
-                if name != self.places[name].older and self.extra.get(name) not in (None, ""):
-                    raise self._error(name, f"it inside {group}", "a field of its own")
+            inside = [name for name, place in self.places.items() if place.inside == group]
             for key in self._inside(group):
-                if key not in known:
-                    near = get_close_matches(key, known, n=1)
-                    expected = f"a setting such as {near[0]}" if near else f"one of {', '.join(known)}"
-                    raise self._error(f"{group}.{key}", expected, "a setting that isn't known")
+                if key not in inside:
+                    raise self._unknown(f"{group}.{key}", inside)
 
     def read(self, one: StoreSetting) -> Any:
         """Return a setting's value as its kind says; None where a text, number or choice is empty.
@@ -103,6 +114,8 @@ class Fields:
                 return self.zone(one.name)
             case Kind.ADDRESS | Kind.ADDRESSES:
                 return self.addresses(one.name, several=one.kind is Kind.ADDRESSES)
+            case Kind.PATH:
+                return self.path(one.name, required=one.required) or None
             case _:
                 return self.text(one.name, required=one.required) or None
 
@@ -115,6 +128,13 @@ class Fields:
         if not isinstance(value, str):
             raise self.error(name, "text", value)
         return value.strip()
+
+    def path(self, name: str, *, required: bool = False) -> str:
+        """Return an absolute path: tasks are not started where a person is; empty: there is none."""
+        text = self.text(name, required=required)
+        if text and not text.startswith("/"):
+            raise self.error(name, ABSOLUTE_PATH, text)
+        return text
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
         value = self.text(name) or allowed[0]
@@ -150,7 +170,12 @@ class Fields:
         try:
             return ZoneInfo(text).key if text else None
         except (KeyError, OSError, ValueError):
-            raise self.error(name, "an IANA time zone such as Asia/Shanghai", text) from None
+            # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
+            zones = [
+                zone for zone in available_timezones() if not zone.startswith(("Etc/", "posix/", "right/"))
+            ]
+            expected = "an IANA time zone such as Asia/Shanghai"
+            raise self.error(name, expected, text, meant(text, zones)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
         """Return what is ``host:port``, several separated by ``;`` where that may be; empty: nothing."""
@@ -183,16 +208,24 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return where a person finds a setting's value: at its place, unless it stands at its old one."""
+        """Return where a person finds a setting's value; of one that has none, where it is best put."""
         place = self.places.get(name)
         if place is None:
             return name
-        is_older = self.extra.get(place.older) not in (None, "") and name not in self._inside(place.inside)
-        return place.older if is_older else f"{place.inside}.{name}"
+        is_inside = self._inside(place.inside).get(name) not in (None, "")
+        has_own = self.extra.get(place.field) not in (None, "")
+        return place.field if not is_inside and (has_own or place.in_form) else f"{place.inside}.{name}"
 
-    def _error(self, shown: str, expected: str, found: object) -> BadInputError:
+    def _unknown(self, shown: str, known: Sequence[str]) -> BadInputError:
+        key = shown.rpartition(".")[2]
+        hint = meant(key, known)
+        expected = "a known name" if hint else f"one of {', '.join(sorted({*known}))}"
+        return self._error(shown, expected, key, hint)
+
+    def _error(self, shown: str, expected: str, found: object, hint: str = "") -> BadInputError:
         return BadInputError(
-            f"connection {self.conn_id}: field {shown}: expected {expected}, found {found!r}."
+            f"connection {self.conn_id}: field {shown}: expected {expected}, found {found!r}.{hint}",
+            page=PAGE,
         )
 
 

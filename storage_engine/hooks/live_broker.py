@@ -20,15 +20,14 @@ def broker_of_fields(read: Fields) -> LiveBroker | None:
 
     :raises BadInputError: a field that is missing, contradicts another one, or can't be read; names it.
     """
-    mode = read.choice("mode", (*MODES, BESIDE))
+    mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
+    values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
     if mode == OFFLINE:
         for name in ("broker_address", "name_servers"):
             if given := read.text(name):
                 raise read.error(name, f"mode {LIVE}, or no {name}: offline, no broker runs", given)
         return None
-    return live_broker(
-        {one.name: read.read(one) for one in STORE_SETTINGS if one.live}, read.error, read.shown
-    )
+    return live_broker(values, read.error, read.shown)
 
 
 def with_broker_credentials(
@@ -46,7 +45,7 @@ def with_broker_credentials(
     if not (found.login and found.password):
         missing = "password" if found.login else "login"
         raise BadInputError(
-            f"connection {conn_id}, named by a store's broker_settings.conn_id: expected the broker's access "
+            f"connection {conn_id}, named by a store's broker_conn_id: expected the broker's access "
             f"key as its login and the secret key as its password, found no {missing}."
         )
     return replace(live, access_key=found.login, secret_key=found.password)

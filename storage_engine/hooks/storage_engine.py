@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +27,13 @@ from storage_engine.hooks.connection import (
     spark_connection,
     store_queue,
 )
+from storage_engine.hooks.fields import PAGE
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
 from storage_engine.retention.managed_store import ManagedStore
+
+_MADE_UP_CHARACTERS = 8
+"""Of an id for a test, letters and digits (``airflow.utils.helpers.get_random_string``)."""
 
 
 class StorageEngineHook(BaseHook):
@@ -48,7 +53,28 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def connection(self) -> Connection:
-        return self.get_connection(self.storage_engine_conn_id)
+        """
+        :raises BadInputError: there is none of this id, or it is of another type.
+        """
+        conn_id = self.storage_engine_conn_id
+        try:
+            found = self.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise BadInputError(
+                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was read "
+                f"or changed. The option stores of [{SECTION}] lists the stores' connections: "
+                f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you have "
+                f"there, or add this one: storage-engine init --airflow --conn-id {conn_id}. airflow "
+                "connections list shows what is there; AIRFLOW_HOME tells which Airflow is asked.",
+                page=PAGE,
+            ) from error
+        if found.conn_type != self.conn_type:
+            raise BadInputError(
+                f"connection {conn_id}: expected the type {self.conn_type}, found {found.conn_type!r}. "
+                "Nothing was read or changed. Choose the type Storage Engine in its form.",
+                page=PAGE,
+            )
+        return found
 
     def get_conn(self) -> ManagedStore:
         """The managed store.
@@ -59,28 +85,47 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def managed_store(self) -> ManagedStore:
-        store = managed_store(
-            self.storage_engine_conn_id, self.connection.extra_dejson, self.connection.password, _defaults()
-        )
+        conn_id, extra = self.storage_engine_conn_id, self.connection.extra_dejson
+        store = managed_store(conn_id, extra, self.connection.password, _defaults())
         second, live = store.second_lake, store.live
         store = replace(
             store,
-            lake=with_credentials(store.lake, self.get_connection),
-            second_lake=second and with_credentials(second, self.get_connection),
+            lake=with_credentials(store.lake, self._named_by("lake")),
+            second_lake=second and with_credentials(second, self._named_by("second_lake")),
             live=live
             and with_broker_credentials(
                 live,
-                broker_connection(self.storage_engine_conn_id, self.connection.extra_dejson),
-                self.get_connection,
+                broker_connection(conn_id, extra),
+                self._named_by("broker_conn_id"),
             ),
         )
         _mask_secrets(store)
+        if self.spark_conn_id is not None:
+            # Without it spark-submit goes to a YARN cluster that nobody named, once all else is done.
+            self._named_by("spark_conn_id")(self.spark_conn_id)
         return store
 
     @cached_property
     def spark_conn_id(self) -> str | None:
         """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
         return spark_connection(self.connection.extra_dejson)
+
+    def _named_by(self, field: str) -> Callable[[str], Connection]:
+        """Return what looks up a connection that a field of this one names."""
+
+        def find(conn_id: str) -> Connection:
+            try:
+                return self.get_connection(conn_id)
+            except AirflowNotFoundException as error:
+                empty = " Leave the field empty to work without Spark." if field == "spark_conn_id" else ""
+                raise BadInputError(
+                    f"connection {self.storage_engine_conn_id}: field {field}: expected a connection of "
+                    f"this Airflow, found none with the id {conn_id!r}. Nothing was read or changed. Add it, "
+                    f"or correct the field.{empty}",
+                    page=PAGE,
+                ) from error
+
+        return find
 
     @cached_property
     def queue(self) -> str | None:
@@ -95,10 +140,22 @@ class StorageEngineHook(BaseHook):
         from storage_engine.hooks.check import check_store
 
         try:
-            found = check_store(self.managed_store)
-            return True, " ".join(filter(None, (found, moved_fields(self.connection.extra_dejson))))
+            works, said = True, " ".join(self._found(check_store))
         except StorageEngineError as error:
-            return False, str(error)
+            works, said = False, str(error)
+        if _is_made_for_a_test(conn_id := self.storage_engine_conn_id):
+            said = said.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
+        return works, said
+
+    def _found(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
+        yield check_store(self.managed_store)
+        yield (
+            f"Spark: jobs are submitted with {self.spark_conn_id}."
+            if self.spark_conn_id
+            else "Spark: none; the tasks archive by themselves, with the same proof."
+        )
+        if moved := moved_fields(self.connection.extra_dejson):
+            yield moved
 
 
 def managed_store_of(conn_id: str) -> ManagedStore:
@@ -106,14 +163,7 @@ def managed_store_of(conn_id: str) -> ManagedStore:
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
     """
-    try:
-        return StorageEngineHook(conn_id).managed_store
-    except AirflowNotFoundException as error:
-        raise BadInputError(
-            f"--conn-id {conn_id}: expected a connection of Airflow, found none ({error}). Nothing was "
-            "changed. Use this Airflow's AIRFLOW_HOME and its environment; airflow connections list names "
-            "those it has."
-        ) from error
+    return StorageEngineHook(conn_id).managed_store
 
 
 def airflow_home() -> Path:
@@ -133,6 +183,12 @@ def _defaults() -> Defaults:
         second_lake=option("second_lake"),
         policies=option("policies"),
     )
+
+
+def _is_made_for_a_test(conn_id: str) -> bool:
+    """Return whether an id is one that Airflow's form makes up for a test: nobody would know it again."""
+    is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
+    return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
 
 
 def _mask_secrets(store: ManagedStore) -> None:

@@ -66,17 +66,21 @@ class Policy:
     lag_policy: LagPolicy = setting(
         LagPolicy.WARN,
         "What becomes of segments that some consumer group still has to read: warn deletes and reports them, "
-        "block keeps them.",
+        "block keeps them, ignore deletes them.",
+        label="Unread messages",
     )
     pending_policy: PendingPolicy = setting(
         PendingPolicy.WARN,
         "What becomes of segments with timers, delayed or half messages that the broker still has to deliver "
-        "or to decide: warn deletes and reports them, block keeps them and all behind them.",
+        "or to decide: warn deletes and reports them, block keeps them and all behind them, ignore deletes "
+        "them.",
+        label="Pending messages",
     )
     archive_when: ArchiveWhen = setting(
         ArchiveWhen.EXPIRY,
         "seal: archive in the background once a segment is sealed, so that no deletion waits for the lake; "
         "expiry: by the run that deletes it.",
+        label="When to archive",
     )
     archive_budget_bytes: int = setting(
         16 << 30,
@@ -120,6 +124,7 @@ class Policy:
     minimum_retention_hours: int | None = setting(
         None,
         "Nothing deletes a segment sooner after its last write, whatever forces it; default: no minimum.",
+        label="Minimum retention (hours)",
     )
     undo_window_hours: int | None = setting(
         None,

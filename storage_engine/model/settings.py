@@ -23,6 +23,7 @@ class Setting:
     :param default: None: there is none, and ``help`` says what that means.
     :param minimum: of a number.
     :param maximum: of a number; None: no bound.
+    :param label: of its field in the connection's form; "": the form has none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Setting:
     help: str
     minimum: int
     maximum: int | None
+    label: str = ""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -74,9 +76,9 @@ class Setting:
         return number
 
 
-def setting(default: Any, help: str, *, minimum: int = 1, maximum: int | None = None) -> Any:
+def setting(default: Any, help: str, *, minimum: int = 1, maximum: int | None = None, label: str = "") -> Any:
     """Declare a field of a dataclass as a setting."""
-    description = {"help": help, "minimum": minimum, "maximum": maximum}
+    description = {"help": help, "minimum": minimum, "maximum": maximum, "label": label}
     return dataclasses.field(default=default, metadata={_DESCRIPTION: description})
 
 

@@ -14,7 +14,31 @@ BROKER_SETTINGS = "broker_settings"
 POLICY = "policy"
 """JSON field of a connection with the policy's settings."""
 
+SECTIONS = SECTION_STORE, SECTION_BROKER, SECTION_LAKE, SECTION_POLICY = (
+    "Store",
+    "Broker",
+    "Lake and archive",
+    "Policy",
+)
+"""Of the connection's form, in its order."""
+
 OFFLINE, LIVE = MODES = ("offline", "live")
+COMMON_ZONES = (
+    "UTC",
+    "America/Los_Angeles",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Asia/Hong_Kong",
+    "Asia/Kolkata",
+    "Asia/Seoul",
+    "Asia/Shanghai",
+    "Asia/Singapore",
+    "Asia/Tokyo",
+    "Australia/Sydney",
+    "Europe/Berlin",
+    "Europe/London",
+)
+"""What the form proposes; any other zone of the IANA database will do as well."""
 TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
 
 
@@ -22,6 +46,7 @@ class Kind(Enum):
     """What a setting's value is, by the name of its type in JSON."""
 
     TEXT = "text"
+    PATH = "path"
     CHOICE = "choice"
     FLAG = "true or false"
     WHOLE_NUMBER = "whole number"
@@ -40,11 +65,14 @@ class StoreSetting:
     :param help: one or more sentences.
     :param empty: what holds where nothing is said, as the end of a sentence; "": nothing does.
     :param label: of its field in the connection's form; "": the form has none.
+    :param section: of the form.
     :param inside: the JSON field that has it as a key; "": it is a field of its own.
-    :param older: the field that older connections have a key of a JSON field in; "": one of its own name.
+    :param field: the field of its own that a key of a JSON field may be in instead, as in the form and in
+        older connections; "": one of its own name.
     :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
     :param argument: what follows the option.
     :param choices: the values of a choice; the first is the default.
+    :param examples: values that the form proposes.
     :param required: whether it has to be said.
     :param live: whether it is said of a broker that runs.
     :param at_shell: the option's help, where that of a connection doesn't fit; "": it does.
@@ -55,19 +83,26 @@ class StoreSetting:
     help: str
     empty: str = ""
     label: str = ""
+    section: str = ""
     inside: str = ""
-    older: str = ""
+    field: str = ""
     option: str = ""
     argument: str = ""
     choices: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
     required: bool = False
     live: bool = False
     at_shell: str = ""
 
     @property
+    def own_field(self) -> str:
+        """Return the field of its own that a connection may have it in."""
+        return self.field or self.name
+
+    @property
     def place(self) -> str:
-        """Return where a connection has it, in words."""
-        return f"{self.inside}.{self.name}" if self.inside else self.name
+        """Return where a connection has it best: in the form's field, or as a key of a JSON field."""
+        return f"{self.inside}.{self.name}" if self.inside and not self.label else self.own_field
 
     @property
     def in_connection(self) -> str:
@@ -98,9 +133,11 @@ _broker_setting = partial(StoreSetting, inside=BROKER_SETTINGS)
 STORE_SETTINGS = (
     StoreSetting(
         "root",
-        Kind.TEXT,
-        "The broker's storePathRootDir, as the worker sees it that this store's tasks run on.",
+        Kind.PATH,
+        "The broker's storePathRootDir, such as /data/rocketmq/store, as the worker sees it that this "
+        "store's tasks run on.",
         label="Store root",
+        section=SECTION_STORE,
         option="STORE",
         required=True,
     ),
@@ -110,16 +147,16 @@ STORE_SETTINGS = (
         "Whose store it is, by the name of the broker's package.",
         empty="the broker that comes with this provider",
         at_shell="Whose store it is; default: told from its files.",
-        label="Broker type",
         option="--broker-type",
         argument="NAME",
     ),
     StoreSetting(
         "broker_conf",
-        Kind.TEXT,
-        "The broker's own config file.",
+        Kind.PATH,
+        "The broker's own config file, such as /opt/rocketmq/conf/broker.conf.",
         empty="the broker's default settings",
-        label="broker.conf",
+        label="Config file",
+        section=SECTION_STORE,
         option="--broker-conf",
         argument="FILE",
     ),
@@ -129,15 +166,17 @@ STORE_SETTINGS = (
         "offline: the broker is stopped while the store is cleaned. live: it runs on; the store is held and "
         "released through it.",
         label="Mode",
+        section=SECTION_BROKER,
         choices=MODES,
     ),
     StoreSetting(
         "broker_address",
         Kind.ADDRESS,
-        "host:port of the broker's listen port.",
+        "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
         at_shell="The broker runs on: its listen port. Without this and --name-servers it is stopped.",
         label="Broker address",
+        section=SECTION_BROKER,
         option="--broker",
         argument="HOST:PORT",
         live=True,
@@ -145,39 +184,30 @@ STORE_SETTINGS = (
     StoreSetting(
         "lake",
         Kind.TEXT_OR_OBJECT,
-        "Directory of a lake of its own (SQLite catalog and Parquet files), or PyIceberg catalog properties: "
-        "type, uri, warehouse. Among these, airflow.s3-conn-id and airflow.catalog-conn-id name connections "
-        "with credentials.",
+        "Directory of a lake of its own, such as /lake (SQLite catalog and Parquet files), or properties of "
+        'a PyIceberg catalog, such as {"type": "rest", "uri": "http://catalog:8181"}. Among these, '
+        "airflow.s3-conn-id and airflow.catalog-conn-id name connections with credentials.",
         empty="the option lake of [storage_engine]",
         label="Lake",
+        section=SECTION_LAKE,
         option="--lake",
         argument="DIRECTORY",
     ),
     StoreSetting(
-        BROKER_SETTINGS,
-        Kind.OBJECT,
-        'What only some stores need, such as {"time_zone": "UTC", "overrides": {"fileReservedTime": "48"}}.',
-        label="Broker settings",
-    ),
-    StoreSetting(
-        POLICY,
-        Kind.TEXT_OR_OBJECT,
-        'What we do with the store, such as {"lag_policy": "block"}, or the name of a policy in the option '
-        "policies of [storage_engine].",
-        empty="the defaults",
-        label="Policy",
-    ),
-    StoreSetting(
         "spark_conn_id",
         Kind.TEXT,
-        "Connection that Spark jobs are submitted with.",
-        empty="the tasks archive by themselves",
-        label="Spark connection",
+        "Connection that Spark jobs are submitted with, such as spark_default.",
+        empty="no Spark; the tasks archive by themselves, with the same proof",
+        label="Spark",
+        section=SECTION_LAKE,
     ),
     _broker_setting(
         "time_zone",
         Kind.ZONE,
-        "IANA zone that deleteWhen is meant in.",
+        "IANA zone that deleteWhen is meant in, such as Asia/Shanghai.",
+        label="Time zone",
+        section=SECTION_STORE,
+        examples=COMMON_ZONES,
         option="--time-zone",
         argument="ZONE",
         empty="the zone of the machine that decides",
@@ -210,31 +240,35 @@ STORE_SETTINGS = (
         "conn_id",
         Kind.TEXT,
         "Connection with the access key as its login and the secret key as its password.",
+        label="Access keys",
+        section=SECTION_BROKER,
         at_shell="Sign requests as this user; the secret key is taken from STORAGE_ENGINE_SECRET_KEY.",
         option="--access-key",
         argument="NAME",
         empty="requests are not signed",
-        older="broker_conn_id",
+        field="broker_conn_id",
         live=True,
     ),
     _broker_setting(
         "tls",
         Kind.CHOICE,
         "Speak TLS to broker and name servers. unverified trusts any certificate.",
+        label="TLS",
+        section=SECTION_BROKER,
         at_shell="Speak TLS to broker and name servers.",
         option="--tls",
-        older="broker_tls",
+        field="broker_tls",
         choices=TLS,
         live=True,
     ),
     _broker_setting(
         "ca_file",
-        Kind.TEXT,
+        Kind.PATH,
         "With TLS, PEM file of who signed the broker's certificate.",
         option="--tls-ca-file",
         argument="FILE",
         empty="the system's authorities",
-        older="broker_ca_file",
+        field="broker_ca_file",
         live=True,
     ),
     _broker_setting(
@@ -244,16 +278,16 @@ STORE_SETTINGS = (
         option="--tls-server-name",
         argument="NAME",
         empty="the host of the address",
-        older="broker_server_name",
+        field="broker_server_name",
         live=True,
     ),
     _broker_setting(
         "certificate_file",
-        Kind.TEXT,
+        Kind.PATH,
         "With TLS, PEM file of our own certificate and key, for a broker that wants one.",
         option="--tls-certificate-file",
         argument="FILE",
-        older="broker_certificate_file",
+        field="broker_certificate_file",
         live=True,
     ),
     _broker_setting(
@@ -281,6 +315,22 @@ STORE_SETTINGS = (
         live=True,
     ),
     StoreSetting(
+        BROKER_SETTINGS,
+        Kind.OBJECT,
+        'What only some stores need, such as {"overrides": {"fileReservedTime": "48"}, "hold_hours": 12}.',
+        label="More broker settings",
+        section=SECTION_BROKER,
+    ),
+    StoreSetting(
+        POLICY,
+        Kind.TEXT_OR_OBJECT,
+        'Other settings of the policy, such as {"undo_window_hours": 24}, or the name of a policy in the '
+        "option policies of [storage_engine].",
+        empty="the defaults",
+        label="More of the policy",
+        section=SECTION_POLICY,
+    ),
+    StoreSetting(
         "journal_url",
         Kind.TEXT,
         "SQLAlchemy URL of the store's journal.",
@@ -296,7 +346,7 @@ STORE_SETTINGS = (
     ),
     StoreSetting(
         "report_dir",
-        Kind.TEXT,
+        Kind.PATH,
         "Directory that receives the reports of runs.",
         empty="the option report_dir of [storage_engine]; at the shell, reports in the lake's directory",
     ),

@@ -20,7 +20,7 @@ from typing import Any
 
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
-from storage_engine.get_provider_info import get_provider_info
+from storage_engine.get_provider_info import form_fields
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.resources import project_path
@@ -191,19 +191,19 @@ def connection_definitions(
     *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, Any]
 ) -> dict[str, dict[str, object]]:
     """The two connections of a project, in the format of ``airflow connections import``."""
-    (form,) = get_provider_info()["connection-types"]
     # Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
-    extra = {name: field["schema"].get("default") for name, field in form["conn-fields"].items()}
+    extra = {name: field["schema"].get("default") for name, field in form_fields().items()}
     extra["root"] = str(store_root.resolve()) if store_root else "/path/to/store"
     extra["broker_conf"] = str(broker_conf.resolve()) if broker_conf else None
-    extra["broker_settings"] = {"time_zone": time_zone}
+    extra["time_zone"] = time_zone
     extra["spark_conn_id"] = SPARK_CONNECTION
-    for name, value in fields.items():
-        extra[name] = {**extra[name], **value} if name == "broker_settings" else value
+    extra |= fields
     return {
         STORE_CONNECTION: {
             "conn_type": "storage_engine",
             "description": "The message store whose retention is managed",
+            # Airflow's form tests with port 0, and refuses where the connection has none.
+            "port": 0,
             "extra": json.dumps(extra),
         },
         SPARK_CONNECTION: {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.get_provider_info import form_fields
 from storage_engine.hooks.connection import Defaults, managed_store, moved_fields
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
 
 DEFAULTS = Defaults(home="/airflow")
+REPOSITORY = Path(__file__).parents[2]
 
 
 def _store(extra: dict[str, Any], password: str | None = None, defaults: Defaults = DEFAULTS) -> Any:
@@ -202,7 +205,10 @@ def test_a_policy_is_an_object_or_a_name_of_the_section() -> None:
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ({"policy": {"lag_polcy": "warn"}}, r"policy\.lag_polcy: expected a setting such as lag_policy"),
+        (
+            {"policy": {"lag_polcy": "warn"}},
+            r"policy\.lag_polcy: expected a known name, found 'lag_polcy'. Did you mean lag_policy\?",
+        ),
         ({"policy": {"lag_policy": "no"}}, r"field policy\.lag_policy: expected one of block, warn, ignore"),
         ({"policy": {"undo_window_hours": 721}}, r"policy\.undo_window_hours: expected a whole number"),
         ({"policy": "payments"}, r"a name in \[storage_engine\] policies \(orders\), found 'payments'"),
@@ -222,7 +228,8 @@ def test_a_field_that_has_moved_is_read_and_its_new_place_is_named() -> None:
     extra = {"lag_policy": "block", "archive": "required", "minimum_retention_hours": "48"}
     assert _store(extra).policy == Policy(lag_policy=LagPolicy.BLOCK, minimum_retention_hours=48)
     assert _store({**extra, "policy": {"lag_policy": "block"}}).policy == _store(extra).policy
-    assert 'policy = {"lag_policy": "block", "minimum_retention_hours": "48"}' in moved_fields(extra)
+    assert moved_fields(extra) == ""
+    assert 'policy = {"undo_window_hours": "48"}' in moved_fields({**extra, "undo_window_hours": "48"})
     assert moved_fields({"policy": {"lag_policy": "block"}, "archive": "required", "mode": "live"}) == ""
 
 
@@ -240,10 +247,10 @@ OLDER = {
 TODAY = {
     "mode": "live",
     "broker_address": "10.0.0.1:10911",
+    "time_zone": "Asia/Shanghai",
+    "broker_tls": "on",
     "broker_settings": {
-        "time_zone": "Asia/Shanghai",
         "overrides": {"fileReservedTime": "48"},
-        "tls": "on",
         "ca_file": "/ca.pem",
         "hold_hours": 3,
     },
@@ -306,7 +313,7 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
     [
         (
             {"broker_settings": {"time_zon": "UTC"}},
-            r"broker_settings\.time_zon: expected a setting such as time_zone",
+            r"broker_settings\.time_zon: expected a known name, found 'time_zon'. Did you mean time_zone\?",
         ),
         ({"broker_settings": {"hold_hours": 3}, "mode": "live"}, r"field broker_address"),
         (
@@ -334,3 +341,119 @@ def test_a_lake_is_a_directory_or_properties_of_a_catalog() -> None:
 def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         _store(extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"root": "data/store"}, "field root: expected an absolute path, which begins with /, found 'data/"),
+        ({"broker_conf": "broker.conf"}, "field broker_conf: expected an absolute path"),
+        ({"time_zone": "Shanghai"}, r"field time_zone: .*, found 'Shanghai'. Did you mean Asia/Shanghai\?"),
+        ({"time_zone": "UTC+8"}, "field time_zone: expected an IANA time zone such as Asia/Shanghai, found"),
+        ({"mode": "lvie"}, "field mode: expected one of offline, live, found 'lvie'"),
+        ({"mode": "live", "broker_address": "10.0.0.1"}, "field broker_address: expected host:port, as in"),
+        ({"mode": "live", "broker_address": "10.0.0.1:70000"}, "field broker_address: expected host:port"),
+        ({"broker_type": "rocketmg"}, r"field broker_type: .*found 'rocketmg'. Did you mean rocketmq\?"),
+        ({"lake": "lake"}, "field lake: expected an absolute path, which begins with /, found 'lake'"),
+        (
+            {"lake": {"uri": "s3://b/x", "warehouse": "w"}},
+            "field lake: expected the catalog's type .*, found 'uri, warehouse'",
+        ),
+        ({"lag_polcy": "block"}, r"field lag_polcy: expected a known name, .* Did you mean lag_policy\?"),
+        ({"minimum_retention_hors": 48}, r"Did you mean minimum_retention_hours\?"),
+        ({"policy": {"undo_window": 24}}, r"field policy.undo_window: .* Did you mean undo_window_hours\?"),
+        ({"lag_policy": "blok"}, "field lag_policy: expected one of block, warn, ignore, found 'blok'"),
+        ({"tls": "on"}, "field tls: expected broker_tls, or tls inside broker_settings, found 'tls'"),
+        ({"broker_tls": "yes"}, "field broker_tls: expected one of off, on, unverified, found 'yes'"),
+        ({"qqqq": 1}, "field qqqq: expected one of allow_same_disk, archive, .*, found 'qqqq'"),
+    ],
+)
+def test_a_newcomers_mistake_is_named_by_its_field_and_a_page(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError, match=said) as raised:
+        _store(extra)
+    page = re.search(r"See: storage-engine docs ([a-z-]+)$", str(raised.value))
+    assert page is not None
+    assert (REPOSITORY / "docs" / f"{page[1]}.md").is_file()
+
+
+def test_a_default_lake_that_depends_on_where_a_process_starts_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"\[storage_engine\] lake: expected an absolute path"):
+        _store({}, defaults=Defaults(home="/airflow", lake="lake"))
+
+
+def test_what_the_form_asks_for_may_stand_inside_the_json_fields_as_well() -> None:
+    form = {"time_zone": "Asia/Tokyo", "lag_policy": "block", "minimum_retention_hours": 48}
+    inside = {
+        "broker_settings": {"time_zone": "Asia/Tokyo"},
+        "policy": {"lag_policy": "block", "minimum_retention_hours": 48},
+    }
+    assert _store(form) == _store(inside)
+    assert moved_fields(inside) == ""
+    with pytest.raises(BadInputError, match="field time_zone: expected no value, as broker_settings has"):
+        _store({**inside, "time_zone": "UTC"})
+
+
+def test_what_nobody_chose_in_the_form_does_not_contradict_a_policy_by_name() -> None:
+    chosen = {name: field["schema"].get("default") for name, field in form_fields().items()}
+    section = Defaults(home="/airflow", policies='{"orders": {"lag_policy": "block"}}')
+    store = _store({**chosen, "root": "/store", "policy": "orders"}, defaults=section)
+    assert store.policy == Policy(lag_policy=LagPolicy.BLOCK)
+
+
+def test_a_connection_that_is_not_there_is_named_with_the_option_that_lists_it(
+    monkeypatch: pytest.MonkeyPatch, airflow_database: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "orders,payments")
+    with pytest.raises(BadInputError) as raised:
+        _ = StorageEngineHook("orders").managed_store
+    said = str(raised.value)
+    assert "connection orders: expected a connection of this Airflow, found none" in said
+    assert "The option stores of [storage_engine] lists the stores' connections: orders,payments." in said
+    assert "storage-engine init --airflow --conn-id orders" in said
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (
+            {"spark_conn_id": "sparc"},
+            "field spark_conn_id: expected a connection of this Airflow, found none with the id 'sparc'",
+        ),
+        (
+            {"mode": "live", "broker_address": "h:1", "broker_conn_id": "keys"},
+            "field broker_conn_id: expected a connection of this Airflow, found none with the id 'keys'",
+        ),
+        (
+            {"lake_directory": "", "lake": {"type": "rest", "uri": "http://c", "airflow.s3-conn-id": "s3"}},
+            "field lake: expected a connection of this Airflow, found none with the id 's3'",
+        ),
+    ],
+)
+def test_a_connection_that_a_field_names_has_to_be_there(
+    store_connection: Any, airflow_database: Path, extra: dict[str, Any], said: str
+) -> None:
+    store = store_connection(extra=extra)
+    works, message = StorageEngineHook(store.conn_id).test_connection()
+    assert not works
+    assert said in message
+
+
+def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS", json.dumps({"conn_type": "http", "extra": {"root": "/store"}}))
+    with pytest.raises(BadInputError, match="expected the type storage_engine, found 'http'"):
+        _ = StorageEngineHook("orders").managed_store
+
+
+def test_a_test_in_the_form_does_not_name_the_id_that_airflow_makes_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for extra, said in (
+        ({"root": "store"}, "this connection: field root: expected an absolute path"),
+        ({"root": str(REPOSITORY)}, ""),
+    ):
+        definition = {"conn_type": "storage_engine", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_AB3DEFGH", json.dumps(definition))
+        works, message = StorageEngineHook("aB3dEfGh").test_connection()
+        assert not works
+        assert said in message
+        assert "aB3dEfGh" not in message

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from zoneinfo import available_timezones
 
 import click
 
@@ -10,7 +12,13 @@ from storage_engine.cli import cli
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
-from storage_engine.model.store_settings import BROKER_SETTINGS, POLICY, STORE_SETTINGS, StoreSetting
+from storage_engine.model.store_settings import (
+    BROKER_SETTINGS,
+    POLICY,
+    SECTIONS,
+    STORE_SETTINGS,
+    StoreSetting,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "connection.md"
 
@@ -26,17 +34,33 @@ def test_the_page_says_what_the_table_does_and_no_more() -> None:
     assert sorted(rows) == sorted(wanted), "docs/connection.md needs these lines:\n" + "\n".join(wanted)
 
 
-def test_the_form_asks_for_at_most_ten_things() -> None:
+def test_the_form_asks_section_by_section_for_few_things() -> None:
     (connection,) = get_provider_info()["connection-types"]
-    assert list(connection["conn-fields"]) == [one.name for one in STORE_SETTINGS if one.label]
-    assert len(connection["conn-fields"]) <= 10
+    fields = connection["conn-fields"]
+    labelled = [one.own_field for one in STORE_SETTINGS if one.label]
+    assert sorted(fields) == sorted([*labelled, *(one.name for one in settings_of(Policy) if one.label)])
+    sections = [field["schema"]["section"] for field in fields.values()]
+    assert list(dict.fromkeys(sections)) == list(SECTIONS)
+    assert sections == sorted(sections, key=SECTIONS.index)
+    assert max(Counter(sections).values()) <= 5
+    assert len({field["label"] for field in fields.values()}) == len(fields)
 
 
-def test_no_two_settings_share_a_name_or_an_older_one() -> None:
+def test_the_form_has_a_list_for_each_choice() -> None:
+    (connection,) = get_provider_info()["connection-types"]
+    fields = connection["conn-fields"]
+    assert fields["mode"]["schema"]["enum"] == ["offline", "live"]
+    assert fields["broker_tls"]["schema"]["enum"] == ["off", "on", "unverified"]
+    # None of them: what nobody chose must not contradict a policy by name.
+    assert fields["lag_policy"]["schema"]["enum"] == [None, "block", "warn", "ignore"]
+    assert set(fields["time_zone"]["schema"]["examples"]) <= available_timezones()
+
+
+def test_no_two_settings_share_a_name_or_a_field() -> None:
     names = [one.name for one in (*STORE_SETTINGS, *settings_of(Policy))]
     assert len(set(names)) == len(names)
-    older = [one.older for one in STORE_SETTINGS if one.older]
-    assert set(older).isdisjoint(names)
+    fields = [one.field for one in STORE_SETTINGS if one.field]
+    assert set(fields).isdisjoint(names)
     assert {one.inside for one in STORE_SETTINGS} == {"", BROKER_SETTINGS}
     assert {BROKER_SETTINGS, POLICY} <= set(names)
 

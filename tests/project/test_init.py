@@ -13,7 +13,7 @@ import pytest
 from storage_engine import resources
 from storage_engine.cli import main
 from storage_engine.exceptions import BadInputError
-from storage_engine.get_provider_info import get_provider_info
+from storage_engine.get_provider_info import form_fields
 from storage_engine.project.init import init_project, next_steps
 from storage_engine.project.sample import unpack_sample_store
 
@@ -68,12 +68,13 @@ def test_the_connection_names_the_store_that_was_given(tmp_path: Path) -> None:
     assert {name: value for name, value in extra.items() if value is not None} == {
         "root": str(tmp_path),
         "broker_conf": str(conf),
-        "broker_settings": {"time_zone": "Asia/Shanghai"},
+        "time_zone": "Asia/Shanghai",
         "mode": "offline",
+        "broker_tls": "off",
         "spark_conn_id": "spark_default",
     }
-    (form,) = get_provider_info()["connection-types"]
-    assert set(extra) == set(form["conn-fields"]), "Airflow's form for editing shows no others"
+    assert set(extra) == set(form_fields()), "Airflow's form for editing shows no others"
+    assert connections["storage_engine_default"]["port"] == 0, "with none, Airflow's form refuses to test"
     assert project.store_root == str(tmp_path)
 
 
