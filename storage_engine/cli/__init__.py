@@ -14,6 +14,7 @@ import click
 
 from storage_engine import __version__
 from storage_engine.cli.call_parameters import parameters_of
+from storage_engine.cli.command import Group
 from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
@@ -51,7 +52,7 @@ COMMANDS = {
 """By command: the module it is in, and what it does in a few words."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Imports a command's module only when that command is asked for: Spark and Great Expectations
     take seconds to import, and ``inspect`` needs neither."""
 

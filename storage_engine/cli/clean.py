@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import plan_json, print_plan
@@ -42,7 +42,7 @@ from storage_engine.wording import bytes_text, count_text
 Tell = Callable[[str], None]
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(second_lake=True, policy=CLEAN)
 @click.option("--manual", is_flag=True, help="A person asks: expired segments go at any hour.")
 @click.option(

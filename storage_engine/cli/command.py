@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from storage_engine.nearest import meant
 
 ENVIRONMENT = "STORAGE_ENGINE_"
 """Prefix of the environment variables that options are taken from."""
 _QUIET = "storage_engine.quiet"
+_TYPED = "storage_engine.typed"
+_HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
 GROUPS = (_OWN, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
@@ -30,18 +38,23 @@ class GroupedOption(click.Option):
             self.envvar = ENVIRONMENT + self.opts[0].lstrip("-").upper().replace("-", "_")
             self.show_envvar = True
 
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        ctx.meta[_TYPED] = {
+            name for name, value in opts.items() if value and isinstance(value, str | list | tuple)
+        }
+        return super().consume_value(ctx, opts)
+
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return what the environment gives; None where the words that were typed leave it no say."""
-        beside = ("store", "lake_dir") if self.name == "conn_id" else ("conn_id", "conn_ids")
-        stores = [ctx.params[name] for name in ("store", "stores") if name in ctx.params]
-        of_no_store = self.group in ("Store", "Running broker") and stores and not any(stores)
-        if of_no_store or any(ctx.params.get(name) for name in beside):
-            return None
-        return super().resolve_envvar_value(ctx)
+        typed = ctx.meta.get(_TYPED, set())
+        beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
+        stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
+        of_no_store = self.group in ("Store", "Running broker") and stores and not stores & typed
+        return None if of_no_store or beside & typed else super().resolve_envvar_value(ctx)
 
 
 def _keep_quiet(context: click.Context, parameter: click.Parameter, quiet: bool) -> None:
-    context.find_root().meta[_QUIET] = quiet
+    context.find_root().meta[_QUIET] = deque(maxlen=_HELD_LINES) if quiet else None
 
 
 QUIET = GroupedOption(
@@ -50,18 +63,32 @@ QUIET = GroupedOption(
     expose_value=False,
     callback=_keep_quiet,
     group=_OUTPUT,
-    help="Print errors only, and JSON where --json asks for it.",
+    help="Print nothing if all is well, but data that was asked for, such as --json.",
 )
 
 
-def is_quiet() -> bool:
-    """Return whether the command that runs was told to print errors only."""
+def held_back() -> deque[str] | None:
+    """Return the lines that a quiet command prints only where it fails; None: the command isn't quiet."""
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().meta.get(_QUIET))
+    return None if context is None else context.find_root().meta.get(_QUIET)
 
 
 class Command(click.Command):
-    """A command whose help has its own options first, and those of a running broker last."""
+    """A command whose help has its own options first, and those of a running broker last.
+
+    What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        code: Any = 1
+        try:
+            code = super().invoke(ctx)
+            return code
+        finally:
+            held = ctx.find_root().meta.get(_QUIET)
+            if held and code:
+                sys.stderr.write("\n".join([*held, ""]))
+                held.clear()
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *own, help_option = super().get_params(ctx)
@@ -77,6 +104,25 @@ class Command(click.Command):
             if rows:
                 with formatter.section(name):
                     formatter.write_dl(rows)
+
+
+class Group(click.Group):
+    """A command of commands, which names the nearest one where there is none of a name."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word, known = args[0], self.list_commands(ctx)
+        if not ctx.resilient_parsing and not word.startswith("-") and word not in known:
+            raise click.UsageError(f"No such command {word!r}.{meant(word, known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command of the shell: each of them is made by this, or by a :class:`Group`."""
+    return click.command(name, cls=Command)
 
 
 def _group_of(parameter: click.Parameter) -> str:

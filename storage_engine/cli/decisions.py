@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.airflow_connection import conn_id_option, journal_or_connection
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
@@ -20,7 +20,7 @@ from storage_engine.retention.adopting import stamp as write_stamp
 from storage_engine.retention.managed_store import ManagedStore
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("digest")
 @lake_option(required=False)
 @conn_id_option
@@ -42,7 +42,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
     return 0
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
@@ -68,7 +68,7 @@ def accept_loss(
     return 0
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
 @click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
@@ -101,7 +101,7 @@ def adopt(
     return 0
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name")
 @takes_store(second_lake=True, connection=True, named=False)
 @click.option("--reason", default="", help="Why it was moved or renamed.")
@@ -121,7 +121,7 @@ def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
     return 0
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
@@ -25,7 +25,7 @@ _ALL = "all"
 _METADATA = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
 
-@click.command(cls=Command)
+@command()
 @lake_option(required=False)
 @witness_options
 @click.option(

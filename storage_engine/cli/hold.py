@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.live_output import print_broker, print_hold
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
@@ -21,7 +21,7 @@ from storage_engine.retention.steps import HoldResult
 from storage_engine.retention.steps.context import opened
 
 
-@click.command(cls=Command)
+@command()
 @takes_store()
 @json_option
 def hold(
@@ -45,7 +45,7 @@ def hold(
     return 0 if result.status.held else 1
 
 
-@click.command(cls=Command)
+@command()
 @takes_store()
 @json_option
 def unmanage(

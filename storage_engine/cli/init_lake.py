@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.command import Command, GroupedOption
+from storage_engine.cli.command import GroupedOption, command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
@@ -18,7 +18,7 @@ from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.making import make_lake
 
 
-@click.command("init-lake", cls=Command)
+@command("init-lake")
 @click.option(
     "--lake",
     "lake_dir",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import check_store, journal_of, json_option
 from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.store_argument import takes_store
@@ -37,7 +37,7 @@ from storage_engine.retention.verification import verify_lake, verify_store
 from storage_engine.wording import bytes_text
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(second_lake=True, policy=("archive_bytes_per_second",))
 @click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
 @click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
@@ -134,7 +134,7 @@ def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Rece
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(required=False, second_lake=True)
 @click.option(
     "--level",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.command import Command, GroupedOption
+from storage_engine.cli.command import Group, GroupedOption
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, progress, say
@@ -75,12 +75,12 @@ _take_over_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def lake() -> None:
     """Describe, move, copy and rebuild lakes."""
 
 
-@lake.command(cls=Command)
+@lake.command()
 @_directory_option(required=False)
 @_conn_id_option
 @json_option
@@ -98,7 +98,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     return 1 if found.refused else 0
 
 
-@lake.command(cls=Command)
+@lake.command()
 @lake_option(required=False)
 @_conn_id_option
 @_take_over_option
@@ -138,7 +138,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     return 0
 
 
-@lake.command("copy", cls=Command)
+@lake.command("copy")
 @lake_option(required=False)
 @_conn_id_option
 @click.option(
@@ -175,7 +175,7 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
     return 0
 
 
-@lake.command(cls=Command)
+@lake.command()
 @lake_option(required=False)
 @_conn_id_option
 @click.option(
@@ -201,7 +201,7 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
     return 0
 
 
-@lake.command(cls=Command)
+@lake.command()
 @_directory_option(required=False)
 @witness_options
 @_take_over_option

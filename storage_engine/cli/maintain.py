@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.garbage import known_heads_of
 from storage_engine.cli.options import journal_of, json_option, lake_option
 from storage_engine.cli.output import print_json, say
@@ -20,7 +20,7 @@ from storage_engine.retention.maintaining import MaintainResult, maintain_direct
 from storage_engine.wording import bytes_text, count_text
 
 
-@click.command(cls=Command)
+@command()
 @lake_option()
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
 @json_option

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from storage_engine.cli.command import is_quiet
+from storage_engine.cli.command import held_back
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
@@ -50,11 +50,22 @@ def say(text: object = "", *, err: bool = False) -> None:
 
     :param err: to stderr.
     """
-    if is_quiet():
-        return
     context = click.get_current_context(silent=True)
     told = str(text) if context is None else with_arguments(str(text), context.params)
-    click.echo(printable(told, keep="\n"), err=err)
+    _echo(printable(told, keep="\n"), err=err)
+
+
+def put(data: object) -> None:
+    """Print what another program reads, such as versions for pip: also where the command is quiet."""
+    click.echo(printable(str(data), keep="\n"))
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    held = held_back()
+    if held is None:
+        click.echo(text, err=err)
+    else:
+        held.append(text)
 
 
 def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> None:
@@ -77,8 +88,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     In a terminal, long names are shortened in their middle, and only the last column is ever wrapped. A
     file or pipe gets everything whole, one row a line.
     """
-    if is_quiet():
-        return
     screen = console()
     if not screen.is_terminal:
         screen.width = _UNWRAPPED_WIDTH
@@ -98,9 +107,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_row(*map(escape, shown))
     with screen.capture() as capture:
         screen.print(table)
-    click.echo(f"\n{click.style(printable(title), bold=True)}")
+    _echo(f"\n{click.style(printable(title), bold=True)}")
     for line in capture.get().splitlines():
-        click.echo(f"  {line.rstrip()}")
+        _echo(f"  {line.rstrip()}")
 
 
 @contextmanager
@@ -117,7 +126,7 @@ def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[in
         TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
-        disable=total_bytes == 0 or is_quiet() or not sys.stderr.isatty(),
+        disable=total_bytes == 0 or held_back() is not None or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total_bytes)

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
-from storage_engine.cli.output import say
+from storage_engine.cli.command import command
+from storage_engine.cli.output import put, say
 from storage_engine.cli.values import TargetPath
 from storage_engine.cli.values import time_zone as known_time_zone
 
 
-@click.command(cls=Command)
+@command()
 def constraints() -> None:
     """Print the versions of all dependencies that this release was tested with, for pip's option -c."""
     from storage_engine.resources import project_path
 
-    say(project_path("constraints.txt").read_text().rstrip())
+    put(project_path("constraints.txt").read_text().rstrip())
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("directory", type=TargetPath(path_type=Path, file_okay=False))
 @click.option(
     "--store",
@@ -62,7 +62,7 @@ def init(
     say(next_steps(project, store_is_known=store is not None))
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo")
 def demo(directory: Path) -> int:
     """Run the whole cycle on the sample store in a real Airflow, then check it and sum it up.
@@ -74,7 +74,7 @@ def demo(directory: Path) -> int:
     return run_demo(directory, _say_with_time(), say)
 
 
-@click.command("demo-live", cls=Command)
+@command("demo-live")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/live")
 def demo_live(directory: Path) -> int:
     """Run the cycle beside a real broker under load, in a real Airflow, then check it and sum it up.
@@ -87,7 +87,7 @@ def demo_live(directory: Path) -> int:
     return run_demo_live(directory, _say_with_time(), say)
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/up")
 def up(directory: Path) -> int:
     """Start Airflow on loopback for the project in DIRECTORY until Ctrl-C.

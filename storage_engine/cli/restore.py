@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.values import TargetPath, moment_ms
@@ -39,7 +39,7 @@ def _segments(
         ) from None
 
 
-@click.command(cls=Command)
+@command()
 @lake_option()
 @second_lake_option
 @click.option(
@@ -196,7 +196,7 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     )
 
 
-@click.command(cls=Command)
+@command()
 @lake_option()
 @click.option(
     "--to", "to_file", type=TargetPath(path_type=Path), required=True, help="New file to write; see --format."

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
@@ -15,7 +15,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(policy=("shield_give_up_percent",))
 @click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
 @json_option

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from storage_engine.brokers import find_broker
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.live_output import live_json, look_live, print_live
 from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, say
+from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.plan_output import plan_json, print_pending, print_plan
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
@@ -28,7 +28,7 @@ from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.shielding import shield_summary
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(lake=None, second_lake=True)
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
@@ -89,7 +89,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     return archive_lag(managed)
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(lake=None, policy=("pending_policy", "minimum_retention_hours"))
 @click.option("--at", metavar="TIME", help="Decide for this moment, such as 2026-11-21T04:10.")
 @click.option(
@@ -126,7 +126,7 @@ def plan(
     return 0
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(lake=False)
 @click.option("--group", help="Only this consumer group.")
 @json_option
@@ -168,7 +168,7 @@ def lag(
     return 0
 
 
-@click.command("index-lookup", cls=Command)
+@command("index-lookup")
 @takes_store(lake=False)
 @click.argument("topic")
 @click.argument("key")
@@ -197,7 +197,7 @@ def index_lookup(
         print_json("index-lookup", {"topic": topic, "key": key, "physical_offsets": offsets})
     else:
         for offset in offsets:
-            say(offset)
+            put(offset)
         if not offsets:
             say(f"{managed.root}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
     return 0 if offsets else 1

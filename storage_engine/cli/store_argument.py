@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from storage_engine.brokers import broker_names, broker_of
+from storage_engine.brokers import broker_names, broker_of, find_broker
 from storage_engine.cli.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
@@ -21,6 +21,7 @@ from storage_engine.host import ANY_HOST
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
+from storage_engine.nearest import meant
 from storage_engine.retention.managed_store import ManagedStore
 
 Function = Callable[..., Any]
@@ -148,10 +149,12 @@ def managed_store(
     A person at a shell names what they see there, so any host will do.
     """
     base = (lake_dir or Path()).absolute()
+    broker = broker_type or broker_of(store)
+    _check_settings(broker, overrides)
     return ManagedStore(
         name=name or store.absolute().name,
         root=str(store.absolute()),
-        broker=broker_type or broker_of(store),
+        broker=broker,
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
         overrides=dict(overrides),
         time_zone=time_zone,
@@ -164,6 +167,22 @@ def managed_store(
         live=live,
         named=name is not None,
     )
+
+
+def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
+    """Refuse a setting that decides nothing: in broker.conf it may stand, but nobody types it for nothing.
+
+    :raises click.BadParameter: there is one.
+    """
+    known = find_broker(broker).known_settings if overrides else None
+    if known is None:
+        return
+    for name in sorted(set(overrides) - known):
+        raise click.BadParameter(
+            f"expected a setting that decides what storage-engine does, found {name!r}.{meant(name, known)} "
+            "storage-engine inspect lists them. Others stay in broker.conf, and change nothing here.",
+            param_hint="--set",
+        )
 
 
 def has_lake(managed: ManagedStore) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import check_store, json_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
@@ -16,7 +16,7 @@ from storage_engine.retention.quarantine.undo import undone_before
 from storage_engine.wording import bytes_text, count_text
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("run")
 @takes_store(second_lake=True, connection=True)
 @json_option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.store_argument import has_lake, takes_store
@@ -16,7 +16,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report_files import store_directory
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(lake=None, second_lake=True)
 @click.option(
     "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
-from storage_engine.cli.command import Command
+from storage_engine.cli.command import command
 from storage_engine.cli.live_options import with_live_broker
 from storage_engine.cli.options import lake_option, with_option
 from storage_engine.cli.output import say
@@ -28,7 +28,7 @@ from storage_engine.retention.store_watch import HostWatch
 _CHECK_SECONDS: Final = 1.0
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("stores", nargs=-1, type=click.Path(path_type=Path))
 @lake_option(required=False)
 @click.option(

@@ -63,6 +63,11 @@ class Broker(ABC):
 
     # Stores
 
+    @property
+    def known_settings(self) -> frozenset[str] | None:
+        """Its own names of the settings that decide anything here, for who types one; None: any may."""
+        return None
+
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
         """Return the root of the store that ``path`` is, or among whose own files it lies or would lie.

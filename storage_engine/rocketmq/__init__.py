@@ -49,6 +49,12 @@ class RocketMQ(Broker):
 
         return restored_config
 
+    @property
+    def known_settings(self) -> frozenset[str]:
+        from storage_engine.rocketmq.broker_config import KNOWN_SETTINGS
+
+        return KNOWN_SETTINGS
+
     def store_around(self, path: Path) -> Path | None:
         from storage_engine.rocketmq.places import store_around
 

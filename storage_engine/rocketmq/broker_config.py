@@ -78,6 +78,49 @@ class BrokerConfig:
     raw: Mapping[str, str] = field(default_factory=dict)
 
 
+SETTING_NAMES: Mapping[str, str] = {
+    "store_path_root_dir": "storePathRootDir",
+    "store_path_commit_log": "storePathCommitLog",
+    "read_only_commit_log_store_paths": "readOnlyCommitLogStorePaths",
+    "mapped_file_size_commit_log_bytes": "mappedFileSizeCommitLog",
+    "mapped_file_size_consume_queue_bytes": "mappedFileSizeConsumeQueue",
+    "enable_consume_queue_ext": "enableConsumeQueueExt",
+    "mapped_file_size_consume_queue_ext_bytes": "mappedFileSizeConsumeQueueExt",
+    "mapped_file_size_batch_consume_queue_bytes": "mapperFileSizeBatchConsumeQueue",
+    "max_hash_slot_num": "maxHashSlotNum",
+    "max_index_num": "maxIndexNum",
+    "max_msgs_num_batch": "maxMsgsNumBatch",
+    "delete_when": "deleteWhen",
+    "file_reserved_time_hours": "fileReservedTime",
+    "disk_max_used_space_ratio_percent": "diskMaxUsedSpaceRatio",
+    "disk_space_warning_level_percent": "diskSpaceWarningLevelRatio",
+    "disk_space_clean_forcibly_percent": "diskSpaceCleanForciblyRatio",
+    "logical_disk_space_clean_forcibly_threshold_percent": "logicalDiskSpaceCleanForciblyThreshold",
+    "clean_file_forcibly_enable": "cleanFileForciblyEnable",
+    "delete_file_batch_max": "deleteFileBatchMax",
+    "delete_commit_log_files_interval_ms": "deleteCommitLogFilesInterval",
+    "delete_consume_queue_files_interval_ms": "deleteConsumeQueueFilesInterval",
+    "destroy_mapped_file_interval_forcibly_ms": "destroyMapedFileIntervalForcibly",
+    "redelete_hanged_file_interval_ms": "redeleteHangedFileInterval",
+    "replicas_per_disk_partition": "replicasPerDiskPartition",
+    "store_type": "storeType",
+    "rocksdb_cq_double_write_enable": "rocksdbCQDoubleWriteEnable",
+    "rocksdb_cq_selective_double_write_enable": "rocksdbCQSelectiveDoubleWriteEnable",
+    "combine_cq_use_rocksdb_for_lmq": "combineCQUseRocksdbForLmq",
+    "timer_rocksdb_enable": "timerRocksDBEnable",
+    "trans_rocksdb_enable": "transRocksDBEnable",
+    "enable_dledger_commit_log": "enableDLegerCommitLog",
+    "config_manager_version": "configManagerVersion",
+    "message_delay_level": "messageDelayLevel",
+}
+"""The broker's name of each setting, by its field."""
+
+KNOWN_SETTINGS = frozenset(
+    {*SETTING_NAMES.values(), WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY, "cleanResourceInterval"}
+)
+"""The broker's names of all settings that decide anything here."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Property:
     """One setting and where it stands, for error messages."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Section, Table
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.broker_config import SETTING_NAMES, BrokerConfig
 from storage_engine.rocketmq.inspect import (
     IndexInspection,
     QueueInspection,
@@ -16,6 +15,9 @@ from storage_engine.rocketmq.inspect import (
     StoreInspection,
 )
 from storage_engine.wording import bytes_text, time_text
+
+_UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
+"""Of a field by the end of its name."""
 
 
 def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
@@ -121,17 +123,19 @@ def _index(files: Sequence[IndexInspection]) -> str:
 
 
 def _settings(config: BrokerConfig) -> Table:
-    values = ((field.name, getattr(config, field.name)) for field in fields(config))
     return Table(
-        "Settings in effect",
+        "Settings in effect, by the names that --set takes",
         ("setting", "value"),
-        tuple((name, _setting_text(value)) for name, value in values if name not in ("raw", "source")),
+        tuple((name, _setting_text(field, getattr(config, field))) for field, name in SETTING_NAMES.items()),
     )
 
 
-def _setting_text(value: object) -> str:
+def _setting_text(field: str, value: object) -> str:
     if value is None:
         return "not set: as the files are"
+    unit = _UNITS.get(field.rpartition("_")[2])
+    if unit is not None:
+        return f"{value} {unit}"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -28,7 +28,7 @@ def test_the_command_says_what_it_is() -> None:
 
 
 def test_done_is_0_and_stdout_is_json_alone(cli, store_copy, lake) -> None:
-    bad = cli("archive", store_copy("multipath"), "--set", "x=y", "--json", "--lake", lake)
+    bad = cli("archive", store_copy("multipath"), "--set", "fileReservedTime=1", "--json", "--lake", lake)
     assert bad.exit_code == 2
     assert bad.json["error"]["type"] == "StoreNotFoundError"
     done = _run("archive", store_copy("edge-frames"), "--json", "--lake", lake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_inspect_shows_a_person_the_same(cli, store) -> None:
     assert "00000000000007340032  1.0 MiB  active" in shown.out
     assert "34 consume queues, complete up to 7442667" in shown.out
     assert "Index: 49 files" in shown.out
-    assert "file_reserved_time_hours" in shown.out
+    assert re.search(r"^  fileReservedTime +72 h$", shown.out, re.M)
     assert not shown.err
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.rocketmq.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
+    KNOWN_SETTINGS,
+    SETTING_NAMES,
     WARNING_LEVEL_PROPERTY,
     BrokerConfig,
     load_broker_config,
@@ -169,3 +172,33 @@ def test_delete_when_is_parsed_as_the_broker_does(text: str, hours: tuple[int, .
 def test_a_config_can_be_sent_to_another_process() -> None:
     config = load_broker_config(None, {"deleteWhen": "2"}, root="/s")
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+OTHER = {
+    "deleteWhen": "02",
+    "cleanFileForciblyEnable": "false",
+    "storeType": "other",
+    "messageDelayLevel": "1s",
+}
+OTHER |= {"configManagerVersion": "v2", "storePathCommitLog": "/x,/y", "readOnlyCommitLogStorePaths": "/z"}
+
+
+@pytest.mark.parametrize(("field", "name"), SETTING_NAMES.items())
+def test_the_name_of_a_setting_is_the_one_that_sets_it(field: str, name: str) -> None:
+    before = load_broker_config(None, root="/store")
+    is_switch = isinstance(getattr(before, field), bool)
+    overrides = {name: OTHER.get(name, str(not getattr(before, field)).lower() if is_switch else "37")}
+    if name == "storePathRootDir":
+        assert load_broker_config(None, {name: "/other"}, root=None).store_path_root_dir == "/other"
+        return
+    if name == "readOnlyCommitLogStorePaths":
+        overrides["storePathCommitLog"] = "/x,/y"
+    after = load_broker_config(None, overrides, root="/store")
+    changed = {one.name for one in fields(after) if getattr(after, one.name) != getattr(before, one.name)}
+    assert field in changed
+    assert changed <= {field, "raw", "store_path_commit_log"}
+
+
+def test_every_setting_has_its_brokers_name() -> None:
+    assert set(SETTING_NAMES) == {one.name for one in fields(BrokerConfig)} - {"raw", "source"}
+    assert set(SETTING_NAMES.values()) < KNOWN_SETTINGS
