@@ -33,6 +33,10 @@ class BadInputError(StorageEngineError):
         super().__init__(f"{message} See: storage-engine docs {page}" if page else message)
 
 
+class MissingExtraError(BadInputError):
+    """What was asked for needs libraries that this install lacks; the message has the command for them."""
+
+
 class StoreNotFoundError(BadInputError):
     """The store directory, or a part of it that must exist, is missing or empty."""
 

@@ -42,7 +42,7 @@ COMMANDS = {
     "move": ("decisions", "Say a store's new name or place."),
     "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
-    "validate": ("validate", "Prove store and lake with Great Expectations."),
+    "validate": ("validate", "Prove that store and lake hold every byte."),
     "constraints": ("project", "Versions that this release was tested with."),
     "init": ("project", "Put DAGs, settings and connections in place."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
@@ -53,8 +53,8 @@ COMMANDS = {
 
 
 class LazyGroup(Group):
-    """Imports a command's module only when that command is asked for: Spark and Great Expectations
-    take seconds to import, and ``inspect`` needs neither."""
+    """Imports a command's module only when that command is asked for: a lake's libraries take seconds to
+    import, and ``inspect`` needs none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

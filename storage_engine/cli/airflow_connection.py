@@ -12,6 +12,7 @@ import click
 
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
+from storage_engine.extras import AIRFLOW
 from storage_engine.retention.managed_store import ManagedStore
 
 CONN_ID = GroupedOption(
@@ -28,7 +29,9 @@ def store_of_connection(conn_id: str) -> ManagedStore:
     """Return what an Airflow connection amounts to.
 
     :raises BadInputError: there is no such connection, or a field of it can't be used.
+    :raises MissingExtraError: Airflow isn't installed.
     """
+    AIRFLOW.require("--conn-id")
     # As Airflow's own commands do: without it, it looks for connections in the environment alone.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     # What Airflow logs must not stand among a command's results.

@@ -111,7 +111,7 @@ def _take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
             if since is not None:
                 tell(f"validate: nothing was deleted, and nothing changed since {since} was validated")
                 continue
-            tell("validate: Great Expectations …")
+            tell("validate: store and lake …")
         result = step(cleanup)
         for line in LINES.get(step, _no_lines)(cleanup, result):
             tell(line)

@@ -18,6 +18,7 @@ from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError
+from storage_engine.extras import SPARK
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -66,6 +67,7 @@ def archive(
     """
     check_store(managed)
     if spark_master:
+        SPARK.require("archive --spark")
         _check_spark_directories(managed, spark_master)
     run_key = f"archive-{clock_ms()}"
 

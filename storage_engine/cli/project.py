@@ -12,6 +12,7 @@ from storage_engine.cli.command import command
 from storage_engine.cli.output import put, say
 from storage_engine.cli.values import TargetPath
 from storage_engine.cli.values import time_zone as known_time_zone
+from storage_engine.extras import require_provider
 
 
 @command()
@@ -69,6 +70,7 @@ def demo(directory: Path) -> int:
 
     Everything happens in DIRECTORY (default .demo), which is made afresh.
     """
+    require_provider("demo")
     from storage_engine.project.demo import run_demo
 
     return run_demo(directory, _say_with_time(), say)
@@ -82,6 +84,7 @@ def demo_live(directory: Path) -> int:
     Everything happens in DIRECTORY (default .demo/live), which is made afresh. It takes a JDK, version 17 or
     newer, and Maven, which brings the broker's jars.
     """
+    require_provider("demo-live")
     from storage_engine.project.demo_live import run_demo_live
 
     return run_demo_live(directory, _say_with_time(), say)
@@ -94,6 +97,7 @@ def up(directory: Path) -> int:
 
     A missing project is created, with the sample store.
     """
+    require_provider("up")
     from storage_engine.project.up import up as run_up
 
     return run_up(directory, _say_with_time())

@@ -1,4 +1,4 @@
-"""validate: prove with Great Expectations that offsets are contiguous, in the store and across the lake."""
+"""validate: prove that offsets are contiguous, in the store and across the lake."""
 
 from __future__ import annotations
 

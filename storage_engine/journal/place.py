@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from storage_engine.credentials import shown_url, url_secrets
 from storage_engine.exceptions import BadInputError
+from storage_engine.extras import POSTGRES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,21 @@ class JournalPlace:
     def driver_errors(self) -> Iterator[None]:
         """
         :raises BadInputError: the driver that the URL names isn't installed.
+        :raises MissingExtraError: it is one that an extra brings.
         """
         try:
             yield
+        except ModuleNotFoundError as error:
+            if error.name == POSTGRES.module:
+                raise POSTGRES.missing(f"journal_url {self.name}") from None
+            raise self._without_driver(error) from error
         except (ArgumentError, ImportError) as error:
-            raise BadInputError(
-                f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
-            ) from error
+            raise self._without_driver(error) from error
+
+    def _without_driver(self, error: Exception) -> BadInputError:
+        return BadInputError(
+            f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
+        )
 
 
 def place_of(url: str) -> JournalPlace:

@@ -11,6 +11,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from storage_engine.brokers import default_broker, find_broker
@@ -20,6 +21,7 @@ from storage_engine.exceptions import (
     LakeMissingError,
     LakeUnavailableError,
 )
+from storage_engine.extras import POSTGRES
 from storage_engine.lake.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
 from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.config import LakeConfig
@@ -166,6 +168,8 @@ def _load_catalog(config: LakeConfig) -> Catalog:
         properties.pop("type", None)
         properties.setdefault("py-catalog-impl", REST_CATALOG)
     try:
+        if "uri" in properties and properties.get("py-catalog-impl") == SQL_CATALOG:
+            _check_driver(config)
         catalog = load_catalog(config.name, **properties)
     except (
         ValueError,
@@ -187,6 +191,15 @@ def _load_catalog(config: LakeConfig) -> Catalog:
         catalog.engine.dispose()
         catalog.engine = sql_engine(sql_url(config.properties["uri"]))
     return catalog
+
+
+def _check_driver(config: LakeConfig) -> None:
+    """
+    :raises MissingExtraError: the driver of PostgreSQL isn't installed; PyIceberg would say that the
+        catalog's class is missing.
+    """
+    if make_url(config.properties["uri"]).get_driver_name() == POSTGRES.module:
+        POSTGRES.require(f"lake {config.location}")
 
 
 def _check(lake: Lake) -> None:

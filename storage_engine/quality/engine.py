@@ -13,8 +13,8 @@ import pandas as pd
 from storage_engine.durable import make_dirs, settle_modes, write_file
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import CheckResult, Status
-from storage_engine.quality import expectations
 from storage_engine.quality.data_docs import SITE, site_config, tidy_site
+from storage_engine.quality.expectations import EXAMPLES, SUBJECT
 from storage_engine.quality.gx import (
     ActionContext,
     Checkpoint,
@@ -24,15 +24,9 @@ from storage_engine.quality.gx import (
     ValidationDefinition,
     gx,
 )
+from storage_engine.quality.gx_expectations import load_suite
 from storage_engine.quality.places import SITE_DIRECTORY
-from storage_engine.quality.suite import SUITES, load_suite
-
-EXAMPLES = 10
-"""How many of the rows that break a rule a check names."""
-
-SUBJECT = "subject"
-"""Column of every fact table that names what the row is about."""
-
+from storage_engine.quality.suite import EXPECTATIONS, SUITES
 
 _PROJECT = "gx"
 _SOURCE = "facts"
@@ -176,7 +170,5 @@ def _unchecked(suite: str, expectation: Any) -> CheckResult:
 
 
 def _class_name(expectation_type: str) -> str:
-    for item in vars(expectations).values():
-        if isinstance(item, type) and getattr(item, "expectation_type", None) == expectation_type:
-            return item.__name__
-    return "".join(part.capitalize() for part in expectation_type.split("_"))
+    ours = EXPECTATIONS.get(expectation_type)
+    return ours.name if ours else "".join(part.capitalize() for part in expectation_type.split("_"))

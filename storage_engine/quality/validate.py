@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 from storage_engine.durable import make_dirs, write_file
+from storage_engine.extras import QUALITY
 from storage_engine.lake.store_places import refuse_inside_store
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.validation import ValidationResult
+from storage_engine.model.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
-from storage_engine.quality.facts import collect_facts
+from storage_engine.quality import plain_engine
+from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.resources import project_path
 from storage_engine.retention.managed_store import ManagedStore
@@ -41,8 +44,9 @@ def validate_store(
 ) -> ValidationResult:
     """Check that store and lake together still have every byte, and that what was changed is right.
 
-    Changes neither. Writes ``validation.json``, ``report.html`` (and ``report.json`` for a run) and Data
-    Docs under ``output_dir``; what an earlier validation left there is replaced.
+    Changes neither. Writes ``validation.json``, ``report.html`` (and ``report.json`` for a run) and, where
+    Great Expectations is installed, Data Docs under ``output_dir``; what an earlier validation left there is
+    replaced.
 
     :param run_key: check what this run touched, and record the result in its journal; None: check the
         boundaries of everything.
@@ -65,15 +69,7 @@ def validate_store(
         refuse_foreign(output_dir, (DATA_DOCS_DIRECTORY, *files))
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
     claim(output_dir)
-    # Great Expectations takes seconds to import: only now that it is needed.
-    from storage_engine.quality.engine import run_suites
-
-    checks = run_suites(
-        facts.tables,
-        project_path("expectations"),
-        output_dir / DATA_DOCS_DIRECTORY,
-        run_name=output_dir.name,
-    )
+    checks, notes = _judge(facts, output_dir)
     result = ValidationResult(
         store_root=managed_of(store).real_root,
         store_id=facts.store_id,
@@ -83,13 +79,30 @@ def validate_store(
         duration_ms=(time.monotonic_ns() - started_ns) // 1_000_000,
         ranges=facts.ranges,
         checks=checks,
-        notes=facts.notes,
+        notes=(*facts.notes, *notes),
     )
     _write_json(output_dir / VALIDATION_JSON, result.to_dict())
     if run_key is not None:
         record_validation(store, run_key, result)
     write_page(store, run_key, result, output_dir)
     return result
+
+
+def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tuple[str, ...]]:
+    """Run the suites, with Great Expectations and its Data Docs where it is installed.
+
+    :return: the checks, and what there is to say about how they were made.
+    """
+    suites, docs = project_path("expectations"), output_dir / DATA_DOCS_DIRECTORY
+    if QUALITY.is_installed:
+        # Great Expectations takes seconds to import: only now that it is needed.
+        from storage_engine.quality.engine import run_suites
+
+        return run_suites(facts.tables, suites, docs, run_name=output_dir.name), ()
+    if docs.exists():
+        # Of an earlier validation: these would say other than the page beside them.
+        shutil.rmtree(docs)
+    return plain_engine.run_suites(facts.tables, suites), (plain_engine.NOTE,)
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:

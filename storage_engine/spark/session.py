@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.exceptions import SparkJobError
+from storage_engine.extras import SPARK
 from storage_engine.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ def spark_session(
     :param settings: Spark configuration beyond ours.
     :raises SparkJobError: when Spark doesn't start, or this process has a session already, which
         stopping ours would end.
+    :raises MissingExtraError: Spark isn't installed.
     """
+    SPARK.require("A Spark job")
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -201,7 +204,5 @@ def _is_local(master: str) -> bool:
 def _spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SparkJobError(
-            "pyspark is not installed in this environment. Install it: pip install pyspark==4.1.3"
-        )
+        raise SPARK.missing("A Spark job")
     return Path(spec.origin).parent

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.extras import QUALITY
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.retention.stamp import DIRECTORY
+from tests.extras import take_away
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store
 from tests.services.command_line import Outcome, run_command
@@ -74,9 +76,7 @@ def expire() -> Callable[[Path], None]:
 @pytest.fixture
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations judge by the rules alone, in a tenth of the time that Great Expectations takes."""
-    from tests.quality.plain_runner import run_plainly
-
-    monkeypatch.setattr("storage_engine.quality.engine.run_suites", run_plainly)
+    take_away(monkeypatch, QUALITY)
 
 
 @pytest.fixture(scope="session")

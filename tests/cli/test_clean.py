@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.quality.plain_engine import NOTE
 from tests.rounds import later
 from tests.services import toy
 from tests.services.toy_faults import files_of, make_store
@@ -147,6 +148,7 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, pla
     assert "Run waived: done" in done.out
     assert f"{0:020d}  never archived" in done.out
     assert "Receipts waived by" in done.out
+    assert done.out.count(NOTE) == 1
     assert "a test store" in done.out
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
 import pytest
+
+from storage_engine.extras import QUALITY
+from storage_engine.quality.plain_engine import NOTE
+from storage_engine.quality.validate import DATA_DOCS
+from tests.extras import take_away
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +41,25 @@ def test_store_and_lake_are_judged_together(cli, archived, tmp_path) -> None:
     ]
     written = json.loads((tmp_path / "out" / "validation.json").read_text())
     assert {"kind": "validate", "version": 1, **written} == result.json
+
+
+def test_without_great_expectations_the_same_rules_judge_and_that_is_said_once(
+    cli, archived, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "out"
+    words = ("validate", archived.store, "--lake", archived.lake, "--output", out)
+    with_it, checks = cli(*words), json.loads((out / "validation.json").read_text())["checks"]
+    assert (out / DATA_DOCS).exists()
+    assert NOTE not in with_it.out + (out / "report.html").read_text()
+    take_away(monkeypatch, QUALITY)
+    without = cli(*words)
+    assert without.exit_code == with_it.exit_code == 0
+    assert json.loads((out / "validation.json").read_text())["checks"] == checks
+    assert without.out.count(NOTE) == 1
+    page = html.unescape((out / "report.html").read_text())
+    assert page.count(NOTE) == 1
+    assert "Data Docs</a>" not in page
+    assert not (out / "great_expectations").exists()
 
 
 def test_a_hole_fails_the_validation_and_is_named(cli, store_copy, tmp_path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from storage_engine.extras import QUALITY
+from tests.extras import take_away
+
 
 @pytest.fixture(autouse=True)
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations judge by the rules alone, in a tenth of the time that Great Expectations takes."""
-    from tests.quality.plain_runner import run_plainly
-
-    monkeypatch.setattr("storage_engine.quality.engine.run_suites", run_plainly)
+    take_away(monkeypatch, QUALITY)

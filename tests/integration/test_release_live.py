@@ -27,6 +27,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import CheckResult, Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
+from storage_engine.quality.plain_engine import run_suites
 from storage_engine.quality.validate import validate_store
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
@@ -264,10 +265,8 @@ def test_lag_of_a_busy_store_can_always_be_told(busy: Live, tmp_path: Path) -> N
 
 def wrong_in(store: ManagedStore, *, full: bool = False, with_lake: bool) -> list[CheckResult]:
     """What the rules alone find of the store, in a tenth of the time that Great Expectations takes."""
-    from tests.quality.plain_runner import run_plainly  # takes seconds, and every worker reads this file
-
     facts = collect_facts(store, None, full=full, with_lake=with_lake)
-    checks = run_plainly(facts.tables, project_path("expectations"), Path(), run_name="")
+    checks = run_suites(facts.tables, project_path("expectations"))
     return [check for check in checks if check.status is not Status.OK]
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.exceptions import LakeUnavailableError, RunStateError
+from storage_engine.extras import QUALITY
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
@@ -29,6 +30,7 @@ from storage_engine.quality.validate import DATA_DOCS, validate_store
 from storage_engine.retention.adopting import stamp
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_files import DATA_DOCS_DIRECTORY
+from tests.extras import take_away
 from tests.lakes import path_of
 from tests.quality.cases import RELEASED, RUN, SEGMENT, Case, fresh_case
 
@@ -391,10 +393,7 @@ def judge_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call this to let validations judge by the rules alone from then on, in a tenth of the time."""
 
     def switch() -> None:
-        from storage_engine.quality import engine
-        from tests.quality.plain_runner import run_plainly
-
-        monkeypatch.setattr(engine, "run_suites", run_plainly)
+        take_away(monkeypatch, QUALITY)
 
     return switch
 

