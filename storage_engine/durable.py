@@ -220,6 +220,7 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
     :param dir_fd: of the directory that it is in.
     """
     temporary = temporary_name(name, suffix)
+    _unfinished.add((temporary, dir_fd))
     try:
         with create(temporary, dir_fd=dir_fd) as file:
             # Tells whoever finds the file that somebody still writes it; not every file system can.
@@ -229,6 +230,18 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)
+        _unfinished.discard((temporary, dir_fd))
+
+
+_unfinished: set[tuple[str, int]] = set()
+"""Temporary names of :func:`new_file` that this process still writes under, and their directories."""
+
+
+def remove_unfinished() -> None:
+    """Remove what this process is writing with :func:`new_file`: it ends before its threads do."""
+    for temporary, directory in tuple(_unfinished):
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
 
 
 def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: bool = False) -> None:

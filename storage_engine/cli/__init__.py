@@ -1,6 +1,7 @@
 """The ``storage-engine`` command: the same calls that the DAGs make, for a person at a shell.
 
-Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input.
+Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input; 130 after Ctrl-C, 143 after
+SIGTERM, 141 when who reads the output has gone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import click
 from storage_engine import __version__
 from storage_engine.cli.call_parameters import parameters_of
 from storage_engine.cli.command import Group
+from storage_engine.cli.interruption import INTERRUPTED, interruptible
 from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
@@ -77,7 +79,7 @@ class LazyGroup(Group):
 def cli() -> None:
     """Archive, prove, then delete: retention of message-broker storage.
 
-    Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input.
+    Exit codes: 0 done, 1 a check failed or work was refused, 2 usage or bad input, 130 and 143 interrupted.
     """
 
 
@@ -93,7 +95,8 @@ def main(arguments: list[str] | None = None) -> Any:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
+        with interruptible() as interruption:
+            code = cli.main(args=arguments, prog_name="storage-engine", standalone_mode=False)
     except click.ClickException as error:
         if as_json:
             print_error(error, {}, as_json=True)
@@ -103,8 +106,8 @@ def main(arguments: list[str] | None = None) -> Any:
             say(shown.getvalue().rstrip("\n"), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
-        say("Aborted.", err=True)
-        code = 1
+        say(INTERRUPTED, err=True)
+        code = interruption.exit_code
     except StorageEngineError as error:
         print_error(error, parameters_of(cli, words), as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 1

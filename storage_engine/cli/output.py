@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +43,7 @@ def print_json(kind: str, value: Any) -> None:
     shown = {"kind": kind, "version": JSON_VERSION, **found}
     if len(shown) != len(found) + 2:
         raise TypeError(f"{kind}: expected a value without the keys kind and version, found {sorted(found)}")
-    click.echo(printable_json(json.dumps(shown, ensure_ascii=False, indent=2)))
+    _write(printable_json(json.dumps(shown, ensure_ascii=False, indent=2)))
 
 
 def say(text: object = "", *, err: bool = False) -> None:
@@ -57,15 +59,25 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 def put(data: object) -> None:
     """Print what another program reads, such as versions for pip: also where the command is quiet."""
-    click.echo(printable(str(data), keep="\n"))
+    _write(printable(str(data), keep="\n"))
 
 
 def _echo(text: str, *, err: bool = False) -> None:
     held = held_back()
     if held is None:
-        click.echo(text, err=err)
+        _write(text, err=err)
     else:
         held.append(text)
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    """Write lines; end the process where nobody reads them any more, as ``head`` after its ten."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        # What is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> None:
