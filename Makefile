@@ -56,6 +56,10 @@ lint: install  ## Check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: docs
+docs: install  ## Build the documentation for a browser; storage-engine docs says where it is
+	$(BIN)/mkdocs build --quiet --strict --site-dir storage_engine/site
+
 .PHONY: picture
 picture: install  ## Draw docs/rooms.svg from the code
 	$(BIN)/python docs/draw_rooms.py
@@ -83,4 +87,4 @@ stress: install  ## Histories for SECONDS (default: 3600); then kills at every p
 
 .PHONY: clean
 clean:  ## Remove the environment and everything the demo made
-	rm -rf $(VENV) .demo build dist
+	rm -rf $(VENV) .demo build dist storage_engine/site

@@ -45,6 +45,7 @@ COMMANDS = {
     "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove that store and lake hold every byte."),
+    "docs": ("docs", "Where the documentation is on this machine."),
     "constraints": ("project", "Versions that this release was tested with."),
     "init": ("project", "Put DAGs, settings and connections in place."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
