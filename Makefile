@@ -60,6 +60,10 @@ lint: install  ## Check style, types and layers
 docs: install  ## Build the documentation for a browser; storage-engine docs says where it is
 	$(BIN)/mkdocs build --quiet --strict --site-dir storage_engine/site
 
+.PHONY: reference
+reference: install  ## Write the tables of docs that come from the code
+	$(BIN)/python docs/write_reference.py
+
 .PHONY: picture
 picture: install  ## Draw docs/rooms.svg from the code
 	$(BIN)/python docs/draw_rooms.py

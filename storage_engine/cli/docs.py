@@ -25,7 +25,9 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
     It needs no network. PAGE is a name such as quickstart or troubleshooting.
     """
     if not (SITE / "index.html").is_file():
-        raise BadInputError(f"{SITE}: expected the documentation, found none. In a checkout, make docs builds it.")
+        raise BadInputError(
+            f"{SITE}: expected the documentation, found none. In a checkout, make docs builds it."
+        )
     names = sorted(path.stem for path in SITE.glob("*.md"))
     name = page.removesuffix(".html").removesuffix(".md")
     if name not in names:
@@ -33,7 +35,7 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
         hint = f" Did you mean {near[0]}?" if near else ""
         raise BadInputError(f"{page}: expected one of {', '.join(names)}.{hint}")
     if as_text:
-        say((SITE / f"{name}.md").read_text().rstrip())
+        click.echo((SITE / f"{name}.md").read_text().rstrip())
         return
     address = (SITE / f"{name}.html").as_uri()
     say(address)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.relocating import relocate
 from storage_engine.spark.session import spark_session
+from tests.docs.code_blocks import blocks_of
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, open_store, unpack
 from tests.rounds import some
@@ -34,7 +34,7 @@ from tests.rounds import some
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
+DOCUMENT = ROOT / "docs" / "query.md"
 STORES = {"clean-stop": "sample", "edge-frames": "edges"}
 ADOPTED = "edges"
 KEY = "ORD-1200006"
@@ -43,10 +43,15 @@ HALF, GIVEN_UP, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", 
 
 
 def _blocks(heading: str) -> dict[str, str]:
-    """The document's code blocks under a heading, by what their fences say."""
-    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    assert section is not None
-    return dict(re.findall(r"^```([a-z ]+)\n(.*?)^```", section[1], re.MULTILINE | re.DOTALL))
+    """The document's code blocks under a heading, by language and engine."""
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    first = lines.index(f"## {heading}") + 1
+    end = next((n for n, line in enumerate(lines) if n > first and line.startswith("## ")), len(lines))
+    return {
+        f"{block.language} {block.said.get('engine', '')}".strip(): block.text
+        for block in blocks_of(DOCUMENT)
+        if first <= block.line <= end
+    }
 
 
 OPENING = _blocks("Opening it")

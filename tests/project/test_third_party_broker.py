@@ -1,4 +1,7 @@
-"""A broker of another package, installed as its wheel beside this project's, at the shell."""
+"""A broker of another package, installed as its wheel beside this project's, at the shell.
+
+These are the commands of docs/add-a-broker.md.
+"""
 
 from __future__ import annotations
 

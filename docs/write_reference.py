@@ -1,0 +1,165 @@
+"""Write what the reference pages take from the code: options of commands, settings, classes for DAGs.
+
+Prose between the tables stays as people wrote it. A new command needs its heading in command-line.md first.
+
+Usage: python docs/write_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from storage_engine.cli import COMMANDS, cli
+from storage_engine.cli.live_options import LIVE_OPTIONS
+from storage_engine.get_provider_info import get_provider_info
+from storage_engine.model.policy import Policy
+from storage_engine.model.settings import settings_of
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+_EVERYWHERE = ("help", "quiet")
+_KINDS = ("hooks", "operators", "sensors", "triggers")
+
+
+def commands() -> dict[str, click.Command]:
+    """Return commands by what is typed for them; one that groups others stands for these."""
+    found: dict[str, click.Command] = {}
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= {f"{name} {inner}": below for inner, below in command.commands.items()}
+        else:
+            found[name] = command
+    return found
+
+
+def options_table(options: Iterable[click.Parameter]) -> str:
+    """Return the table of a command's options; empty where it has none of its own."""
+    rows = [
+        f"| `{_shown(option)}` | {_told(option)} |"
+        for option in options
+        if isinstance(option, click.Option) and option.name not in _EVERYWHERE
+    ]
+    return "\n".join(["| option | |", "|---|---|", *rows, ""]) if rows else ""
+
+
+def _shown(option: click.Option) -> str:
+    name = max(option.opts, key=len)
+    if option.is_flag:
+        return name
+    metavar = option.make_metavar(click.Context(cli)).removeprefix("[").removesuffix("]")
+    takes = f"[{metavar}]" if option._flag_needs_value else metavar
+    return f"{name} {takes}".replace("|", "\\|")
+
+
+def _told(option: click.Option) -> str:
+    text = " ".join((option.help or "").split())
+    text = text if text.endswith(".") or not text else f"{text}."
+    if option.required:
+        text += " Required."
+    shown = option.default if isinstance(option.type, click.Choice | click.types.FloatParamType) else None
+    return f"{text} Default: `{shown}`." if isinstance(shown, str | float) else text
+
+
+def with_options(page: str) -> str:
+    """Return the page of commands with each section's table as the code has it."""
+    every = commands()
+    tables = {
+        name: options_table(p for p in command.params if p not in LIVE_OPTIONS)
+        for name, command in every.items()
+    }
+    tables["Beside a running broker"] = options_table(LIVE_OPTIONS)
+
+    def renewed(section: re.Match[str]) -> str:
+        heading, text = section[1], section[2]
+        named = re.match(r"`([a-z -]+?)[` A-Z\[]", heading)
+        table = tables.get(named[1].strip() if named else heading)
+        if table is None:
+            return section[0]
+        without = re.sub(r"^\| option \| \|\n(?:\|.*\n)+", "\0", text, flags=re.MULTILINE)
+        if "\0" not in without and table:
+            without = f"{without.rstrip()}\n\n\0\n"
+        return f"## {heading}\n" + without.replace("\0", table)
+
+    return re.sub(r"^## (.*)\n((?:(?!## ).*\n)*)", renewed, page, flags=re.MULTILINE)
+
+
+def with_policy(page: str) -> str:
+    """Return the page of the policy with its table as the code has it."""
+    rows = [
+        f"| `{one.name}` | {', '.join(one.choices) or one.expected.removeprefix('a whole number ')}"
+        f" | {one.default_text or 'none'} | {one.help} |\n"
+        for one in settings_of(Policy)
+    ]
+    head = r"(\| setting \| values \| default \| meaning \|\n\|[-|]+\n)(?:\|.*\n)+"
+    return re.sub(head, lambda found: found[1] + "".join(rows), page)
+
+
+def airflow_classes() -> str:
+    """Return the page of what DAGs are made of, from the docstrings alone: Airflow isn't imported."""
+    provider = get_provider_info()
+    parts = [
+        "# Classes for DAGs\n",
+        "What `storage-engine init` writes into its DAGs, for DAGs of your own. "
+        "This page is made from the code.\n",
+    ]
+    for kind in _KINDS:
+        for group in provider[kind]:
+            for module in group["python-modules"]:
+                parts.append(f"## {kind.capitalize()}: `{module}`\n")
+                parts.extend(_classes(ROOT / f"{module.replace('.', '/')}.py"))
+    return "\n".join(parts)
+
+
+def _classes(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and ast.get_docstring(node):
+            yield f"### `{node.name}`\n"
+            yield from _described(ast.get_docstring(node) or "")
+            for member in node.body:
+                said = ast.get_docstring(member) if isinstance(member, ast.FunctionDef) else None
+                if isinstance(member, ast.FunctionDef) and said and not member.name.startswith("_"):
+                    arguments = [one.arg for one in (*member.args.args, *member.args.kwonlyargs)][1:]
+                    summary = inspect.cleandoc(said).split("\n\n")[0]
+                    call = f"{member.name}({', '.join(arguments)})"
+                    yield f"- `{call}`: {_plain(' '.join(summary.split()))}\n"
+
+
+def _described(said: str) -> Iterator[str]:
+    text, *fields = re.split(r"^:(?=param |return|raises )", inspect.cleandoc(said), flags=re.MULTILINE)
+    yield f"{_plain(text.strip())}\n"
+    rows = []
+    for one in fields:
+        name, _, meaning = one.partition(":")
+        if name.startswith("param "):
+            rows.append(f"| `{name.removeprefix('param ')}` | {_plain(' '.join(meaning.split()))} |")
+    if rows:
+        yield "\n".join(["| parameter | meaning |", "|---|---|", *rows, ""])
+
+
+def _plain(text: str) -> str:
+    """Return reStructuredText's roles and literals as Markdown's code."""
+    roles = r":\w+:`~?([^`<]+?)(?: <[^`]*>)?`|``([^`]+)``"
+    return re.sub(roles, lambda found: f"`{found[1] or found[2]}`", text)
+
+
+def pages() -> dict[Path, str]:
+    """Return the texts that the pages have to have."""
+    command_line, retention = DOCS / "command-line.md", DOCS / "retention.md"
+    return {
+        command_line: with_options(command_line.read_text(encoding="utf-8")),
+        retention: with_policy(retention.read_text(encoding="utf-8")),
+        DOCS / "python.md": airflow_classes(),
+    }
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,91 @@
+"""The site is built without a warning, needs no network, and comes with the wheel."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from mkdocs.exceptions import Abort
+
+from hatch_build import build_site
+from tests.docs.code_blocks import ROOT
+from tests.services.command_line import run_command
+
+DOCS = ROOT / "docs"
+KIB = 1024
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("site")
+    build_site(ROOT, directory)
+    return directory
+
+
+def test_every_page_is_there_with_its_text(site: Path) -> None:
+    names = {path.stem for path in DOCS.glob("*.md")}
+    assert {path.stem for path in site.glob("*.html")} == {path.stem for path in site.glob("*.md")} == names
+
+
+def test_a_page_loads_nothing_from_a_network(site: Path) -> None:
+    loaded = re.compile(
+        r"""(?:src|srcset|<link[^>]*href)=["']([^"']+)|url\(([^)]+)\)|@import|fetch\(|XMLHttp"""
+    )
+    for path in [*site.glob("*.html"), *site.rglob("*.css"), *site.glob("search.js")]:
+        for found in loaded.finditer(path.read_text()):
+            address = (found[1] or found[2] or "").strip("\"'")
+            assert address, f"{path.name}: {found[0]}"
+            assert (site / address).is_file(), f"{path.name}: {address}"
+
+
+def test_markdown_is_rendered_whole(site: Path) -> None:
+    """What this reader of Markdown doesn't take for a table, list or block stands as it was typed."""
+    for path in site.glob("*.html"):
+        text = re.sub(r"<(pre|code).*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        assert re.findall(r"```|^\|.*\||^<p>[-*] |\n[-*] \w|\n\d+\. \w", text, re.MULTILINE) == [], path.name
+
+
+def test_pictures_are_small_and_described() -> None:
+    for page in DOCS.glob("*.md"):
+        for words, address in re.findall(r"!\[(.*?)\]\((\S+?)\)", page.read_text()):
+            assert words, f"{page.name}: {address}"
+            assert (DOCS / address).stat().st_size <= 150 * KIB, address
+
+
+@pytest.mark.parametrize("line", ["[gone](gone.md)", "[gone](index.md#gone)"])
+def test_a_link_that_leads_nowhere_ends_the_build(line: str, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "theme").mkdir(parents=True)
+    for path in (DOCS / "theme").iterdir():
+        if path.is_file():
+            (tmp_path / "docs" / "theme" / path.name).write_bytes(path.read_bytes())
+    settings = (ROOT / "mkdocs.yml").read_text()
+    (tmp_path / "mkdocs.yml").write_text(settings[: settings.index("\nnav:\n")])
+    (tmp_path / "docs" / "index.md").write_text("# One\n\nFine.\n")
+    build_site(tmp_path, tmp_path / "site")
+    (tmp_path / "docs" / "index.md").write_text(f"# One\n\n{line}\n")
+    with pytest.raises(Abort):
+        build_site(tmp_path, tmp_path / "site")
+
+
+def test_reference_is_what_the_code_says() -> None:
+    for page, text in runpy.run_path(str(DOCS / "write_reference.py"))["pages"]().items():
+        assert page.read_text() == text, f"{page.name}: run make reference"
+
+
+def test_the_shell_says_where_a_page_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage_engine.cli.docs.SITE", site)
+    assert run_command("docs").out == f"{(site / 'index.html').as_uri()}\n"
+    assert run_command("docs", "query.md").out == f"{(site / 'query.html').as_uri()}\n"
+    assert run_command("docs", "query", "--text").out.startswith("# Querying")
+    wrong = run_command("docs", "retension")
+    assert (wrong.exit_code, wrong.out) == (2, "")
+    assert "Did you mean retention?" in wrong.err
+
+
+def test_a_checkout_without_a_site_says_how_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.cli.docs.SITE", tmp_path)
+    assert "make docs" in run_command("docs").err
