@@ -8,6 +8,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,10 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def _reads(pid: int, directory: Path) -> bool:
     """Return whether a process has a file of a directory open."""
-    fds = Path(f"/proc/{pid}/fd")
-    opened = [fd.readlink() for fd in fds.iterdir() if fd.is_symlink()]
+    opened = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            opened.append(fd.readlink())
     return any(path.parent == directory for path in opened)
 
 
