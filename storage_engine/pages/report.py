@@ -6,23 +6,24 @@ Its input is plain: the run's report as JSON values, as ``report.json`` and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.validation import RangeStatus, Status, ValidationResult, Where
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.validation import ValidationResult, Where
+from storage_engine.pages.advice import reason_words
+from storage_engine.pages.figures import STEPS, took_text, worst_status
+from storage_engine.pages.problems import SHOWN, broken_checks
+from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars_by_log, segment_groups
+from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.wording import bytes_text, time_text
 
 READS_VERSION = 1
 """The newest version of a report's fields that this page knows."""
-
-BAR_WIDTH = 1000
-_SHORTEST = 8
-"""Units of the bar's width that even the smallest range gets, so that no loss is too small to see."""
 
 _PLACES = {
     Where.ARCHIVED: "in the lake",
@@ -32,15 +33,11 @@ _PLACES = {
     Where.SHIELDED: "gone, in the shield, not archived yet",
     Where.LOST: "lost",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A rectangle of the ranges' picture, in units of its width."""
-
-    x: float
-    width: float
-    range: RangeStatus
+_VERDICTS = {
+    "OK": ("Valid", "ok", "Store and lake together hold every byte once."),
+    "WARNING": ("Warning", "warn", "No byte is lost, and something needs a look."),
+    "FAILURE": ("Failure", "bad", "Some checks of store and lake fail."),
+}
 
 
 def report_html(
@@ -70,58 +67,37 @@ def render_page(
     :param validation: None where the run has none (yet).
     :param links: title → relative address of what lies beside the page.
     """
-    template = _environment().get_template("page.html.j2")
-    logs = sorted({row.log for row in validation.ranges}) if validation else []
-    ranges = validation.ranges if validation else ()
-    return template.render(
-        report=report,
-        validation=validation,
-        verdict=_verdict(report, validation),
-        bars={log: bars([row for row in ranges if row.log == log]) for log in logs},
-        bar_width=BAR_WIDTH,
-        places={place.value: text for place, text in _PLACES.items()},
-        present=[place for place in _PLACES if any(row.where is place for row in ranges)],
-        checks=_by_suite(validation),
-        links=links,
+    if report is not None:
+        checked = to_jsonable(validation) if validation else None
+        report = {**of_any_release(report), "validation": checked}
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            validation=validation,
+            story=tell(report) if report is not None else _of_validation(validation),
+            groups=list(segment_groups(report["segments"])) if report is not None else [],
+            bars=bars_by_log(validation.ranges if validation else ()),
+            bar_width=BAR_WIDTH,
+            places={place.value: text for place, text in _PLACES.items()},
+            present=[
+                place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
+            ],
+            checks=_by_suite(validation),
+            steps=STEPS,
+            listed=LISTED,
+            problems_shown=SHOWN,
+            links=links,
+        )
     )
 
 
-def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
-    """Lay ranges side by side: in proportion to their bytes, but none too narrow to see."""
-    total = sum(row.offset_count for row in ranges)
-    spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
-    least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
-    placed = []
-    x = 0.0
-    for row in ranges:
-        width = least + (spare * row.offset_count / total if total else 0)
-        placed.append(Bar(x, width, row))
-        x += width
-    return tuple(placed)
-
-
-def _verdict(report: Mapping[str, Any] | None, validation: ValidationResult | None) -> dict[str, str]:
-    """The word at the top of the page, and its colour."""
-    status = validation.overall if validation else None
-    if report is None:
-        word = {None: "unknown", Status.OK: "Valid", Status.WARNING: "Warning", Status.FAILURE: "Failure"}[
-            status
-        ]
-        return {"word": word, "tone": _tone(status)}
-    outcome = str(report["outcome"])
-    if outcome == "failed" or status is Status.FAILURE:
-        return {"word": "Failed", "tone": "bad"}
-    if outcome == "released-in-part":
-        return {"word": "Released in part", "tone": "bad"}
-    if outcome in ("blocked", "unfinished") or status is Status.WARNING:
-        return {"word": outcome.capitalize(), "tone": "warn"}
-    if outcome == "done" and report.get("unread_lines"):
-        return {"word": "Done, unread messages went", "tone": "warn"}
-    return {"word": outcome.replace("-", " ").capitalize(), "tone": "ok"}
-
-
-def _tone(status: Status | str | None) -> str:
-    return {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}.get(str(status), "dim")
+def _of_validation(validation: ValidationResult | None) -> Story:
+    """Tell what a validation found that no run asked for."""
+    found = to_jsonable(validation) if validation else None
+    word, tone, headline = _VERDICTS[worst_status(found)]
+    return Story(word, tone, headline, "", (), tuple(broken_checks(found)))
 
 
 def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
@@ -140,29 +116,29 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "size": bytes_text,
         "moment": _moment,
         "took": _took,
         "number": lambda value: f"{value:,}",
         "offset": lambda value: f"{value:020d}",
-        "tone": _tone,
-        "words": lambda name: (
-            "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip().capitalize()
-        ),
+        "tone": lambda status: {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}.get(str(status), "dim"),
+        "reason": reason_words,
+        "words": _words,
     }
+    environment.filters |= filters
     return environment
 
 
-def _moment(value_ms: int | None) -> str:
-    return time_text(value_ms) or "–"
+def _moment(at_ms: int | None) -> str:
+    return time_text(at_ms) or "–"
 
 
-def _took(value_ms: int | None) -> str:
-    if value_ms is None:
-        return "–"
-    seconds, rest = divmod(value_ms, 1000)
-    if seconds < 1:
-        return f"{rest} ms"
-    minutes, seconds = divmod(seconds, 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds}.{rest // 100} s"
+def _took(took_ms: int | None) -> str:
+    return took_text(took_ms) or "–"
+
+
+def _words(name: str) -> str:
+    """Return the words of a class' name, or of a stored word."""
+    apart = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return apart.replace("-", " ").strip().capitalize()

@@ -14,6 +14,7 @@ from storage_engine.durable import make_dirs, settle_modes, write_file
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.validation import CheckResult, Status
 from storage_engine.quality.data_docs import SITE, site_config, tidy_site
+from storage_engine.quality.examples import example_text
 from storage_engine.quality.expectations import EXAMPLES, SUBJECT
 from storage_engine.quality.gx import (
     ActionContext,
@@ -25,8 +26,8 @@ from storage_engine.quality.gx import (
     gx,
 )
 from storage_engine.quality.gx_expectations import load_suite
-from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.quality.suite import EXPECTATIONS, SUITES
+from storage_engine.retention.report_files import DATA_DOCS_SITE
 
 _PROJECT = "gx"
 _SOURCE = "facts"
@@ -79,7 +80,7 @@ def run_suites(
         else:
             checks += [_unchecked(name, item) for item in suite.expectations]
     context.build_data_docs(site_names=[SITE])
-    tidy_site(directory / SITE_DIRECTORY)
+    tidy_site(directory / DATA_DOCS_SITE)
     settle_modes(directory)
     return tuple(checks)
 
@@ -153,8 +154,7 @@ def _unexpected(outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _example(row: Mapping[str, Any]) -> str:
-    values = ", ".join(f"{key} = {value}" for key, value in row.items() if key != SUBJECT)
-    return f"{row[SUBJECT]}: {values}"
+    return example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
 
 
 def _raised(info: Mapping[str, Any]) -> str:

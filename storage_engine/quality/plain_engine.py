@@ -10,6 +10,7 @@ import pandas as pd
 
 from storage_engine.extras import QUALITY
 from storage_engine.model.validation import CheckResult, Status
+from storage_engine.quality.examples import example_text
 from storage_engine.quality.expectations import EXAMPLES, SUBJECT
 from storage_engine.quality.suite import EXPECTATIONS, SUITES, WARNING, not_a_suite, read_suite
 
@@ -63,4 +64,4 @@ def _check(path: Path, item: Mapping[str, Any], table: pd.DataFrame) -> CheckRes
 
 
 def _example(row: pd.Series[Any], columns: list[str]) -> str:
-    return f"{row[SUBJECT]}: {', '.join(f'{name} = {row[name]}' for name in columns)}"
+    return example_text(row[SUBJECT], ((name, row[name]) for name in columns))

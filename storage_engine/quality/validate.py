@@ -15,7 +15,6 @@ from storage_engine.model.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
 from storage_engine.quality import plain_engine
 from storage_engine.quality.facts import Facts, collect_facts
-from storage_engine.quality.places import SITE_DIRECTORY
 from storage_engine.resources import project_path
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
@@ -25,13 +24,12 @@ from storage_engine.retention.report_files import (
     REPORT_JSON,
     VALIDATION_JSON,
     claim,
+    page_links,
     refuse_foreign,
     run_directory,
 )
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.steps.context import AnyStore, managed_of
-
-DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{SITE_DIRECTORY}/index.html"
 
 
 def validate_store(
@@ -124,17 +122,14 @@ def write_page(
     """
     output_dir = output_dir or validation_directory(managed_of(store), run_key)
     make_dirs(output_dir)
-    links = {"Data Docs": DATA_DOCS, "Validation as JSON": VALIDATION_JSON}
     report = None
     if run_key is not None:
         built = build_report(store, run_key)
         report = {**to_jsonable(built), "ok": built.ok}
         validation = validation or built.validation
-        links["Report as JSON"] = REPORT_JSON
         _write_json(output_dir / REPORT_JSON, report)
-    shown = {title: path for title, path in links.items() if (output_dir / path).exists()}
     path = output_dir / PAGE
-    write_file(path, render_page(report, validation, links=shown).encode())
+    write_file(path, render_page(report, validation, links=page_links(output_dir)).encode())
     return path
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from storage_engine import durable
 from storage_engine.exceptions import LogsRefusedError
@@ -11,7 +14,15 @@ from storage_engine.journal.journal import ReportRow, RunState, Step
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
-from storage_engine.retention.report_files import REPORT_JSON, REPORT_TEXT, run_directory
+from storage_engine.retention.report_files import (
+    PAGE,
+    REPORT_JSON,
+    REPORT_TEXT,
+    SUMMARY_HTML,
+    SUMMARY_TEXT,
+    page_links,
+    run_directory,
+)
 from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import AnyStore, open_context
@@ -78,13 +89,16 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
             report = report_of(context, context.run(run_key), in_lakes)
         directory = run_directory(context.store, since or run_key)
         json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
-        written = None
+        written = plain = None
         if since is None:
-            written = json.dumps(report_json(report), indent=2).encode()
+            plain = report_json(report)
+            written = json.dumps(plain, indent=2).encode()
             durable.make_dirs(directory)
             durable.write_file(json_path, written)
             durable.write_file(text_path, report_text(report).encode())
         context.journal.save_report(run, _row(report, written, since))
+        if plain is not None:
+            _write_pages(directory, plain)
     ended = report.outcome in _ENDED
     return FinishResult(
         run_key=run_key,
@@ -97,6 +111,17 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         unread=report.unread_lines,
         refused=_refused_text(report),
     )
+
+
+def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
+    """Write what a person reads in a browser or a mail program."""
+    # Templates take a fifth of a second to import and compile: only where a report is written.
+    from storage_engine.pages.report import report_html
+    from storage_engine.pages.summary import summary_html, summary_text
+
+    durable.write_file(directory / PAGE, report_html(report, links=page_links(directory)).encode())
+    durable.write_file(directory / SUMMARY_TEXT, summary_text(report).encode())
+    durable.write_file(directory / SUMMARY_HTML, summary_html(report).encode())
 
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
@@ -122,6 +147,6 @@ def _refused_text(report: Report) -> str:
     return refused_text(report.run_key, report.root, report.refused)
 
 
-def report_json(report: Report) -> dict[str, object]:
+def report_json(report: Report) -> dict[str, Any]:
     """A report as plain values for JSON."""
     return {**to_jsonable(report), "ok": report.ok}

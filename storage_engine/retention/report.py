@@ -23,6 +23,7 @@ from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refused_by_plan
 from storage_engine.retention.report_segments import SegmentReport, segment_reports
+from storage_engine.retention.report_steps import StepReport, step_reports
 from storage_engine.retention.steps.checkpointing import CheckpointResult
 from storage_engine.retention.steps.consumer_lag import planned_unread, recorded_lag, released_unread
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
@@ -32,7 +33,7 @@ from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.releasing import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
-from storage_engine.retention.unread import unread_lines
+from storage_engine.retention.unread import lake_directory, unread_lines
 
 
 class Outcome(StrEnum):
@@ -59,6 +60,8 @@ class ArchivedSegment:
 
     :param by_this_run: False where it was proven before the run began.
     :param lake: which of the store's lakes has it.
+    :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
+        it has none.
     """
 
     log: str
@@ -73,21 +76,11 @@ class ArchivedSegment:
     proven_at_ms: int
     by_this_run: bool
     lake: str
+    first_stored_at_ms: int | None = None
+    last_stored_at_ms: int | None = None
 
 
 InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """:param took_ms: None while the step is not done.
-    :param error: the last failure, unless the step was done since.
-    """
-
-    step: str
-    done: bool
-    took_ms: int | None
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +100,7 @@ class Report:
     :param freed_bytes: 0 while what was deleted lies in a quarantine.
     :param quarantine: of what was deleted; None: it was deleted for good.
     :param refused: logs of which nothing more went, though the others did.
+    :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
     """
 
     outcome: Outcome
@@ -152,6 +146,7 @@ class Report:
     unread: Unread = field(default_factory=Unread)
     unread_lines: tuple[str, ...] = ()
     refused: tuple[RefusedLog, ...] = ()
+    lake_directory: str = "LAKE"
 
     @property
     def ok(self) -> bool:
@@ -176,7 +171,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     others = {release.subject: release for release in (released.deleted_by_others if released else ())}
     archived, unproven, lake_notice = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
-    steps = _steps(run, events)
+    steps = step_reports(events, unproven)
     validation = recorded_validation(context, run)
     refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
     left = {one.log for one in refused} | {release.log for release in gone.values()}
@@ -252,6 +247,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         unread=unread,
         unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
         refused=refused,
+        lake_directory=lake_directory(store.lake),
     )
 
 
@@ -321,27 +317,9 @@ def _archived_segment(receipt: Receipt, run: Run, lake: str) -> ArchivedSegment:
         proven_at_ms=receipt.proven_at_ms,
         by_this_run=receipt.proven_at_ms >= run.created_at_ms,
         lake=lake,
+        first_stored_at_ms=receipt.first_store_timestamp_ms,
+        last_stored_at_ms=receipt.last_store_timestamp_ms,
     )
-
-
-def _steps(run: Run, events: Sequence[Event]) -> tuple[StepReport, ...]:
-    rows = []
-    for step in Step:
-        whole = [event for event in events if event.step == step and event.subject == WHOLE]
-        results = [event for event in whole if event.phase is Phase.RESULT]
-        errors = [event for event in whole if event.phase is Phase.ERROR]
-        if not (results or errors):
-            continue
-        failed = whole[-1].phase is Phase.ERROR
-        rows.append(
-            StepReport(
-                step=step.value,
-                done=bool(results),
-                took_ms=results[-1].payload.get("took_ms") if results else None,
-                error=f"{errors[-1].payload['type']}: {errors[-1].payload['message']}" if failed else "",
-            )
-        )
-    return tuple(rows)
 
 
 def _outcome(

@@ -17,10 +17,16 @@ MARKER = ".storage-engine-reports"
 REPORT_JSON = "report.json"
 REPORT_TEXT = "report.txt"
 PAGE = "report.html"
+SUMMARY_TEXT = "summary.txt"
+SUMMARY_HTML = "summary.html"
 VALIDATION_JSON = "validation.json"
 LAG_TABLE = "consumer_lag"
 DATA_DOCS_DIRECTORY = "great_expectations"
-RUN_FILES = (PAGE, REPORT_TEXT, VALIDATION_JSON, LAG_TABLE, MARKER)
+DATA_DOCS_SITE = "gx/uncommitted/data_docs/storage_engine"
+"""Data Docs, below Great Expectations' own directory."""
+DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{DATA_DOCS_SITE}/index.html"
+"""The first page of a run's Data Docs, below the run's directory."""
+RUN_FILES = (PAGE, REPORT_TEXT, SUMMARY_TEXT, SUMMARY_HTML, VALIDATION_JSON, LAG_TABLE, MARKER)
 """What a run's directory may have beside its report and its Data Docs."""
 
 _HASH_DIGITS = 8
@@ -54,6 +60,13 @@ def report_name(text: str) -> str:
 def short_hash(text: str) -> str:
     """Eight hexadecimal digits that tell texts apart."""
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def page_links(directory: Path) -> dict[str, str]:
+    """Return what lies beside a page: title → relative address."""
+    beside = {"Data Docs": DATA_DOCS, "Report as text": REPORT_TEXT, "Report as JSON": REPORT_JSON}
+    links = {**beside, "Validation as JSON": VALIDATION_JSON}
+    return {title: path for title, path in links.items() if (directory / path).is_file()}
 
 
 def refuse_foreign(directory: Path, names: Iterable[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.plan import Reason
 from storage_engine.model.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
-from storage_engine.pages.report import BAR_WIDTH, READS_VERSION, bars, render_page, report_html
+from storage_engine.pages.report import READS_VERSION, render_page, report_html
+from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars, segment_groups
+from storage_engine.retention.report_segments import Fate
+from tests.pages.reports import DONE, MIB, NOTHING, plain, segment, unread
 
 
 class _Reader(HTMLParser):
@@ -104,3 +110,43 @@ def test_a_web_server_that_imports_pages_imports_nothing_heavy() -> None:
 def test_a_report_of_a_newer_release_is_refused() -> None:
     with pytest.raises(BadInputError, match="newer release"):
         report_html({"run_key": "r"}, version=READS_VERSION + 1)
+
+
+def test_the_page_of_a_run_is_made_of_its_json_alone() -> None:
+    page = report_html(json.loads(json.dumps(plain())), links={"Data Docs": "docs/index.html"})
+    assert "<h1>2 segments (2.0 MiB) were archived, proven and deleted" in page
+    assert '<a href="docs/index.html">Data Docs</a>' in page
+    assert "archive and prove" in page
+    assert _Reader(page).fetched == []
+
+
+def test_every_time_has_one_form() -> None:
+    page = report_html(plain(unread=unread(), unread_lines=("x",)))
+    assert len(re.findall(r"\d\d:\d\d:\d\dZ", page)) > 5
+    assert not re.search(r"\d{4}-\d\d-\d\dT|\+00:00| UTC<|\d\d:\d\d:\d\d(?!Z)", page)
+    assert page.count("Times are UTC") == 1
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_a_page_stays_small_whatever_the_number_of_segments(count: int) -> None:
+    stay = [segment(i, Fate.KEPT, Reason.NOT_EXPIRED, f"expires at {i}") for i in range(count)]
+    page = report_html(plain(NOTHING, segments=tuple(stay)))
+    assert len(page) < 60_000
+    assert f"<b>{count:,} segments</b>" in page
+    assert f"And {count - LISTED:,} more, which report.json has." in page
+
+
+def test_lists_of_any_length_leave_the_page_small() -> None:
+    report = plain(unproven=tuple(range(20_000)), notices=("n",) * 20_000, archived=DONE.archived * 20_000)
+    report["dependents"] = [
+        {"kind": "index", "facts": {"path": f"/i/{i}", "size_bytes": 1}, "detail": "below"}
+        for i in range(20_000)
+    ]
+    assert len(report_html(report)) < 150_000
+
+
+def test_segments_are_grouped_by_what_became_of_them_and_why() -> None:
+    rows = plain()["segments"]
+    first, last = segment_groups(rows)
+    assert (first.fate, first.count, first.last_offset, first.size_bytes) == ("deleted", 2, MIB, 2 * MIB)
+    assert (last.reason, last.count, last.more) == ("active", 1, 0)

@@ -80,7 +80,7 @@ def judge(suites: Path, **frames: object) -> CheckResult:
 
 def test_the_rules_alone_judge_as_a_suite_says(suites: Path) -> None:
     assert judge(suites).status is Status.FAILURE
-    assert judge(suites).examples == ("a segment: accepted_damaged_bytes = 0, damaged_bytes = 7",)
+    assert judge(suites).examples == ("a segment: accepted damaged bytes 0, damaged bytes 7",)
     change(suites, severity="warning", description="No byte is damaged.")
     assert judge(suites).status is Status.WARNING
     assert judge(suites).description == "No byte is damaged."

@@ -7,6 +7,7 @@ it all the same, as after a commit whose outcome is unknown, does no harm: a rec
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,6 +51,9 @@ from storage_engine.retention.steps.topic_days import record_topic_days
 from storage_engine.same_bytes.settling import settle
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
+
+TOOK = "took_ms"
+"""Field of the event that records the first of some segments: how long all of them took."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
@@ -237,13 +241,15 @@ def archive_somewhere(
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
         jobs = _jobs(context, config, wanted, accept_damage)
+        started_ns = time.monotonic_ns()
         try:
             receipts = archive_with(jobs)
         except (LakeUnavailableError, CommitStateUnknownError) as error:
             failures.append(error)
             proofs = None
             continue
-        notices = (*notices, *_record_proven(context, run, step, jobs, receipts))
+        took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+        notices = (*notices, *_record_proven(context, run, step, jobs, receipts, took_ms))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -347,17 +353,23 @@ def _settled_file(known: FileFacts) -> FileFacts:
 
 
 def _record_proven(
-    context: Context, run: Run, step: Step, jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]
+    context: Context,
+    run: Run,
+    step: Step,
+    jobs: Sequence[SegmentJob],
+    receipts: Sequence[Receipt],
+    took_ms: int,
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
+    :param took_ms: to copy and prove all of them.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
     # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
     known_heads(context.journal, context.record).check(lake, context.record.store_id)
     segments = lake.segments()
-    proven = [
+    proven: list[tuple[str, dict[str, object]]] = [
         (
             segment_subject(job.log, job.base_offset),
             {
@@ -373,6 +385,7 @@ def _record_proven(
         )
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
+    proven[0][1][TOOK] = took_ms
     context.journal.record(run, step, Phase.RESULT, proven)
     last = max(receipts, key=lambda receipt: receipt.sequence)
     missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])

@@ -1,0 +1,80 @@
+"""Figures that pages read from a report's JSON, and how they are written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storage_engine.wording import bytes_text, count_text, time_text
+
+STEPS: Mapping[str, str] = {
+    "plan": "plan",
+    "lag": "measure consumer lag",
+    "archive": "archive and prove",
+    "archive-sealed": "archive ahead",
+    "archive-lag": "measure archive lag",
+    "hold": "hold the store",
+    "stamp": "stamp the store",
+    "release": "delete",
+    "dependents": "clean queues and index",
+    "checkpoint": "flush to disk",
+    "validate": "check store and lake",
+    "report": "write the report",
+}
+"""By the step's stored word, what it does."""
+
+
+def is_dry_run(report: Mapping[str, Any]) -> bool:
+    """Return whether the run was only asked what would go."""
+    return bool(report["outcome"] == "dry-run")
+
+
+def fated(report: Mapping[str, Any], *fates: str) -> list[Mapping[str, Any]]:
+    """Return the segments that this became of."""
+    return [row for row in report["segments"] if row["fate"] in fates]
+
+
+def span_text(first_ms: int | None, last_ms: int | None) -> str:
+    """Return a span of time; "" where its beginning isn't known."""
+    first, last = time_text(first_ms), time_text(last_ms)
+    return first if first == last or not last else f"{first} to {last}"
+
+
+def took_text(took_ms: int | None) -> str:
+    """Return a duration as precise as it matters; "" for None."""
+    if took_ms is None:
+        return ""
+    if took_ms < 1000:
+        return f"{took_ms} ms"
+    if took_ms < 60_000:
+        return f"{took_ms / 1000:.1f} s"
+    minutes, seconds = divmod(took_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def worst_status(validation: Mapping[str, Any] | None) -> str:
+    """Return the worst verdict of a validation as JSON; OK where there was none."""
+    found = validation or {"checks": (), "ranges": ()}
+    statuses = {row["status"] for row in (*found["checks"], *found["ranges"])}
+    return next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
+
+
+def amount(segments: Sequence[Mapping[str, Any]]) -> str:
+    """Return a number of segments with their size."""
+    size = sum(row["size_bytes"] for row in segments)
+    return f"{count_text(len(segments), 'segment')} ({bytes_text(size)})"
+
+
+def is_set_aside(report: Mapping[str, Any]) -> bool:
+    """Return whether what went lies in a quarantine."""
+    aside = report["quarantine"]
+    return aside is not None and aside["state"] not in ("emptied", "undone")
+
+
+def freed_bytes(report: Mapping[str, Any]) -> int:
+    """Return how much of the disk is free again, with what pointed into the log."""
+    if is_set_aside(report) or not report["freed_bytes"]:
+        return 0
+    of_files = sum(row["facts"]["size_bytes"] for row in report["dependents"])
+    return int(report["freed_bytes"] + of_files)

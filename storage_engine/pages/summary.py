@@ -1,0 +1,92 @@
+"""A report in a few lines, to send by mail or chat: a subject, plain text, and HTML for mail programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from storage_engine.pages.story import Story, of_any_release, tell
+from storage_engine.wording import printable, shortened, time_text
+
+LINES = 15
+"""Of the text at most."""
+_PROBLEMS = 3
+_TEXT_WIDTH = 160
+_NAME_WIDTH = 60
+_COLOURS = {"ok": "#0f6b3c", "warn": "#855000", "bad": "#b1261b"}
+_GREY = "#5a6474"
+
+
+def summary_subject(report: Mapping[str, Any]) -> str:
+    """Return the subject of a mail about a run, on one line.
+
+    :param report: as JSON, of this release or an older one.
+    """
+    story = tell(of_any_release(report))
+    return printable(f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}: {story.headline}")
+
+
+def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
+    """Return a run in at most :data:`LINES` lines of plain text.
+
+    :param report: as JSON, of this release or an older one.
+    :param link: address of the whole report; "" for none.
+    """
+    full = of_any_release(report)
+    lines = [line for line in _lines(full, tell(full)) if line]
+    end = [f"Report: {link}" if link else f"Run {full['run_key']}, begun {time_text(full['began_at_ms'])}"]
+    return "\n".join(map(printable, [*lines[: LINES - len(end)], *end])) + "\n"
+
+
+def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
+    """Return the same as a small HTML page: inline styles and tables, no image, nothing from a network.
+
+    :param report: as JSON, of this release or an older one.
+    :param link: address of the whole report; "" for none.
+    """
+    full = of_any_release(report)
+    story = tell(full)
+    return (
+        _environment()
+        .get_template("summary.html.j2")
+        .render(
+            report=full,
+            story=story,
+            subject=summary_subject(report),
+            problems=story.problems[:_PROBLEMS],
+            more=len(story.problems[_PROBLEMS:]),
+            colours=_COLOURS,
+            grey=_GREY,
+            began=time_text(full["began_at_ms"]),
+            link=link,
+        )
+    )
+
+
+def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
+    yield f"{story.word}: {shortened(str(report['store']), _NAME_WIDTH)}"
+    yield story.headline
+    yield story.loss
+    for problem in story.problems[:_PROBLEMS]:
+        yield f"! {shortened(problem.title, _TEXT_WIDTH)}"
+        yield f"  {shortened(problem.remedy or problem.what, 2 * _TEXT_WIDTH)}"
+    if more := len(story.problems[_PROBLEMS:]):
+        yield f"! And {more} more, which the report names."
+    for answer in story.answers:
+        yield f"{answer.question}: {shortened(answer.short, _TEXT_WIDTH)}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("storage_engine.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cut"] = lambda text: shortened(text, 2 * _TEXT_WIDTH)
+    return environment
