@@ -21,6 +21,8 @@ from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 COMMANDS = {
+    "info": ("info", "What is managed, and who holds what."),
+    "runs": ("info", "What runs did, and why."),
     "inspect": ("store", "What a store is and holds."),
     "plan": ("store", "What a cleanup would delete, and why."),
     "lag": ("store", "How far each consumer group is behind."),

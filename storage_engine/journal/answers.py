@@ -134,3 +134,69 @@ class SegmentRow:
     state: str
     run_key: str
     at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """What the last look at a store's hold found, and the run that looked.
+
+    :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
+    """
+
+    held: bool
+    ends_at_ms: int | None
+    run_key: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaiverRow:
+    """A plan of the store whose segments a person allows to be deleted without receipts."""
+
+    plan_digest: str
+    person: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """Bytes [start_offset, end_offset) that are nowhere, and who goes on without them."""
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    person: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRow:
+    """Checks of a store's receipts that are remembered, at any level.
+
+    :param oldest_ms: when the one that was checked longest ago was; ``newest_ms`` likewise.
+    :param faulty: receipts whose last check found a fault.
+    """
+
+    receipts: int
+    oldest_ms: int
+    newest_ms: int
+    faulty: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands for a store now.
+
+    :param worker: who has its lease, and so works on it; None: nobody.
+    :param verified: None: no check is remembered.
+    """
+
+    hold: HoldRow | None
+    worker: str | None
+    worker_until_ms: int | None
+    waivers: tuple[WaiverRow, ...]
+    losses: tuple[LossRow, ...]
+    verified: VerifiedRow | None

@@ -38,6 +38,7 @@ from storage_engine.journal.answers import (
     LogBucket,
     RunRow,
     SegmentRow,
+    Standing,
     StoredReport,
     StoreRow,
 )
@@ -54,6 +55,7 @@ from storage_engine.journal.schema import (
     schema_version,
     stores,
 )
+from storage_engine.journal.standing import read_standing
 from storage_engine.model.topic_days import TopicDay
 from storage_engine.untrusted import MALFORMED
 
@@ -241,6 +243,10 @@ class JournalReader:
         query = select(findings).where(findings.c.store_id == store_id)
         row = self._read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
+
+    def standing(self, store_id: str, now_ms: int) -> Standing:
+        """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
+        return self._read(lambda connection: read_standing(connection, store_id, now_ms))
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
         """Return the consumer groups by the last look, those that lose messages first at the head."""

@@ -51,7 +51,7 @@ def test_a_heading_names_every_argument_of_its_command(name: str) -> None:
     command = EVERY[name]
     heading = re.search(rf"^## `{name}((?: [^`]*)?)`", DOCUMENT.read_text(), re.M)
     assert heading is not None
-    arguments = [p.human_readable_name for p in command.params if isinstance(p, click.Argument)]
+    arguments = [p.human_readable_name.strip("[]") for p in command.params if isinstance(p, click.Argument)]
     assert re.findall(r"[A-Z]+", heading[1]) == arguments
 
 

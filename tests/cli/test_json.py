@@ -44,6 +44,8 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "lake promote": ["--lake", copy, *why],
         "lake rebuild": ["--lake", lake],
         "init-lake": ["--lake", tmp_path / "new"],
+        "info": ["--lake", lake],
+        "runs": ["--lake", lake],
         "hold": at,
         "unmanage": at,
     }

@@ -1,0 +1,194 @@
+"""info, runs: what is managed, and what was done with it. Nothing here makes or changes anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from storage_engine.cli.airflow_connection import conn_id_option, store_of_connection
+from storage_engine.cli.command import command
+from storage_engine.cli.info_output import print_overview, print_runs
+from storage_engine.cli.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.output import print_json, put
+from storage_engine.cli.store_argument import managed_store
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError
+from storage_engine.journal.answers import StoredReport, StoreRow
+from storage_engine.journal.queries import JournalReader
+from storage_engine.nearest import meant
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.overview import ManagedOverview, Overview, overview, same_place
+from storage_engine.retention.report_files import REPORT_JSON, run_directory
+from storage_engine.retention.report_text import report_text
+from storage_engine.retention.stored_report import report_of
+
+
+def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
+    """Return a store with the journal and lakes that a call names.
+
+    :raises click.UsageError: both are given, or neither.
+    """
+    if (lake_dir is None) == (conn_id is None):
+        raise click.UsageError(
+            "Expected either --lake DIRECTORY or --conn-id ID, or one of STORAGE_ENGINE_LAKE and "
+            "STORAGE_ENGINE_CONN_ID."
+        )
+    if conn_id is not None:
+        return store_of_connection(conn_id)
+    assert lake_dir is not None
+    return managed_store(lake_dir, lake_dir, second_lake_dir=second_lake_dir)
+
+
+@command()
+@click.argument("which", metavar="[STORE]", required=False)
+@lake_option(required=False)
+@second_lake_option
+@conn_id_option
+@json_option
+def info(
+    which: str | None,
+    lake_dir: Path | None,
+    second_lake_dir: Path | None,
+    conn_id: str | None,
+    as_json: bool,
+) -> int:
+    """Show what is managed: each store with its ranges on disk and in lakes, its last run, when it was
+    verified, and who holds what.
+
+    STORE is a store's name, path or id; without it all that the journal and the lakes know are shown, or the
+    one of the connection. Of what lies on another host the disk isn't shown.
+    """
+    base = _base(lake_dir, second_lake_dir, conn_id)
+    found = overview(base, base.lakes, clock_ms())
+    wanted = which or (base.real_root if conn_id is not None else None)
+    stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
+    if as_json:
+        print_json("info", {**_overview_json(found), "stores": stores})
+    else:
+        print_overview(found, stores)
+    return 0
+
+
+def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:
+    """
+    :raises BadInputError: no store is called so.
+    """
+    by_word = {
+        word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
+    }
+    real = str(Path(wanted).resolve())
+    if wanted not in by_word and real not in by_word:
+        raise _unknown(wanted, by_word, found.journal_missing or found.journal)
+    return by_word.get(wanted) or by_word[real]
+
+
+def _unknown(wanted: str, known: dict[str, Any], where: str) -> BadInputError:
+    named = ", ".join(known) or "none"
+    return BadInputError(
+        f"{where}: expected one of the stores that are managed ({named}), found {wanted!r}."
+        f"{meant(wanted, known)}"
+    )
+
+
+def _overview_json(found: Overview) -> dict[str, Any]:
+    lakes = [
+        {
+            "location": lake.location,
+            "lake_id": lake.lake_id,
+            "copy_of": lake.copy_of,
+            "refused": lake.refused or None,
+            "size_bytes": sum(table.file_bytes for table in lake.tables),
+        }
+        for lake in found.lakes
+    ]
+    return {"journal": found.journal, "journal_missing": found.journal_missing or None, "lakes": lakes}
+
+
+@command()
+@click.argument("run", required=False)
+@click.option(
+    "--store", "which", metavar="STORE", help="Name, path or id of the store, where there are several."
+)
+@lake_option(required=False)
+@conn_id_option
+@click.option(
+    "--max", "max_count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many."
+)
+@json_option
+def runs(
+    run: str | None,
+    which: str | None,
+    lake_dir: Path | None,
+    conn_id: str | None,
+    max_count: int,
+    as_json: bool,
+) -> int:
+    """List a store's runs, the newest first: why they ran, what went, how they ended.
+
+    With RUN show the report of that run, as the journal keeps it.
+    """
+    base = _base(lake_dir, None, conn_id)
+    reader = JournalReader(base.journal_url)
+    row = _store(reader, which, base if conn_id is not None else None)
+    if run is not None:
+        _show_report(reader, row, run, as_json)
+        return 0
+    found = reader.runs(row.store_id, limit=max_count)
+    place = same_place(base, row)
+    reports = {one.run_key: _report_file(place, one.run_key) for one in found}
+    if as_json:
+        rows = [{"run": one, "report_json": reports[one.run_key]} for one in found]
+        print_json("runs", {"store_id": row.store_id, "store": row.name or row.real_path, "runs": rows})
+    else:
+        print_runs(row, found, reports)
+    return 0
+
+
+def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) -> StoreRow:
+    """
+    :raises BadInputError: no store of the journal is called so, or there are several and none is named.
+    """
+    stores = reader.stores()
+    wanted = which or (None if base is None else base.real_root)
+    by_word = {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
+    if wanted is not None:
+        found = by_word.get(wanted) or by_word.get(str(Path(wanted).resolve()))
+        if found is None:
+            raise _unknown(wanted, by_word, reader.name)
+        return found
+    if len(stores) != 1:
+        named = ", ".join(row.name or row.real_path for row in stores) or "none"
+        raise BadInputError(
+            f"{reader.name}: expected --store, since the journal has {len(stores)} stores: {named}. Name one."
+        )
+    return stores[0]
+
+
+def _report_file(store: ManagedStore, run_key: str) -> str | None:
+    path = run_directory(store, run_key) / REPORT_JSON
+    return str(path) if path.is_file() else None
+
+
+def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) -> None:
+    """
+    :raises BadInputError: there is no such run, or it has no report.
+    """
+    stored: StoredReport | None = reader.report(row.store_id, run)
+    if stored is None:
+        keys = [one.run_key for one in reader.runs(row.store_id, limit=1_000)]
+        if run in keys:
+            raise BadInputError(
+                f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was no "
+                "cleanup, or its report has expired. Nothing was changed. To finish it: storage-engine clean "
+                f"--run-key {run}."
+            )
+        raise BadInputError(
+            f"{reader.name}: expected a run of store {row.name or row.real_path}, found none called {run!r}."
+            f"{meant(run, keys)} storage-engine runs lists them."
+        )
+    if as_json:
+        print_json("runs", {"store_id": row.store_id, "run_key": run, "report": stored.report})
+    else:
+        put(report_text(report_of(stored)).rstrip())

@@ -1,0 +1,111 @@
+"""info and runs: what is managed and what was done, by looking alone."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from storage_engine.cli.command import ENVIRONMENT
+
+MIB = 1 << 20
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
+
+
+def _contents(*directories: Path) -> dict[Path, str]:
+    files = [path for one in directories for path in one.rglob("*") if path.is_file()]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_what_is_managed_is_told_by_journal_lake_and_disk(cli, store, lake, monkeypatch) -> None:
+    words = ("clean", store, "--lake", lake, "--manual", "--name", "orders", "--undo-window-hours", 24)
+    assert cli(*words, "--run-key", "night", "--max-segments", 1).exit_code == 0
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    before = _contents(store, lake)
+
+    (found,) = cli("info", "--lake", lake, "--json").json["stores"]
+    assert (found["name"], found["path"], found["not_seen"]) == ("orders", str(store), "")
+    assert [(one["start_offset"], one["segments"]) for one in found["on_disk"]] == [(MIB, 2)]
+    (part,) = found["archived"]
+    assert (part["segments"], part["ranges"]) == (2, [["commitlog", 1, 0, 2 * MIB]])
+    assert found["last_run"]["run_key"].startswith("archive-")
+    assert [one["run_key"] for one in found["quarantines"]] == ["night"]
+    assert found["standing"]["verified"] is None
+    shown = cli("info", "orders", "--lake", lake).out
+    for fact in ("verified    never", "commitlog [0, 2097152), lineage 1", "quarantine  run night: "):
+        assert fact in shown
+
+    listed = cli("runs", "--lake", lake, "--json").json
+    assert (listed["store"], len(listed["runs"])) == ("orders", 2)
+    night = listed["runs"][1]
+    assert (night["run"]["outcome"], night["run"]["causes"], night["run"]["deleted_segments"]) == (
+        "done",
+        ["manual"],
+        1,
+    )
+    written = Path(night["report_json"])
+    told = cli("runs", "night", "--lake", lake)
+    assert told.out == written.with_name("report.txt").read_text()
+    monkeypatch.setenv(f"{ENVIRONMENT}LAKE", str(lake))
+    assert cli("runs", "night", "--json").json["report"]["run_key"] == "night"
+    assert "night" in cli("runs", "--store", store).out
+    assert _contents(store, lake) == before
+
+
+def test_what_people_decided_is_told_with_who_and_why(cli, store, lake) -> None:
+    dry = cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--dry-run", "--json").json
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    digest = dry["plan"]["digest"]
+    words = ("clean", store, "--lake", lake, "--manual", "--max-segments", 1, "--run-key", "r")
+    cli("waive", digest, "--lake", lake, "--reason", "a test store")
+    assert cli(*words).exit_code == 0
+    assert cli("verify", "--lake", lake, "--level", "files").exit_code == 0
+    (found,) = cli("info", "--lake", lake, "--json").json["stores"]
+    (waiver,) = found["standing"]["waivers"]
+    assert (waiver["plan_digest"], waiver["reason"], bool(waiver["person"])) == (digest, "a test store", True)
+    assert (found["standing"]["verified"]["receipts"], found["standing"]["verified"]["faulty"]) == (2, 0)
+    assert f"waived    plan {digest[:16]}: a test store (" in cli("info", "--lake", lake).out
+
+
+def test_a_name_that_nobody_knows_is_refused_with_the_nearest(cli, store, lake) -> None:
+    assert cli("archive", store, "--lake", lake, "--name", "orders").exit_code == 0
+    for words in (("info", "order"), ("runs", "--store", "order")):
+        refused = cli(*words, "--lake", lake)
+        assert (refused.exit_code, "Did you mean orders?" in refused.err) == (2, True)
+    (run,) = cli("runs", "--lake", lake, "--json").json["runs"]
+    key = run["run"]["run_key"]
+    refused = cli("runs", key[:-1], "--lake", lake)
+    assert (refused.exit_code, f"Did you mean {key}?" in refused.err) == (2, True)
+    refused = cli("runs", key, "--lake", lake)
+    assert (refused.exit_code, "expected its report" in refused.err) == (2, True)
+
+
+def test_of_several_stores_one_has_to_be_named(cli, store, store_copy, lake) -> None:
+    for name, root in (("a", store), ("b", store_copy("edge-frames"))):
+        assert cli("archive", root, "--lake", lake, "--name", name).exit_code == 0
+    refused = cli("runs", "--lake", lake)
+    assert (refused.exit_code, "expected --store, since the journal has 2 stores: a, b" in refused.err) == (
+        2,
+        True,
+    )
+    assert [one["name"] for one in cli("info", "--lake", lake, "--json").json["stores"]] == ["a", "b"]
+    assert [one["name"] for one in cli("info", "b", "--lake", lake, "--json").json["stores"]] == ["b"]
+
+
+def test_a_lake_without_its_journal_tells_what_it_has(cli, store, lake) -> None:
+    assert cli("archive", store, "--lake", lake, "--name", "orders").exit_code == 0
+    store.rename(store.with_name("gone"))
+    found = cli("info", "--lake", lake, "--json").json["stores"][0]
+    assert (found["on_disk"], str(store) in found["not_seen"]) == (None, True)
+    (lake / "journal.db").unlink()
+    said = cli("info", "--lake", lake, "--json").json
+    assert "expected a journal, found none" in said["journal_missing"]
+    assert (said["stores"][0]["name"], said["stores"][0]["archived"][0]["segments"]) == ("orders", 2)
+    assert not (lake / "journal.db").exists()
+
+
+def test_an_empty_lake_manages_nothing(cli, lake) -> None:
+    shown = cli("info", "--lake", lake)
+    assert (shown.exit_code, "No store is managed" in shown.out) == (0, True)
+    assert cli("info").exit_code == 2
