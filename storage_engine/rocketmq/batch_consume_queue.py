@@ -14,7 +14,7 @@ import numpy as np
 
 from storage_engine.rocketmq.consume_queue import QueueBounds
 from storage_engine.rocketmq.mapped_files import MappedFile
-from storage_engine.rocketmq.queue_files import Entries, EntryFormat
+from storage_engine.rocketmq.queue_files import Entries, EntryFormat, Position
 
 DTYPE = np.dtype(
     [
@@ -74,13 +74,16 @@ def last_entry(files: tuple[MappedFile, ...]) -> BatchEntry | None:
     return None if found is None else _entry(*found)
 
 
-def bounds(files: tuple[MappedFile, ...], log_min_offset: int) -> QueueBounds:
-    """The readable queue offsets (BatchConsumeQueue#correctMinOffset): they count messages, not entries."""
-    at = FORMAT.last_position(files)
-    last = None if at is None else _entry(*at)
-    if last is None:
+def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
+    """The readable queue offsets (BatchConsumeQueue#correctMinOffset): they count messages, not entries.
+
+    :param last: as of :func:`storage_engine.rocketmq.consume_queue.bounds`.
+    """
+    at = last or FORMAT.last_position(files)
+    newest = None if at is None else _entry(*at)
+    if newest is None:
         return QueueBounds(0, 0)
-    maximum = last.base_offset + last.batch_size
+    maximum = newest.base_offset + newest.batch_size
     first = _entry(*FORMAT.first_at_or_above(files, log_min_offset, at))
     return QueueBounds(maximum if first is None else first.base_offset, maximum)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.mapped_files import MappedFile
-from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat
+from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat, Position
 
 DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -74,14 +74,16 @@ def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
     return None
 
 
-def bounds(files: tuple[MappedFile, ...], log_min_offset: int) -> QueueBounds:
+def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
     """The readable queue offsets, given the commitlog's min offset (ConsumeQueue#correctMinOffset).
 
     A queue whose messages are all gone keeps its max offset, and its min offset equals it.
+
+    :param last: where the last entry is (``FORMAT.last_position``) where that is known already.
     """
     if not files:
         return QueueBounds(0, 0)
-    last = FORMAT.last_position(files)
+    last = last or FORMAT.last_position(files)
     maximum = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if last is None else _queue_offset(*last) + 1
     return QueueBounds(_queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last)), maximum)
 

@@ -27,7 +27,7 @@ from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, Bro
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
 from storage_engine.rocketmq.positions import NAME
-from storage_engine.rocketmq.queue_files import FILLER_SIZE
+from storage_engine.rocketmq.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.store import LOG
@@ -255,15 +255,30 @@ def read_queue(
     plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
     files = consume_queue.list_files(plain)
     if files:
-        bounds = consume_queue.bounds(files, log_min_offset)
-        asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
-        return bounds, _physical_offsets(files, asked, bounds)
+        return read_files(files, log_min_offset, wanted)
     files = batch_consume_queue.list_files(batched)
     if files:
-        bounds = batch_consume_queue.bounds(files, log_min_offset)
-        asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
-        return bounds, _batch_physical_offsets(files, asked, bounds)
+        return read_files(files, log_min_offset, wanted, is_batch=True)
     return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
+
+
+def read_files(
+    files: tuple[MappedFile, ...],
+    log_min_offset: int,
+    wanted: Longs,
+    *,
+    last: Position = None,
+    is_batch: bool = False,
+) -> tuple[consume_queue.QueueBounds, Longs]:
+    """Do the same for a queue whose files are listed.
+
+    :param last: where its last entry is, where that is known already.
+    """
+    kind = batch_consume_queue if is_batch else consume_queue
+    bounds = kind.bounds(files, log_min_offset, last)
+    asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
+    offsets_of = _batch_physical_offsets if is_batch else _physical_offsets
+    return bounds, offsets_of(files, asked, bounds)
 
 
 def _physical_offsets(

@@ -22,6 +22,8 @@ from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files, 
 from storage_engine.rocketmq.stored_files import open_stored, symbolic_link
 
 Entries = npt.NDArray[np.void]
+Position = tuple[MappedFile, int] | None
+"""File of an entry and its place there, counted in entries; None: there is none, or it isn't known."""
 
 FILLER_SIZE = 0x7FFFFFFF
 """Size in the entries (with offset 0) that fill up a queue that begins in the middle of a file

@@ -5,6 +5,7 @@ Of each queue that some group reads the first entry is looked at; more only of q
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
 from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
-from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_queue
+from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_files
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import has_directory
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
@@ -87,7 +88,8 @@ def unread_messages(
         untold |= {(code, topic) for code in group[span][missed].tolist()}
     names = names_of(groups.dictionary)
     log = tuple(LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments)
-    rows = [_row(names[key[0]], items, log, may_go=deleted or attempts > 1) for key, items in found.items()]
+    times = _times(log, list(map(_first_offset, found.values())), may_go=deleted or attempts > 1)
+    rows = [_row(names[key[0]], items, times) for key, items in found.items()]
     named = [(names[code], topic) for code, topic in untold]
     return Unread(tuple(sorted(rows, key=_most_first)), error=_untold_text(named) if named else "")
 
@@ -128,25 +130,31 @@ def _in_queue(
     """
     now, after = min_offsets
     none = np.zeros(len(committed), np.int64)
-    new_first = _first_left(layout, topic, queue_id, after)
-    if new_first is None:
+    found = _queue_files(layout, topic, queue_id)
+    if found is None:
+        return none, none
+    kind, files, first = found
+    if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= after):
         return none, none
     wanted = np.where(known, committed, 0)
-    bounds, physical = read_queue(layout, now, topic, queue_id, wanted)
+    if known.all() and kind is consume_queue and _is_left(files, int(wanted.min()), after):
+        return none, none
+    last = kind.FORMAT.last_position(files)
+    new_first = kind.bounds(files, after, last).min_offset
+    is_batch = kind is batch_consume_queue
+    bounds, physical = read_files(files, now, wanted, last=last, is_batch=is_batch)
     lost = np.maximum(new_first - np.maximum(wanted, bounds.min_offset), 0)
     return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
 
 
-def _first_left(layout: StoreLayout, topic: str, queue_id: int, min_offset: int) -> int | None:
-    """The first queue offset that a log from ``min_offset`` on still has; None: the queue loses nothing."""
-    found = _queue_files(layout, topic, queue_id)
-    if found is None:
-        return None
-    kind, files, first = found
-    if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= min_offset):
-        return None
-    bounds: consume_queue.QueueBounds = kind.bounds(files, min_offset)
-    return bounds.min_offset
+def _is_left(files: tuple[Any, ...], queue_offset: int, min_offset: int) -> bool:
+    """Return whether the message at a queue offset, or the one before it, provably lies at or above an offset
+    of the log, so that nobody who has read up to there loses any."""
+    for offset in (queue_offset, queue_offset - 1):
+        entry = consume_queue.entry_at(files, offset)
+        if entry is not None and entry.physical_offset >= min_offset:
+            return True
+    return False
 
 
 def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
@@ -161,18 +169,28 @@ def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, t
     return None
 
 
-def _row(group: str, items: list[_InQueue], log: tuple[LogFile, ...], *, may_go: bool) -> UnreadMessages:
-    offsets = [item.physical_offset for item in items if item.physical_offset >= 0]
-    first = np.array([min(offsets)] if offsets else [], dtype=np.int64)
-    times = store_timestamps(log, first, may_go=may_go).tolist()
+def _row(group: str, items: list[_InQueue], times: Mapping[int, int]) -> UnreadMessages:
+    """:param times: store timestamps by physical offset, those that can be told."""
     messages = sum(item.messages for item in items if item.messages > 0)
     return UnreadMessages(
         group=group,
         topic=items[0].topic,
         messages=messages or None,
         queues=len(items),
-        from_ms=next((time for time in times if time != UNKNOWN), None),
+        from_ms=times.get(_first_offset(items)),
     )
+
+
+def _first_offset(items: list[_InQueue]) -> int:
+    """Return the physical offset of the first message; -1: it can't be told."""
+    return min((item.physical_offset for item in items if item.physical_offset >= 0), default=UNKNOWN)
+
+
+def _times(log: tuple[LogFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
+    """Return the store timestamps of the messages at some physical offsets, as far as they can be told."""
+    wanted = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
+    times = store_timestamps(log, wanted, may_go=may_go)
+    return {at: ms for at, ms in zip(wanted.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}
 
 
 def _most_first(row: UnreadMessages) -> tuple[int, str, str]:

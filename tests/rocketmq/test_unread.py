@@ -86,13 +86,13 @@ def test_queues_that_lose_nothing_are_looked_at_once(
     """A run costs what expires, not what there is."""
     store = opened(store_copy("clean-stop"))
     looked: list[str] = []
-    read = unread.read_queue
+    read = unread.read_files
 
-    def counted(*arguments: object) -> object:
-        looked.append(str(arguments[2]))
-        return read(*arguments)  # type: ignore[arg-type]
+    def counted(*arguments: object, **more: object) -> object:
+        looked.append(str(arguments[0]))
+        return read(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(unread, "read_queue", counted)
+    monkeypatch.setattr(unread, "read_files", counted)
     assert found_in(store, 1) is not None
     few = len(looked)
     found_in(store, 7 * MIB)
