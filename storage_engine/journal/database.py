@@ -20,6 +20,7 @@ from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.journal.migrations import MIGRATIONS
 from storage_engine.journal.place import place_of
+from storage_engine.journal.read_only import read_only_engine
 from storage_engine.journal.schema import SCHEMA_VERSION, metadata, schema_version
 from storage_engine.untrusted import MALFORMED
 
@@ -37,13 +38,19 @@ class JournalDatabase:
     """Runs transactions; makes and checks the tables when it is opened.
 
     :param url: SQLAlchemy URL.
+    :param read_only: nothing is made or brought up to date, and nothing can be written.
     :raises BadInputError: not a URL, or a schema version that this code doesn't know.
     :raises JournalUnavailableError: the database can't be reached, read or written.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         place = place_of(url)
         self.name, self._secrets, self._file = place.name, place.secrets, place.file
+        if read_only:
+            with place.driver_errors():
+                self._engine = read_only_engine(url, self._file)
+            self._check(self._known_version())
+            return
         with place.driver_errors():
             self._engine = _engine(url)
         if self._file is not None:
@@ -120,6 +127,12 @@ class JournalDatabase:
         except UNREADABLE as error:
             raise self._unavailable(error) from error
         self._check(version)
+
+    def _known_version(self) -> int | None:
+        try:
+            return self._version()
+        except UNREADABLE as error:
+            raise self._unavailable(error) from error
 
     def _version(self) -> int | None:
         def read(connection: Connection) -> int | None:

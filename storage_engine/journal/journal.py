@@ -66,10 +66,12 @@ _SUBJECTS = 500
 
 
 class Journal(JournalStores):
-    """:param url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them."""
+    """:param url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them.
+    :param read_only: nothing is made or brought up to date; whatever writes fails.
+    """
 
-    def __init__(self, url: str) -> None:
-        super().__init__(JournalDatabase(url))
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        super().__init__(JournalDatabase(url, read_only=read_only))
 
     @property
     def name(self) -> str:

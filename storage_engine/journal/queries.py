@@ -7,25 +7,18 @@ SQLAlchemy and the standard library, so that a web server may import it.
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from sqlalchemy import (
     Connection,
-    Engine,
     bindparam,
-    create_engine,
-    event,
     func,
     inspect,
     select,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
@@ -43,6 +36,7 @@ from storage_engine.journal.answers import (
     StoreRow,
 )
 from storage_engine.journal.place import place_of
+from storage_engine.journal.read_only import read_only_engine
 from storage_engine.journal.schema import (
     SCHEMA_VERSION,
     disks,
@@ -72,7 +66,7 @@ class JournalReader:
         place = place_of(url)
         self.name, self._secrets, self._file = place.name, place.secrets, place.file
         with place.driver_errors():
-            self._engine = _engine(url, self._file)
+            self._engine = read_only_engine(url, self._file)
 
     def stores(self) -> tuple[StoreRow, ...]:
         """Return every store, by name and path."""
@@ -293,25 +287,10 @@ class JournalReader:
             )
 
 
-def _engine(url: str, file: Path | None) -> Engine:
-    if file is not None:
-        # Read only, and never made: by SQLite's own URI, since SQLAlchemy changes what it is given.
-        uri = f"file:{quote(str(file.absolute()))}?mode=ro"
-        return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
-    engine = create_engine(url, poolclass=NullPool)
-    if engine.dialect.name == "postgresql":
-        event.listen(engine, "begin", _begin_read_only)
-    return engine
-
-
 def _left_by_a_killed_writer(error: Exception) -> bool:
     """Return whether SQLite has to take a transaction back first, which who only reads can't."""
     name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
     return str(name) == "SQLITE_READONLY_ROLLBACK"
-
-
-def _begin_read_only(connection: Connection) -> None:
-    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
 def _grown(before: int | None, now: int | None) -> int | None:

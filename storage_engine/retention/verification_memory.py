@@ -20,7 +20,9 @@ from sqlalchemy import (
     bindparam,
     delete,
     false,
+    func,
     insert,
+    inspect,
     select,
 )
 
@@ -102,6 +104,27 @@ class VerificationMemory:
             connection.execute(insert(_verifications), rows)
 
         self._database.write(write)
+
+
+def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
+    """Return when a receipt of a lake was checked last, and how many the last checks found at fault.
+
+    Nothing is made or changed.
+
+    :param lake_id: UUID of the lake's ``segments`` table.
+    :return: None: no check is remembered.
+    :raises StorageEngineError: the journal can't be read.
+    """
+    faulty = func.count().filter(_verifications.c.fault != "")
+    query = select(func.max(_verifications.c.at_ms), faulty).where(_verifications.c.lake_id == lake_id)
+
+    def read(connection: Connection) -> tuple[int | None, int]:
+        if not inspect(connection).has_table(_verifications.name):
+            return None, 0
+        at_ms, faults = connection.execute(query).one()
+        return at_ms, faults
+
+    return JournalDatabase(journal_url, read_only=True).read(read)
 
 
 def _prepare(connection: Connection) -> None:
