@@ -110,6 +110,13 @@ class BrokerStore(ABC):
         """
         ...
 
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        """Return what the store is now for who only looks, and reads as little as that takes.
+
+        Never to delete by. The errors are those of :meth:`snapshot`.
+        """
+        return self.snapshot(now_ms)
+
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
 
@@ -146,6 +153,13 @@ class BrokerStore(ABC):
         cheap.
 
         :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        """Return when the broker's rules may delete each sealed segment for its age, from now on.
+
+        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
         """
         return {}
 

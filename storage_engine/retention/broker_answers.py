@@ -95,6 +95,15 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
     return snapshot
 
 
+def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
+    """Return the same for who only looks."""
+    with package_errors(broker, "tell what its store is"):
+        snapshot = store.glance(now_ms)
+        data_paths = store.data_paths
+    check_snapshot(snapshot, data_paths, broker)
+    return snapshot
+
+
 def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     """Return the sealed segments that are there, whatever is missing between them.
 

@@ -23,6 +23,7 @@ from storage_engine.rocketmq.causes import watch
 from storage_engine.rocketmq.checkpoint import read_checkpoint
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live.fence import with_original_times
+from storage_engine.rocketmq.log_tail import near_logical_end
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
@@ -54,7 +55,12 @@ class RocketMQBrokerStore(BrokerStore):
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A hold outlives its broker: the segments are as old as they were without it."""
-        seen = self.files.snapshot(now_ms)
+        return self._as_without_hold(self.files.snapshot(now_ms))
+
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        return self._as_without_hold(self.files.snapshot(now_ms, find_end=near_logical_end))
+
+    def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
         return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
 
@@ -74,6 +80,9 @@ class RocketMQBrokerStore(BrokerStore):
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)

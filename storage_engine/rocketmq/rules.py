@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot, percent_rounded_up
+from storage_engine.model.store import DiskUsage, Segment, SegmentId, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.broker_config import BrokerConfig, parse_delete_when
 from storage_engine.rocketmq.window import HOUR_MS, in_window, next_window_ms
 from storage_engine.wording import time_text
@@ -145,6 +145,26 @@ def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: Z
     :return: milliseconds since the epoch; None when deleteWhen never comes.
     """
     return next_window_ms(max(now_ms, expires_at_ms(segment, config)), delete_hours(config), zone)
+
+
+def age_deletions_ms(
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
+) -> dict[SegmentId, int | None]:
+    """Return the first moment, from now on, at which each sealed segment may go by age alone.
+
+    One goes only after all that are older, and the last with content never does.
+    """
+    found: dict[SegmentId, int | None] = {}
+    hours, windows = delete_hours(config), dict[int, int | None]()
+    for log in snapshot.logs:
+        expired_ms = now_ms
+        for segment in log.sealed:
+            expired_ms = max(expired_ms, expires_at_ms(segment, config))
+            if segment.end_offset < log.max_offset:
+                if expired_ms not in windows:
+                    windows[expired_ms] = next_window_ms(expired_ms, hours, zone)
+                found[segment.id] = windows[expired_ms]
+    return found
 
 
 def mtime_ms(segment: Segment) -> int:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.exceptions import CorruptFrameError
 from storage_engine.model.store import SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq import frame
-from storage_engine.rocketmq.mapped_files import mapped
+from storage_engine.rocketmq.commitlog import read_store_timestamp
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, mapped, readable_files
+from storage_engine.rocketmq.stored_files import open_stored
 
 UNKNOWN = -1
 """Stands for an offset or a time that can't be told; the real ones are not negative."""
@@ -94,6 +101,40 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
         file = LogFile(first.facts.path, first.base_offset, first.facts.size_bytes)
         found += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
     return min((time_ms for time_ms in found if time_ms != UNKNOWN), default=None)
+
+
+_MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
+_WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
+"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
+
+
+def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
+    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
+
+    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
+    :raises OSError: the file can't be read.
+    """
+    for file in readable_files(list_raw_files(layout.log_paths)):
+        if file.base_offset < max_offset <= file.end_offset:
+            return _newest_in(file, max_offset - file.base_offset)
+    return None
+
+
+def _newest_in(file: MappedFile, end: int) -> int | None:
+    for window in _WINDOWS_BYTES:
+        start = max(0, end - window)
+        with open_stored(file.path) as opened:
+            data = os.pread(opened.fileno(), end - start, start)
+        at = len(data)
+        while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
+            # A magic in a body is followed by the offset of its place only by a rare chance.
+            try:
+                return read_store_timestamp(file.path, start + at - frame.MAGIC_AT, file.base_offset)
+            except (CorruptFrameError, OSError, ValueError):
+                continue
+        if start == 0:
+            break
+    return None
 
 
 def _in_file(file: LogFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -44,7 +44,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import LOG
-from storage_engine.rocketmq.store_times import LogFile, oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.store_times import LogFile, newest_message_ms, oldest_message_ms, sealed_at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,15 @@ class LiveStore(BrokerStore):
         :raises BrokerError: the broker can't be asked.
         :raises BadInputError: a slave, or the directory isn't this broker's store.
         """
+        return self._look(lambda: self.files.snapshot(now_ms))
+
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        return self._look(lambda: self.files.glance(now_ms))
+
+    def _look(self, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
         before = self.admin.runtime_info()
         with as_who_may_read(self.files.config.store_path_root_dir):
-            seen = reread(lambda: self.files.snapshot(now_ms), ATTEMPTS)
+            seen = reread(look, ATTEMPTS)
         (log,) = seen.logs
         refuse_slave(self.settings, self.admin.address)
         listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
@@ -128,6 +134,9 @@ class LiveStore(BrokerStore):
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
         return sealed_at_ms(snapshot, may_go=True)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        return self.files.deletes_at_ms(snapshot, now_ms)
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)
@@ -194,7 +203,7 @@ class LiveStore(BrokerStore):
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         checkpoint, info = self.checkpoint(), self.admin.runtime_info()
-        newest_ms = status.newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
+        newest_ms = newest_message_ms(self.files.files.layout, info.commitlog_max_offset)
         return status.progress(info, checkpoint, now_ms, newest_ms)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:

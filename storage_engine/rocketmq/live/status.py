@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage_engine.exceptions import CorruptFrameError, GateRefusedError
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.model.store import DiskUsage
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.commitlog import read_store_timestamp
 from storage_engine.rocketmq.disk import disk_usage
-from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MAGIC_V2
-from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.live import fence, marker
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
 from storage_engine.rocketmq.live.fence import (
@@ -33,9 +28,7 @@ from storage_engine.rocketmq.live.local_hold import read_local
 from storage_engine.rocketmq.live.mtimes import original_mtime_ns
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
-from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, readable_files
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.stored_files import open_stored
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
@@ -254,37 +247,3 @@ def at_most_bytes(text: str) -> int | None:
     unit: int = 1024 ** ("KMGTPE".index(found[4]) + 1)
     # Halves round up, so it is less than half a decimal above.
     return math.ceil((int(found[2]) * 20 + int(found[3]) * 2 + 1) * unit / 20) - 1
-
-
-_MAGICS = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
-_WINDOWS_BYTES = (1 << 16, 1 << 20, 1 << 24)
-"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
-
-
-def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
-    """Store time of the last message before ``max_offset``; None where its file has none or is gone.
-
-    :param max_offset: the broker's; nothing behind it is looked at, as it may be half written.
-    :raises OSError: the file can't be read.
-    """
-    for file in readable_files(list_raw_files(layout.log_paths)):
-        if file.base_offset < max_offset <= file.end_offset:
-            return _newest_in(file, max_offset - file.base_offset)
-    return None
-
-
-def _newest_in(file: MappedFile, end: int) -> int | None:
-    for window in _WINDOWS_BYTES:
-        start = max(0, end - window)
-        with open_stored(file.path) as opened:
-            data = os.pread(opened.fileno(), end - start, start)
-        at = len(data)
-        while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
-            # A magic in a body is followed by the offset of its place only by a rare chance.
-            try:
-                return read_store_timestamp(file.path, start + at - MAGIC_AT, file.base_offset)
-            except (CorruptFrameError, OSError, ValueError):
-                continue
-        if start == 0:
-            break
-    return None

@@ -14,8 +14,8 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.live.drift import topics_in, with_topics
-from storage_engine.rocketmq.live.status import newest_message_ms
 from storage_engine.rocketmq.store import find_active
+from storage_engine.rocketmq.store_times import newest_message_ms
 
 GONE = DriftKind.SEGMENT_GONE
 
