@@ -21,7 +21,18 @@ _NAME = r"""(?:'[^']*'|"'"|[\w@%+=:,./-])+(?<=['\w@%+=/-])"""
 _STORE = "archive"
 _INIT = "init-lake"
 _REASON = ("lake promote", *_STORE_OR_CONNECTION)
-_COMMANDS = (*_LAKE_OR_CONNECTION, *_LAKE_AND_CONNECTION, _LAKE, *_STORE_OR_CONNECTION, _STORE, _INIT)
+_STORE_WITH_LAKE = (_STORE, "clean --manual", "clean", "verify", "hold", "unmanage", "shield")
+_STORE_ALONE = ("lag", "doctor")
+"""Need no lake; doctor takes one."""
+_COMMANDS = (
+    *_LAKE_OR_CONNECTION,
+    *_LAKE_AND_CONNECTION,
+    _LAKE,
+    *_STORE_OR_CONNECTION,
+    *_STORE_WITH_LAKE,
+    *_STORE_ALONE,
+    _INIT,
+)
 
 _NAMED = re.compile(rf"storage-engine (?P<command>{'|'.join(_COMMANDS)}|{_MOVE}{_NAME})(?![\w-])")
 _CLAUSE = re.compile(r"(?:(?![.,;:)](?:\s|$)).)*", re.DOTALL)
@@ -35,7 +46,7 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
     A text that has got them stays as it is.
 
     :param said: what is known, by the names that commands' parameters have: store, lake_dir,
-        second_lake_dir, conn_id.
+        second_lake_dir, conn_id; ``store_options`` are words that each command of the store takes.
     """
     connection = said.get("conn_id")
     if not isinstance(connection, str):
@@ -44,6 +55,8 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
     def complete(found: re.Match[str]) -> str:
         command, rest = found["command"], text[found.end() :]
         words = _words(command, said.get("store"), _lake_of(text, said), connection)
+        if words and command in (*_STORE_WITH_LAKE, *_STORE_ALONE) and "--conn-id" not in words:
+            words += said.get("store_options", ())
         if not words or _has_arguments(rest):
             return found[0]
         reason = " --reason TEXT" if command in _REASON else ""
@@ -69,13 +82,21 @@ def _words(command: str, store: object, lake: object, connection: str | None) ->
     of_store = command in _STORE_OR_CONNECTION or command.startswith(_MOVE)
     if of_store and of_connection:
         return of_connection
-    if of_store or command == _STORE:
+    if command in _STORE_ALONE:
+        with_lake = of_lake if command == "doctor" else []
+        return [] if store is None else [_as_path(str(store)), *with_lake]
+    if of_store or command in _STORE_WITH_LAKE:
         return [] if store is None or lake is None else [str(store), *of_lake]
     if command in _LAKE_AND_CONNECTION:
         return [*of_lake, *of_connection]
     if command in _LAKE_OR_CONNECTION:
         return of_lake or of_connection
     return of_connection or of_lake if command == _INIT else of_lake
+
+
+def _as_path(store: str) -> str:
+    """Return a path that no word of a sentence is taken for."""
+    return store if store[:1] in tuple("/.~'\"0123456789-") else f"./{store}"
 
 
 def _has_arguments(rest: str) -> bool:

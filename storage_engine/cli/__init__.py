@@ -21,6 +21,7 @@ from storage_engine.cli.output import print_error, say
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 COMMANDS = {
+    "doctor": ("doctor", "What is wrong with a store, and what to do."),
     "info": ("info", "What is managed, and who holds what."),
     "runs": ("info", "What runs did, and why."),
     "inspect": ("store", "What a store is and holds."),

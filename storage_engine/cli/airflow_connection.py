@@ -13,6 +13,7 @@ import click
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.extras import AIRFLOW
+from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
 from storage_engine.retention.managed_store import ManagedStore
 
 CONN_ID = GroupedOption(
@@ -44,6 +45,14 @@ def store_of_connection(conn_id: str) -> ManagedStore:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
             handler.setLevel(logging.WARNING)
     return store
+
+
+def pipeline_of(conn_id: str) -> tuple[PipelineFacts, str]:
+    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks.pipeline import read_pipeline
+
+        return read_pipeline(conn_id)
 
 
 def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:

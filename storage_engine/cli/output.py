@@ -57,6 +57,11 @@ def say(text: object = "", *, err: bool = False) -> None:
     _echo(printable(told, keep="\n"), err=err)
 
 
+def say_styled(text: str = "") -> None:
+    """Print a line that has styles; what others have chosen in it is :func:`printable` already."""
+    _echo(text)
+
+
 def put(data: object) -> None:
     """Print what another program reads, such as versions for pip: also where the command is quiet."""
     _write(printable(str(data), keep="\n"))

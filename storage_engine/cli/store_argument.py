@@ -101,7 +101,7 @@ def takes_store(
                     )
                 managed = store_of_connection(conn_id)
             elif given["store"] is not None:
-                if connection and given["lake_dir"] is None:
+                if connection and lake and given["lake_dir"] is None:
                     raise click.UsageError(f"{_EITHER}; found no --lake.")
                 managed = managed_store(**given, live=live, policy=chosen)
             elif connection:

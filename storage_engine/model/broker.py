@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
@@ -122,6 +123,18 @@ class Broker(ABC):
             with closing(self.open_store(settings, None)) as store:
                 snapshot = store.snapshot(now_ms)
         return plain_inspection(snapshot)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        """Say of a store what only this kind of broker knows, also of one that can't be opened. Reads only.
+
+        By default there is nothing to say.
+
+        :param memory: what a journal remembers of a hold; None: nobody named a journal.
+        :raises StoreNotFoundError: there is no such store.
+        :raises BadInputError: what was given beside the broker's own settings is wrong.
+        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+        """
+        return BrokerDiagnosis()
 
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None

@@ -59,6 +59,15 @@ def check_disks(
         )
 
 
+def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
+    """Return what is kept of a store on a disk that its broker writes to: what it is, and where.
+
+    :param data_paths: where the broker writes.
+    """
+    disks = {_device(path) for path in data_paths}
+    return tuple((what, path) for what, path, _ in _kept(store) if _device(path) in disks)
+
+
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that lake, journal and reports lie in no store's root, and not among its own files.
 

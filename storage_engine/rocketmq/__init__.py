@@ -10,6 +10,7 @@ from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSett
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.diagnosis import BrokerDiagnosis
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.inspection import Inspection
@@ -97,6 +98,11 @@ class RocketMQ(Broker):
         store = open_files(self.local_settings(settings))
         found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
         return described(found, store.data_paths, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        from storage_engine.rocketmq.diagnose import diagnose
+
+        return diagnose(settings, memory, now_ms)
 
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None

@@ -150,6 +150,30 @@ def load_broker_config(
     return _effective(properties, source=None if path is None else str(path), root=root)
 
 
+def usable_broker_config(
+    path: str | Path | None, *, root: str | Path | None
+) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
+    """Work out the settings in effect without those that the broker would not work with, for who only looks.
+
+    :return: with why each of these can't be worked with.
+    :raises BrokerConfigError: a file that can't be read or parsed, no root at all, or two different ones.
+    """
+    properties = _read(Path(path)) if path is not None else {}
+    source = None if path is None else str(path)
+    errors: list[BrokerConfigError] = []
+    while True:
+        try:
+            return _effective(properties, source=source, root=root), tuple(errors)
+        except BrokerConfigError as error:
+            said = str(error)
+            bad = [key for key, one in properties.items() if said.startswith(f"{one.where}: {key}: ")]
+            if not bad or bad == ["storePathRootDir"]:
+                raise
+            errors.append(error)
+            for key in bad:
+                del properties[key]
+
+
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
     """The hours of deleteWhen, joined by ";" (UtilAll#isItTimeToDo). One that no clock shows never comes.
 

@@ -73,6 +73,24 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
         return _answers[boot_id, mount]
 
 
+def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str]) -> bool | None:
+    """Return what a mount has answered before; None: it was never asked, or not since the machine's start.
+
+    Nothing is tried or written. The arguments are those of :func:`times_are_trusted`.
+    """
+    try:
+        fd = os.open(directory, _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+    return _remembered(root, boot_id).trusted.get(mount)
+
+
 def _mount(fd: int) -> str:
     """Return what tells the mount of an open file from every other of this start: the kernel's line for it,
     with its options, and the file system's id.

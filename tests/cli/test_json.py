@@ -20,6 +20,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
     copy = tmp_path / "copy"
     return {
         "inspect": at,
+        "doctor": [store],
         "plan": [store, "--manual"],
         "lag": [store],
         "index-lookup": [store, "no-such-topic", "no-such-key"],

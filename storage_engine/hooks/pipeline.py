@@ -1,0 +1,119 @@
+"""A store's DAGs as Airflow's own database has them: read only, by Airflow's models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from storage_engine.hooks.configured_stores import configured_stores, in_dag_ids
+from storage_engine.retention.diagnosis.pipeline_findings import (
+    ComponentFacts,
+    DagFacts,
+    DagRunFacts,
+    PipelineFacts,
+)
+
+_OF_STORE = ("storage_retention", "storage_monitor", "storage_flush_checkpoint", "storage_forced_cleanup")
+_OF_LAKE = "storage_maintenance"
+_NEEDED = _OF_STORE[:2]
+_COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
+_WAITING = ("deferred", "up_for_reschedule")
+_MOST_WAITS = 20
+
+
+def read_pipeline(conn_id: str) -> tuple[PipelineFacts, str]:
+    """Read what Airflow knows of the DAGs of a store.
+
+    :return: also the id of the DAG that cleans the store.
+    """
+    name = in_dag_ids(conn_id)
+    retention = f"{_OF_STORE[0]}__{name}"
+    dags = {f"{one}__{name}": one in _NEEDED for one in _OF_STORE}
+    lake = next((store.lake for store in configured_stores() if store.conn_id == conn_id), None)
+    if lake is not None:
+        dags[f"{_OF_LAKE}__{in_dag_ids(lake)}"] = False
+    # Airflow's database is set up by this import, which takes seconds.
+    from airflow.utils.session import create_session
+
+    try:
+        with create_session() as session:
+            return _read(session, dags), retention
+    except SQLAlchemyError as error:
+        return PipelineFacts(error=str(getattr(error, "orig", None) or error)), retention
+
+
+def _read(session: Any, dags: Mapping[str, bool]) -> PipelineFacts:
+    from airflow.jobs.job import Job
+    from airflow.models.errors import ParseImportError
+
+    beats = session.execute(
+        select(Job.job_type, func.max(Job.latest_heartbeat))
+        .where(Job.job_type.in_(_COMPONENTS))
+        .group_by(Job.job_type)
+    ).all()
+    newest = {kind: _ms(at) for kind, at in beats}
+    errors = session.execute(select(ParseImportError.filename, ParseImportError.stacktrace)).all()
+    return PipelineFacts(
+        dags=tuple(_dags(session, dags)),
+        components=tuple(ComponentFacts(name, newest.get(kind)) for kind, name in _COMPONENTS.items()),
+        import_errors=tuple(
+            (file, _last_line(trace)) for file, trace in errors if _is_of_stores(file, trace)
+        ),
+    )
+
+
+def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+    known = {
+        row.dag_id: row
+        for row in session.execute(
+            select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(dags))
+        )
+    }
+    for dag_id, needed in dags.items():
+        found = known.get(dag_id)
+        if found is None or found.is_stale:
+            yield DagFacts(dag_id, needed, known=False)
+            continue
+        last = session.execute(
+            select(DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date)
+            .where(DagRun.dag_id == dag_id)
+            .order_by(DagRun.run_after.desc(), DagRun.id.desc())
+            .limit(1)
+        ).first()
+        waits = session.execute(
+            select(TaskInstance.task_id, TaskInstance.start_date)
+            .where(TaskInstance.dag_id == dag_id, TaskInstance.state.in_(_WAITING))
+            .order_by(TaskInstance.start_date)
+            .limit(_MOST_WAITS)
+        ).all()
+        yield DagFacts(
+            dag_id,
+            needed,
+            known=True,
+            paused=bool(found.is_paused),
+            last=last and DagRunFacts(last.run_id, str(last.state), _ms(last.start_date), _ms(last.end_date)),
+            waits=tuple((task_id, _ms(since)) for task_id, since in waits),
+        )
+
+
+def _is_of_stores(file: str | None, trace: str | None) -> bool:
+    """Return whether a file that can't be parsed has DAGs of stores."""
+    ours = {f"{name}.py" for name in (*_OF_STORE, _OF_LAKE)}
+    return PurePath(file or "").name in ours or "storage_engine" in (trace or "")
+
+
+def _last_line(trace: str | None) -> str:
+    return next((line.strip() for line in reversed((trace or "").splitlines()) if line.strip()), "no reason")
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)

@@ -1,0 +1,77 @@
+"""Whether this process may do to a store what managing it takes, told without doing it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """
+    :param user: who runs this process.
+    :param owner: of the store's root.
+    :param unwritable: directories in which it may delete no file.
+    :param unreadable: directories that it may not list.
+    """
+
+    user: str
+    owner: str
+    unwritable: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def look_at_access(root: str, directories: Sequence[Path]) -> Access:
+    """Look at the directories that segments and what points to them lie in, as far as they are there."""
+    there = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
+    return Access(
+        user=_name(os.geteuid()),
+        owner=_name(Path(root).stat().st_uid),
+        unwritable=tuple(str(path) for path in there if not _may_delete(path)),
+        unreadable=tuple(str(path) for path in there if not _may(path, os.R_OK | os.X_OK)),
+    )
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _may_delete(path: Path) -> bool:
+    found = path.stat()
+    if found.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid):
+        return False
+    # On a file system that is mounted read-only nobody may: that is told of the mount.
+    return _may(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        return f"uid {uid}"
+
+
+def access_findings(found: Access) -> Iterator[Finding]:
+    """Judge it. Pure."""
+    advice = f"run as {found.owner}: sudo -u {found.owner} storage-engine …"
+    if found.unreadable:
+        yield Finding(
+            Severity.WARNING,
+            "access",
+            f"{found.user} may not look into {named_in_short(found.unreadable)}, which {found.owner} owns",
+            advice,
+        )
+    elif found.unwritable:
+        yield Finding(
+            Severity.WARNING,
+            "access",
+            f"{found.user} may read this store, and neither lock it nor delete in "
+            f"{named_in_short(found.unwritable)}",
+            advice,
+        )

@@ -1,0 +1,287 @@
+"""A store looked at as a whole: what it is, what is wrong with it, what to do next. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
+from storage_engine.lake.config import CATALOG_FILE
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.store import Segment
+from storage_engine.retention.answering import check_answers
+from storage_engine.retention.broker_answers import ask, propose
+from storage_engine.retention.brokers import open_store, settings_of
+from storage_engine.retention.diagnosis.access_rights import access_findings, look_at_access
+from storage_engine.retention.diagnosis.clock_check import clock_findings
+from storage_engine.retention.diagnosis.figures import Figures, take_figures
+from storage_engine.retention.diagnosis.file_systems import look_at_mounts, mount_findings
+from storage_engine.retention.diagnosis.left_behind import look_at_remains
+from storage_engine.retention.diagnosis.losses_ahead import (
+    consumer_findings,
+    pending_findings,
+    unproven_findings,
+)
+from storage_engine.retention.diagnosis.next_step import NextStep, State, next_step
+from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts, pipeline_findings
+from storage_engine.retention.diagnosis.space_and_time import (
+    minimum_findings,
+    retention_findings,
+    space_findings,
+)
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.stamp import Stamp
+
+if TYPE_CHECKING:
+    from storage_engine.journal.journal import Journal, StoreRecord
+    from storage_engine.retention.diagnosis.lake_check import LakeFacts
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """
+    :param said: what the broker's package says.
+    :param figures: None: the store can't be opened, and a finding says why.
+    :param lakes: those that were named.
+    :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
+    :param due: how many segments a cleanup asked for by a person would delete now.
+    :param pipeline: of a store that an Airflow connection names.
+    """
+
+    store: ManagedStore
+    at_ms: int
+    said: BrokerDiagnosis
+    figures: Figures | None
+    findings: tuple[Finding, ...]
+    next: NextStep
+    lakes: tuple[LakeFacts, ...] = ()
+    unproven: tuple[Segment, ...] | None = None
+    due: int = 0
+    pipeline: PipelineFacts | None = None
+
+    @property
+    def is_urgent(self) -> bool:
+        return any(one.severity is Severity.URGENT for one in self.findings)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What lake and journal say of the store, gathered step by step."""
+
+    journal: Journal | None = None
+    record: StoreRecord | None = None
+    samples: tuple[tuple[int, int], ...] = ()
+    last_sample_ms: int | None = None
+    lakes: tuple[LakeFacts, ...] = ()
+    unproven: tuple[Segment, ...] | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def memory(self) -> HoldMemory | None:
+        if self.journal is None or self.record is None:
+            return None
+        return self.journal.hold_memory(self.record.store_id)
+
+
+def diagnose(
+    store: ManagedStore,
+    now_ms: int,
+    *,
+    has_lake: bool,
+    pipeline: PipelineFacts | None = None,
+    retention_dag: str = "",
+) -> Diagnosis:
+    """Look at a store, and at its lakes and journal where they were named.
+
+    :param has_lake: they were.
+    :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
+    :param retention_dag: the DAG that cleans the store; "" likewise.
+    :raises StoreNotFoundError: there is no such store.
+    :raises BadInputError: what was given beside the broker's own settings is wrong.
+    """
+    check_answers(store.root)
+    known = _ask_journal(store, now_ms) if has_lake else _Known()
+    found = known.findings
+    store, said = _ask_broker(store, known, now_ms)
+    found += said.findings
+    figures, stamp, due = None, None, 0
+    if not said.refused:
+        figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
+    if pipeline is not None:
+        found += pipeline_findings(pipeline, now_ms)
+    stamped = _local_lakes(stamp)
+    if figures is not None and (known.unproven is not None or not has_lake):
+        found += unproven_findings(figures, known.unproven, stamped, running=said.running)
+    state = State(
+        refused=figures is None,
+        has_lake=has_lake,
+        lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
+        stamped_lakes=stamped,
+        unproven=None if known.unproven is None else len(known.unproven),
+        due=due,
+        running=said.running,
+        is_live=store.is_live,
+        crashed=figures is not None and figures.snapshot.crashed,
+        live_option=said.live_option,
+        retention_dag=retention_dag,
+        next_deletion_ms=None if figures is None else figures.next_deletion_ms,
+    )
+    return Diagnosis(
+        store=store,
+        at_ms=now_ms,
+        said=said,
+        figures=figures,
+        findings=by_severity(found),
+        next=next_step(state),
+        lakes=known.lakes,
+        unproven=known.unproven,
+        due=due,
+        pipeline=pipeline,
+    )
+
+
+def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
+    """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
+
+    :return: the store as it can be looked at, and what was said.
+    """
+    broker = find_broker(store.broker)
+    try:
+        return store, ask(
+            store.broker,
+            "say what is wrong with its store",
+            lambda: broker.diagnose(settings_of(store), known.memory, now_ms),
+        )
+    except (BrokerError, NotOnBrokerError) as error:
+        if not store.is_live:
+            raise
+        known.findings.append(Finding(Severity.URGENT, "broker-unreachable", str(error).removesuffix(".")))
+        return _ask_broker(replace(store, live=None), known, now_ms)
+
+
+def _open(
+    store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
+) -> tuple[Figures | None, Stamp | None, int]:
+    """Open the store and look at it; what can't be is a finding.
+
+    :return: also how many segments could be deleted now.
+    """
+    found = known.findings
+    try:
+        with closing(open_store(store, known.memory)) as opened:
+            data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
+            found += access_findings(look_at_access(store.real_root, data_paths))
+            remains, stamp = look_at_remains(store, data_paths, now_ms, running=said.running)
+            found += remains
+            figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
+            due = _due(opened, figures, now_ms)
+    except StoreNotFoundError:
+        raise
+    except (StorageEngineError, OSError) as error:
+        found.append(Finding(Severity.URGENT, "unreadable", str(error).removesuffix(".")))
+        return None, None, 0
+    segments = [segment for log in figures.snapshot.logs for segment in log.segments]
+    places = look_at_mounts(data_paths, store.real_root)
+    found += mount_findings(places, segments, needs_shield=bool(said.running))
+    found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms)
+    found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
+    found += minimum_findings(figures, store.policy.minimum_retention_hours)
+    found += [*consumer_findings(figures), *pending_findings(figures), *_hold_findings(figures)]
+    if has_lake:
+        _ask_lakes(store, known, figures, now_ms)
+        from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
+
+        waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
+        found += [
+            *lake_findings(known.lakes, store.broker, waiting, now_ms),
+            *place_findings(store, data_paths),
+        ]
+    return figures, stamp, due
+
+
+def _due(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
+    most = sum(len(log.segments) for log in figures.snapshot.logs)
+    request = PlanRequest(manual=True, max_segments=most)
+    return len(propose(opened, figures.snapshot, now_ms, request).to_delete)
+
+
+def _hold_findings(figures: Figures) -> Sequence[Finding]:
+    """Judge the hold on a running broker's store."""
+    hold = figures.hold
+    if hold is None:
+        return ()
+    found = [Finding(Severity.WARNING, "drift", one.detail.removesuffix(".")) for one in hold.disturbances]
+    if not hold.held:
+        why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
+        what = f"the store isn't held, so its broker deletes by its own rules{why}"
+        found.append(Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold"))
+    else:
+        found += [Finding(Severity.NOTE, "hold", notice.removesuffix(".")) for notice in hold.notices]
+    return found
+
+
+def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
+    """Read what the journal knows of the store; none is made."""
+    # The database's libraries, which a look without a lake needs for nothing.
+    from storage_engine.journal.database import missing_sqlite_file
+    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.queries import JournalReader
+    from storage_engine.retention.diagnosis.growth import DAY_MS
+
+    known = _Known()
+    if missing_sqlite_file(store.journal_url):
+        return known
+    try:
+        known.journal = Journal(store.journal_url, read_only=True)
+        known.record = known.journal.find_store(store.real_root, store.host)
+        if known.record is None:
+            return known
+        last = known.journal.last_sample(known.record.store_id)
+        known.last_sample_ms = None if last is None else last.at_ms
+        buckets = JournalReader(store.journal_url).log_extents(
+            known.record.store_id, now_ms - DAY_MS, now_ms + 1, 60_000
+        )
+        known.samples = tuple((one.start_ms, one.max_offset) for one in buckets if one.max_offset is not None)
+    except StorageEngineError as error:
+        known.journal = None
+        known.findings.append(
+            Finding(Severity.WARNING, "journal", f"the journal can't be read: {str(error).removesuffix('.')}")
+        )
+    return known
+
+
+def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, now_ms: int) -> None:
+    """Read what the lakes prove of the sealed segments."""
+    from storage_engine.retention.diagnosis.lake_check import look_at_lakes, unproven_segments
+
+    known.lakes = look_at_lakes(store, known.record, known.journal is not None)
+    if all(one.refused for one in known.lakes):
+        return
+    try:
+        known.unproven, notices = unproven_segments(store, known.journal, known.record, figures.sealed)
+    except StorageEngineError as error:
+        known.findings.append(
+            Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")
+        )
+        return
+    refused = {one.refused for one in known.lakes if one.refused}
+    known.findings += [
+        Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))
+        for one in notices
+        if not any(why in one for why in refused)
+    ]
+
+
+def _local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
+    """Return the directories of the lakes that a stamp names and that are there."""
+    warehouses = [] if stamp is None else [unquote(urlsplit(head.location).path) for head in stamp.lakes]
+    places = [Path(path).parent for path in warehouses if path.startswith("/")]
+    return tuple(dict.fromkeys(str(place) for place in places if (place / CATALOG_FILE).is_file()))

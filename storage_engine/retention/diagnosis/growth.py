@@ -1,0 +1,84 @@
+"""How fast a store's logs grow: by the journal's samples, else by the times of its segments. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage_engine.model.store import DiskUsage, LogSnapshot
+
+DAY_MS = 24 * 3_600_000
+LEAST_SPAN_MS = 30 * 60_000
+"""Samples of a shorter time say too little."""
+
+
+class GrowthFrom(StrEnum):
+    SAMPLES = "samples"
+    SEGMENTS = "segments"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """:param bytes_per_day: that the logs grew lately.
+    :param source: what tells it.
+    """
+
+    bytes_per_day: int
+    source: GrowthFrom
+
+
+def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
+    """Return how fast the logs grew in the last day; None: nothing tells it.
+
+    :param samples: (moment, sum of the logs' max offsets), oldest first.
+    """
+    by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
+    if by_samples is not None:
+        return Growth(by_samples, GrowthFrom.SAMPLES)
+    found = [one for log in logs if (one := _by_segments(log, now_ms)) is not None]
+    return Growth(sum(found), GrowthFrom.SEGMENTS) if found else None
+
+
+def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
+    if len(samples) < 2 or samples[-1][0] - samples[0][0] < LEAST_SPAN_MS:
+        return None
+    grown = samples[-1][1] - samples[0][1]
+    return None if grown < 0 else grown * DAY_MS // (samples[-1][0] - samples[0][0])
+
+
+def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
+    """Return what came behind the segment that was sealed a day ago, or behind the oldest one."""
+    known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
+    if not known:
+        return None
+    before = [one for one in known if one.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
+    since = before[-1] if before else known[0]
+    behind = [one for one in log.segments if one.base_offset > since.base_offset]
+    grown = 0
+    for segment in behind:
+        if segment.end is None:
+            grown += max(0, min(segment.end_offset, log.max_offset) - segment.base_offset)
+        else:
+            grown += segment.disk_bytes
+    return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
+
+
+def room_bytes(disks: Sequence[DiskUsage], percent: int) -> int | None:
+    """Return how many bytes fit before the disks are all above a level; None: that isn't known.
+
+    :param disks: of the logs; those that are one disk count once.
+    """
+    room = 0
+    for disk in {disk.device: disk for disk in disks}.values():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return None
+        room += max(0, disk.usable_bytes - disk.total_bytes * (100 - percent) // 100)
+    return room if disks else None
+
+
+def time_to_fill_ms(room: int | None, growth: Growth | None) -> int | None:
+    """Return in how long a growth fills a room; None: not known, or never."""
+    if room is None or growth is None or growth.bytes_per_day <= 0:
+        return None
+    return room * DAY_MS // growth.bytes_per_day

@@ -1,0 +1,216 @@
+"""A store's lakes: whether each opens, whose it is, what it proves, and what it lies on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.lake.describing import LakeInfo, describe
+from storage_engine.lake.place import own_directory
+from storage_engine.lake.store_places import local_places
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.retention.broker_disks import shared_disks
+from storage_engine.retention.diagnosis.growth import DAY_MS
+from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import read_proofs
+from storage_engine.retention.steps.archiving import slots
+from storage_engine.retention.steps.sealed import still_unproven
+from storage_engine.retention.verification_memory import last_verified
+from storage_engine.wording import bytes_text, count_text, duration_text, time_text
+
+_LONG_UNVERIFIED_MS = 30 * DAY_MS
+_LOW_PERCENT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFacts:
+    """
+    :param title: lake or second lake.
+    :param refused: why no command works with it; "" where they do.
+    :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
+    :param broker: whose segments it has; None: it can't be read.
+    :param stores: names, or ids, of the stores that it has segments of.
+    :param segments: that it has of this store.
+    :param disk: that it lies on; None: it isn't on this machine.
+    :param verified_at_ms: when a check of it was last remembered; None: never.
+    :param faults: that the last checks found.
+    """
+
+    title: str
+    location: str
+    refused: str
+    copy_of: str | None
+    broker: str | None
+    stores: tuple[str, ...]
+    segments: int
+    disk: DiskUsage | None
+    verified_at_ms: int | None
+    faults: int
+
+
+def look_at_lakes(
+    store: ManagedStore, record: StoreRecord | None, has_journal: bool
+) -> tuple[LakeFacts, ...]:
+    """Look at each of a store's lakes. Nothing is made or changed.
+
+    :param record: of the store in its journal; None: there is none yet.
+    """
+    return tuple(
+        _look(title, store, number, record, has_journal)
+        for number, title in zip(range(len(store.lakes)), ("lake", "second lake"), strict=False)
+    )
+
+
+def _look(
+    title: str, store: ManagedStore, number: int, record: StoreRecord | None, has_journal: bool
+) -> LakeFacts:
+    config = store.lakes[number]
+    local, place = local_places(config), str(own_directory(config) or config.location)
+    disk = DiskUsage.of(local["warehouse"]) if "warehouse" in local else None
+    try:
+        info = describe(config)
+    except StorageEngineError as error:
+        return LakeFacts(title, place, str(error), None, None, (), 0, disk, None, 0)
+    verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
+    own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
+    return LakeFacts(
+        title=title,
+        location=place,
+        refused=info.refused,
+        copy_of=info.copy_of,
+        broker=info.broker,
+        stores=tuple(one.name or one.store_id for one in info.stores),
+        segments=sum(one.segment_count for one in own),
+        disk=disk,
+        verified_at_ms=verified_at_ms,
+        faults=faults,
+    )
+
+
+def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
+    """Return what the journal remembers of checks of a lake."""
+    table = next((one.table_uuid for one in info.tables if one.name == "segments"), None)
+    if table is None:
+        return None, 0
+    try:
+        return last_verified(store.journal_url, table)
+    except StorageEngineError:
+        return None, 0
+
+
+def unproven_segments(
+    store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
+) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Return the sealed segments that no lake proves, and lakes that couldn't be asked.
+
+    :param journal: that knows the store; None: none does yet, so that nothing of it is proven.
+    :raises StorageEngineError: journal or lake can't be read.
+    """
+    if journal is None or record is None:
+        return tuple(segments), ()
+    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
+    return tuple(still_unproven(journal, record, proofs, segments)), proofs.notices
+
+
+def lake_text(found: LakeFacts, now_ms: int) -> str:
+    """Say in a line what a lake is."""
+    if found.refused:
+        return f"{found.location}: can't be used"
+    verified = (
+        "never verified"
+        if found.verified_at_ms is None
+        else f"verified {duration_text(now_ms - found.verified_at_ms)} ago"
+    )
+    space = "" if found.disk is None else f", {bytes_text(found.disk.usable_bytes)} free"
+    return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
+
+
+def lake_findings(
+    lakes: Sequence[LakeFacts], broker: str, unproven_bytes: int | None, now_ms: int
+) -> Iterator[Finding]:
+    """Judge lakes. Pure.
+
+    :param broker: the store's kind.
+    :param unproven_bytes: that still have to go into a lake; None: not known.
+    """
+    for lake in lakes:
+        yield from _of_lake(lake, broker, unproven_bytes, now_ms)
+
+
+def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
+    if lake.refused:
+        yield Finding(
+            Severity.URGENT,
+            "lake-refused",
+            f"nothing can be archived into the {lake.title}: {lake.refused.removesuffix('.')}",
+        )
+        return
+    if lake.copy_of is not None:
+        yield Finding(
+            Severity.WARNING,
+            "lake-copy",
+            f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
+            "name that lake; if it is gone for good: storage-engine lake promote",
+        )
+    if lake.broker not in (None, broker):
+        yield Finding(
+            Severity.URGENT,
+            "lake-broker",
+            f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}",
+            "name another lake",
+        )
+    if lake.faults:
+        yield Finding(
+            Severity.URGENT,
+            "lake-faults",
+            f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
+            "see them: storage-engine verify",
+        )
+    elif lake.segments and (
+        lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
+    ):
+        when = "never" if lake.verified_at_ms is None else f"last {time_text(lake.verified_at_ms)}"
+        yield Finding(
+            Severity.NOTE,
+            "lake-unverified",
+            f"the {lake.title} was {when} verified",
+            "do it regularly: storage-engine verify",
+        )
+    yield from _of_disk(lake, unproven_bytes)
+
+
+def _of_disk(lake: LakeFacts, unproven_bytes: int | None) -> Iterator[Finding]:
+    if lake.disk is None or lake.disk.used_percent is None or lake.disk.usable_bytes is None:
+        return
+    if unproven_bytes is not None and unproven_bytes > lake.disk.usable_bytes:
+        yield Finding(
+            Severity.WARNING,
+            "lake-full",
+            f"{bytes_text(unproven_bytes)} have to be archived, the disk of the {lake.title} has "
+            f"{bytes_text(lake.disk.usable_bytes)} left",
+            "add space there, or name a lake on another disk",
+        )
+    elif lake.disk.used_percent > _LOW_PERCENT:
+        yield Finding(
+            Severity.WARNING, "lake-full", f"the disk of the {lake.title} is {lake.disk.used_percent} % used"
+        )
+
+
+def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
+    """Yield what is kept of a store on a disk that its broker writes to."""
+    shared = shared_disks(store, data_paths)
+    if not shared:
+        return
+    kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
+    what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
+    if store.may_share_disks:
+        said, advice = "what archiving writes fills the disk that it is to free", "put them on another disk"
+    else:
+        said = "every other command refuses that beside a running broker"
+        advice = "put them on another disk, or allow it: --allow-same-disk"
+    yield Finding(Severity.WARNING, "same-disk", f"{what}; {said}", advice)

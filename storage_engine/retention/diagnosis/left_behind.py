@@ -1,0 +1,92 @@
+"""What runs have left in a store and its directory: shield, quarantines, and a stamp of another place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage_engine.exceptions import StoreIdentityError
+from storage_engine.host import is_this_host
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
+from storage_engine.retention.shielding import ShieldSummary, shield_summary
+from storage_engine.retention.stamp import Stamp, read_stamp
+from storage_engine.wording import bytes_text, count_text, time_text
+
+
+def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
+    """Judge a shield. Pure.
+
+    :param found: None: there is none.
+    :param running: a broker runs on the store.
+    """
+    if found is None:
+        return
+    if found.gone:
+        yield Finding(
+            Severity.WARNING,
+            "shield",
+            f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
+            f"{found.gone[0]} on, lie in the shield alone: no lake has them yet",
+            "archive them: storage-engine shield",
+        )
+    elif found.links and not running:
+        yield Finding(
+            Severity.NOTE,
+            "shield",
+            f"a shield was left behind: {count_text(found.links, 'segment')} have a second name "
+            f"({bytes_text(found.kept_bytes)}), and deleting them frees no space",
+            "remove it once they are archived: storage-engine shield",
+        )
+    elif found.notices:
+        yield Finding(Severity.WARNING, "shield", found.notices[0])
+
+
+def quarantine_findings(found: Sequence[QuarantineLook], now_ms: int) -> Iterator[Finding]:
+    """Judge quarantines. Pure."""
+    over = [one for one in found if one.until_ms is not None and one.until_ms <= now_ms]
+    size = bytes_text(sum(one.size_bytes for one in found))
+    if over:
+        yield Finding(
+            Severity.NOTE,
+            "quarantine",
+            f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
+            "the next run that cleans empties it",
+        )
+    elif found:
+        yield Finding(
+            Severity.NOTE, "quarantine", f"{size} that runs deleted lie in quarantines and take their space"
+        )
+
+
+def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
+    """Judge the stamp in a store's root; None: there is none."""
+    if stamp is None or (stamp.root == real_root and is_this_host(stamp.machine)):
+        return
+    there = f"{stamp.root} on machine {stamp.machine}"
+    if stamp.root == real_root:
+        there = f"machine {stamp.machine}"
+    yield Finding(
+        Severity.NOTE,
+        "moved",
+        f"its stamp was written on {there}: this store was moved, or is a copy",
+        "if it was moved, and nobody manages the other one: storage-engine move NAME",
+    )
+
+
+def look_at_remains(
+    store: ManagedStore, data_paths: Sequence[Path], now_ms: int, *, running: bool | None
+) -> tuple[tuple[Finding, ...], Stamp | None]:
+    """Look at all of it, and return the stamp as well; None: there is none that can be read."""
+    found = [*shield_findings(shield_summary(store.real_root), running=running)]
+    with suppress(OSError):
+        found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms)
+    stamp = None
+    try:
+        stamp = read_stamp(store.real_root)
+        found += stamp_findings(stamp, store.real_root)
+    except StoreIdentityError as error:
+        found.append(Finding(Severity.WARNING, "stamp", str(error)))
+    return tuple(found), stamp

@@ -1,0 +1,100 @@
+"""The one command to type next, by the state that a store and its lakes are in. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from storage_engine.wording import count_text, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """:param command: "" where there is none to type now.
+    :param why: what it does, or what to wait for.
+    """
+
+    command: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """
+    :param refused: no command works with the store before something is put right.
+    :param has_lake: a lake was named.
+    :param lake_refused: none of the named lakes can be used.
+    :param stamped_lakes: where the store was archived before, by its own stamp.
+    :param unproven: sealed segments that no lake proves; None: not known.
+    :param due: segments that a cleanup asked for by a person would delete now.
+    :param running: a broker runs on the store; None: that can't be told.
+    :param is_live: the broker was named.
+    :param crashed: its broker didn't stop cleanly.
+    :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
+    """
+
+    refused: bool = False
+    has_lake: bool = False
+    lake_refused: bool = False
+    stamped_lakes: tuple[str, ...] = ()
+    unproven: int | None = None
+    due: int = 0
+    running: bool | None = False
+    is_live: bool = False
+    crashed: bool = False
+    live_option: str = ""
+    retention_dag: str = ""
+    next_deletion_ms: int | None = None
+
+
+def next_step(state: State) -> NextStep:
+    """Decide which command fits."""
+    if state.refused:
+        return NextStep("storage-engine doctor", "again, once the first finding is put right")
+    if not state.has_lake and state.stamped_lakes:
+        return NextStep(
+            f"storage-engine doctor STORE --lake {shlex.quote(state.stamped_lakes[0])}",
+            "looks at what is archived, too",
+        )
+    if not state.has_lake:
+        return NextStep(
+            "storage-engine init-lake --lake DIRECTORY", "makes a lake; choose a disk that isn't the broker's"
+        )
+    if state.lake_refused or state.unproven is None:
+        return NextStep("storage-engine lake info", "says what is wrong with the lake")
+    if state.retention_dag:
+        return _in_airflow(state)
+    if state.unproven:
+        return NextStep(
+            "storage-engine archive",
+            f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
+        )
+    if state.due:
+        return _clean(state)
+    return _later(state)
+
+
+def _in_airflow(state: State) -> NextStep:
+    if state.unproven or state.due:
+        return NextStep(
+            f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"
+        )
+    return _later(state)
+
+
+def _clean(state: State) -> NextStep:
+    told = count_text(state.due, "proven segment")
+    if state.running and not state.is_live:
+        return NextStep(
+            f"storage-engine doctor STORE --lake DIRECTORY {state.live_option}".rstrip(),
+            "a broker runs on the store, so every command has to know it",
+        )
+    if state.crashed:
+        return NextStep("", "start the broker and stop it cleanly: nothing is cleaned before that")
+    return NextStep("storage-engine clean --manual", f"deletes {told}, and checks what is left")
+
+
+def _later(state: State) -> NextStep:
+    if state.next_deletion_ms is None:
+        return NextStep("", "nothing is due; look again when a segment is sealed")
+    return NextStep("", f"nothing is due before {time_text(state.next_deletion_ms)}; look again then")

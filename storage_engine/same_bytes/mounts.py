@@ -1,0 +1,84 @@
+"""What the kernel says of the mount that a directory lies on (Linux); nothing is tried on it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "afs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """
+    :param mount_id: tells it from every other mount of this start of the machine.
+    :param point: where it is mounted.
+    :param kind: of its file system, such as ext4 or fuse.s3fs.
+    :param options: of the mount and of the file system.
+    """
+
+    mount_id: str
+    point: str
+    kind: str
+    options: frozenset[str]
+
+    @property
+    def is_memory(self) -> bool:
+        """Return whether a power loss takes all that is on it."""
+        return self.kind in _MEMORY
+
+    @property
+    def is_volatile(self) -> bool:
+        """Return whether it ignores what has to be durable, and doesn't move the times of written files."""
+        return self.kind == "overlay" and "volatile" in self.options
+
+    @property
+    def is_network(self) -> bool:
+        """Return whether other machines may work on it."""
+        return self.kind in _NETWORK
+
+    @property
+    def is_fuse(self) -> bool:
+        """Return whether a process serves it."""
+        return self.kind.startswith("fuse") and self.kind != "fuseblk"
+
+    @property
+    def is_read_only(self) -> bool:
+        return "ro" in self.options
+
+
+def parse_mount(line: str) -> Mount | None:
+    """Parse a line of mountinfo (proc_pid_mountinfo(5)); None: it is none."""
+    fields = line.split()
+    if "-" not in fields[6:]:
+        return None
+    behind = fields.index("-", 6)
+    if len(fields) < behind + 4:
+        return None
+    options = frozenset((*fields[5].split(","), *fields[behind + 3].split(",")))
+    point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
+    return Mount(fields[0], point, fields[behind + 1], options)
+
+
+def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
+    """Return the mount that a directory lies on; None: this system doesn't say, or it can't be opened."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        info = Path(f"/proc/self/fdinfo/{fd}").read_text()
+        mount_id = next((line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")), "")
+        with _MOUNTS.open(encoding="utf-8", errors="surrogateescape") as mounts:
+            found = next((line for line in mounts if line.split(None, 1)[0] == mount_id), "")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return parse_mount(found)
