@@ -10,9 +10,10 @@ import click
 
 from storage_engine import cycle
 from storage_engine.cli.command import command
+from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, progress, say
-from storage_engine.cli.plan_output import plan_json, print_plan
+from storage_engine.cli.plan_output import by_hand, plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.clock import clock_ms
@@ -48,7 +49,9 @@ Tell = Callable[[str], None]
 @click.option(
     "--max-segments", type=click.IntRange(min=1), help="At most so many; default: deleteFileBatchMax."
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
+)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
 def clean(
@@ -66,13 +69,23 @@ def clean(
     """
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
-        seen = preview(managed, request)
-        if as_json:
-            print_json("clean", {"dry_run": True, "plan": plan_json(seen)})
-        else:
-            print_plan(managed, seen)
+        _dry_run(managed, request, as_json)
         return 0
     return _run(managed, run_key or f"clean-{clock_ms()}", request, as_json)
+
+
+def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
+    """Show what a run would do now and what consumers would lose by it; nothing is changed."""
+    seen = preview(managed, request)
+    going = tuple(segment.id for segment in seen.plan.to_delete)
+    groups = groups_at_risk(in_process_lag(managed, going))
+    if as_json:
+        print_json("clean", {"dry_run": True, "plan": plan_json(seen), "groups": groups})
+        return
+    say("Dry run: this is what a run would do now.")
+    print_plan(managed, seen, by_hand(managed, request, seen))
+    print_groups(groups)
+    say("\nDry run: nothing was archived, deleted or changed.")
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:

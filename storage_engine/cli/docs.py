@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import Command
-from storage_engine.cli.output import say
+from storage_engine.cli.command import command
+from storage_engine.cli.output import put
 from storage_engine.exceptions import BadInputError
+from storage_engine.nearest import meant
 
 SITE = Path(__file__).resolve().parent.parent / "site"
 """A wheel has it; a checkout after ``make docs``."""
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("page", default="index")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser, too.")
 @click.option("--text", "as_text", is_flag=True, help="Print the page's text instead, for a terminal.")
@@ -31,13 +31,11 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
     names = sorted(path.stem for path in SITE.glob("*.md"))
     name = page.removesuffix(".html").removesuffix(".md")
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise BadInputError(f"{page}: expected one of {', '.join(names)}.{hint}")
+        raise BadInputError(f"{page}: expected one of {', '.join(names)}.{meant(name, names)}")
     if as_text:
-        click.echo((SITE / f"{name}.md").read_text().rstrip())
+        put((SITE / f"{name}.md").read_text().rstrip())
         return
     address = (SITE / f"{name}.html").as_uri()
-    say(address)
+    put(address)
     if opens:
         click.launch(address)

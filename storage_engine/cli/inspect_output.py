@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from storage_engine.cli.output import NAME_WIDTH, console, print_table, say
+from storage_engine.cli.output import console, print_table, say
 from storage_engine.cli.plan_output import print_disks
+from storage_engine.cli.table_layout import NAME_WIDTH
 from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Table
 from storage_engine.retention.quarantine.look import QuarantineLook
 from storage_engine.wording import bytes_text, shortened, time_text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +30,58 @@ def only_group(table: pa.Table, group: str | None) -> pa.Table:
     return table if group is None else table.filter(pc.field("group") == group)
 
 
-def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource) -> None:
+@dataclass(frozen=True, slots=True)
+class GroupAtRisk:
+    """A consumer group, and what a deletion would mean for it.
+
+    :param lag_messages: that it has not read, in the queues where its position is known.
+    :param unknown_queues: where it isn't.
+    :param losing_queues: where its next message goes.
+    """
+
+    group: str
+    lag_messages: int
+    unknown_queues: int
+    losing_queues: int
+
+
+def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
+    """Sum up the groups that are behind or unknown, those that lose something first."""
+    found: dict[str, GroupAtRisk] = {}
+    for row in (row for table in tables for row in table.to_pylist()):
+        one = found.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
+        found[row["group"]] = GroupAtRisk(
+            one.group,
+            one.lag_messages + (row["lag_messages"] or 0),
+            one.unknown_queues + (row["lag_messages"] is None),
+            one.losing_queues + bool(row["at_risk"]),
+        )
+    behind = (one for one in found.values() if one.lag_messages or one.unknown_queues)
+    return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
+
+
+def print_groups(groups: Sequence[GroupAtRisk]) -> None:
+    """Print what a deletion would mean for each group that is behind."""
+    if not groups:
+        say("\nConsumers: no group is behind.")
+        return
+    print_table(
+        "Consumers that are behind",
+        ("group~", "behind#", "unknown queues#?", "queues that lose messages#"),
+        ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
+    )
+
+
+def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: bool) -> None:
+    """Print what consumer groups have read and what they may lose.
+
+    :param by_hand: the segments that are about to go go only if a person asks.
+    """
     lost = any(row["lost_messages"] for row in rows)
+    now = "by hand" if by_hand else "now"
     print_table(
         "Consumer lag",
-        ("group~", "queue~", "committed#", "behind#", "by#", *(["lost#"] if lost else []), "next one goes"),
+        ("group~", "queue~", "committed#?", "behind#", "by#?", *(["lost#"] if lost else []), "next one goes"),
         (
             (
                 row["group"],
@@ -42,7 +90,7 @@ def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource) -> None:
                 _known(row["lag_messages"]),
                 duration_text(row["lag_ms"]) if row["lag_messages"] else "",
                 *([row["lost_messages"]] if lost else []),
-                _goes(row),
+                now if row["at_risk"] else _goes(row),
             )
             for row in rows
         ),
@@ -51,9 +99,10 @@ def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource) -> None:
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
+    what = "a cleanup by hand (--manual) deletes; nothing goes now" if by_hand else "a cleanup deletes now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
-        f"{count_text(risky, 'queue')} the next message is in a segment that a cleanup deletes now."
+        f"{count_text(risky, 'queue')} the next message is in a segment that {what}."
     )
     if source.positions is PositionsFrom.BROKER:
         say("Positions: as the running broker has them.")
@@ -67,6 +116,4 @@ def _known(value: int | None) -> int | str:
 
 def _goes(row: Mapping[str, Any]) -> str:
     """Return when the group's next message may be deleted."""
-    if row["at_risk"]:
-        return "now"
     return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

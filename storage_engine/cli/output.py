@@ -6,17 +6,19 @@ import json
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from storage_engine.cli.command import held_back
+from storage_engine.cli.table_layout import GAP, Column, layout
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
@@ -25,8 +27,13 @@ JSON_VERSION = 1
 """Of all that --json prints: it grows where a key goes or means something else, not where one is added."""
 
 _UNWRAPPED_WIDTH = 100_000
-NAME_WIDTH = 26
-"""Of a long name in a terminal's table, in characters."""
+_INDENT = "  "
+_TONES = {
+    **dict.fromkeys(("OK", "done"), "green"),
+    **dict.fromkeys(("WARNING", "blocked", "unfinished", "released-in-part"), "yellow"),
+    **dict.fromkeys(("FAILURE", "FAILED", "LOST", "failed", "now"), "red"),
+}
+"""Colours of words. Each says by itself what it means: where there is no colour, nothing is missing."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -54,7 +61,8 @@ def say(text: object = "", *, err: bool = False) -> None:
     """
     context = click.get_current_context(silent=True)
     told = str(text) if context is None else with_arguments(str(text), context.params)
-    _echo(printable(told, keep="\n"), err=err)
+    lines = printable(told, keep="\n").split("\n")
+    _echo("\n".join(map(_toned, lines)), err=err)
 
 
 def say_styled(text: str = "") -> None:
@@ -72,13 +80,14 @@ def _echo(text: str, *, err: bool = False) -> None:
     if held is None:
         _write(text, err=err)
     else:
-        held.append(text)
+        held.append(click.unstyle(text))
 
 
 def _write(text: str, *, err: bool = False) -> None:
     """Write lines; end the process where nobody reads them any more, as ``head`` after its ten."""
     try:
-        click.echo(text, err=err)
+        # None: as the stream is; click takes a terminal's colours for wanted.
+        click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
     except BrokenPipeError:
         # What is left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
@@ -96,37 +105,58 @@ def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> 
         print_json("error", {"error": {"type": type(error).__name__, "message": message}})
     else:
         shown = printable(message, keep="\n")
-        click.echo(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
+        _write(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns that end in '#' are right-aligned numbers, those that end in '~' long names.
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; a heading ends in '#' for numbers, '~' for long names, '?' for what may be left out.
 
-    In a terminal, long names are shortened in their middle, and only the last column is ever wrapped. A
-    file or pipe gets everything whole, one row a line.
+    In a terminal, names are shortened in their middle first, then columns are left out, which is said, and
+    only the last column is ever wrapped. A file or pipe gets everything whole, one row a line.
     """
+    columns = [Column.of(heading) for heading in headings]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     screen = console()
-    if not screen.is_terminal:
-        screen.width = _UNWRAPPED_WIDTH
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.rstrip("#~"),
-            justify="right" if column.endswith("#") else "left",
-            no_wrap=column is not columns[-1],
+    width = screen.width - len(_INDENT) if screen.is_terminal else _UNWRAPPED_WIDTH
+    screen.width = width
+    fitted = layout(columns, cells, width)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for at in fitted.shown:
+        justify: Literal["left", "right"] = "right" if columns[at].is_number else "left"
+        table.add_column(columns[at].title, justify=justify, no_wrap=at != len(columns) - 1)
+    for row in cells:
+        texts = (
+            shortened(row[at], fitted.name_width) if screen.is_terminal and columns[at].is_name else row[at]
+            for at in fitted.shown
         )
-    for row in rows:
-        cells = ("" if cell is None else printable(str(cell)) for cell in row)
-        shown = (
-            shortened(cell, NAME_WIDTH) if screen.is_terminal and column.endswith("~") else cell
-            for column, cell in zip(columns, cells, strict=True)
-        )
-        table.add_row(*map(escape, shown))
+        table.add_row(*(Text(text, style=_TONES.get(text, "")) for text in texts))
     with screen.capture() as capture:
         screen.print(table)
     _echo(f"\n{click.style(printable(title), bold=True)}")
     for line in capture.get().splitlines():
-        _echo(f"  {line.rstrip()}")
+        _echo(f"{_INDENT}{line.rstrip()}")
+    left_out = [column.title for at, column in enumerate(columns) if at not in fitted.shown]
+    if left_out:
+        _echo(f"{_INDENT}(Left out for the width: {', '.join(left_out)}. A pipe and --json have them.)")
+
+
+def print_lines(lead: str, text: str) -> None:
+    """Print a text behind a lead; in a terminal its further lines are indented as far."""
+    screen = console()
+    shown = printable(text)
+    if screen.is_terminal:
+        width = max(40, screen.width)
+        indent = " " * len(lead)
+        lines = textwrap.wrap(shown, width - len(lead), break_on_hyphens=False)
+        shown = f"\n{indent}".join(lines)
+    _echo(f"{_toned(lead)}{shown}")
+
+
+def _toned(text: str) -> str:
+    """Return a line with its first word in the colour of what that means."""
+    word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
+    tone = _TONES.get(word)
+    return text if tone is None else text.replace(word, click.style(word, fg=tone, bold=True), 1)
 
 
 @contextmanager

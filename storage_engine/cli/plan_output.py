@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage_engine.cli.output import print_table, say
+from storage_engine.cli.output import print_lines, print_table, say
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.pending import Pending
-from storage_engine.model.plan import Decision, DependentFile, Plan, Reason, of_only_log
+from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.deciding import Decided
+from storage_engine.retention.decision_runs import DecisionRun, runs_of
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.preview import preview
 from storage_engine.retention.unread import unread_lines
 from storage_engine.wording import bytes_text, count_text, time_text
 
@@ -37,8 +39,11 @@ def plan_json(seen: Decided) -> dict[str, Any]:
     }
 
 
-def print_plan(store: ManagedStore, seen: Decided) -> None:
-    """Print a previewed plan, last what consumers would lose by it."""
+def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
+    """Print a previewed plan, last what consumers would lose by it.
+
+    :param asked: as of :func:`by_hand`.
+    """
     plan = seen.plan
     for trigger in plan.triggers:
         say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
@@ -48,19 +53,9 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     for notice in plan.notices:
         say(f"Note: {notice}")
     for log in plan.logs:
-        print_table(
-            f"{log.log[:1].upper()}{log.log[1:]}: {count_text(len(log.decisions), 'segment')}",
-            ("segment", "size#", "verdict", "why"),
-            (
-                (
-                    decision.segment.name,
-                    bytes_text(decision.segment.disk_bytes),
-                    "delete" if decision.deletes else "keep",
-                    f"{decision.reason.value}: {_own_detail(decision)}",
-                )
-                for decision in log.decisions
-            ),
-        )
+        say(f"\n{log.log[:1].upper()}{log.log[1:]}: {count_text(len(log.decisions), 'segment')}")
+        for run in runs_of(log.decisions, _own_detail):
+            _print_run(run)
     if seen.dependents:
         print_table(
             "What goes with them: files whose last entry points below the new beginning",
@@ -71,7 +66,7 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     say()
     to_delete, digest = plan.to_delete, _digest(plan)
     if not to_delete:
-        say("Nothing would go.")
+        _print_nothing(asked)
         return
     freed = sum(segment.disk_bytes for segment in to_delete)
     freed += sum(file.facts.size_bytes for file in seen.dependents)
@@ -82,6 +77,34 @@ def print_plan(store: ManagedStore, seen: Decided) -> None:
     )
     for line in unread_lines(store, seen.unread, done=False):
         say(f"WARNING {line}")
+
+
+def _print_run(run: DecisionRun) -> None:
+    verdict = "delete" if run.deletes else "keep"
+    print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
+    print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
+
+
+def by_hand(
+    store: ManagedStore, request: PlanRequest, seen: Decided, used_percents: Mapping[str, int] | None = None
+) -> Plan | None:
+    """Return what would go if a person asked; None: the same, or something goes anyhow."""
+    if request.manual or seen.plan.to_delete:
+        return None
+    asked = replace(request, manual=True)
+    return preview(store, asked, now_ms=seen.plan.decided_at_ms, used_percents=used_percents).plan
+
+
+def _print_nothing(asked: Plan | None) -> None:
+    """Say that nothing goes, and what would if a person asked, which is what lag speaks of."""
+    if asked is None or not asked.to_delete:
+        say("Nothing would go now.")
+        return
+    freed = bytes_text(sum(segment.disk_bytes for segment in asked.to_delete))
+    say(
+        f"Nothing would go now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} would, "
+        f"{freed}."
+    )
 
 
 def _begins(plan: Plan) -> str:

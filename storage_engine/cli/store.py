@@ -12,7 +12,7 @@ from storage_engine.cli.inspect_output import print_inspection, print_quarantine
 from storage_engine.cli.live_output import live_json, look_live, print_live
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, put, say
-from storage_engine.cli.plan_output import plan_json, print_pending, print_plan
+from storage_engine.cli.plan_output import by_hand, plan_json, print_pending, print_plan
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
 from storage_engine.clock import clock_ms
@@ -113,16 +113,17 @@ def plan(
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
+    request, levels = PlanRequest(manual=manual), disk_percents(disks)
     seen = preview(
         managed,
-        PlanRequest(manual=manual),
+        request,
         now_ms=None if at is None else moment_ms(at, managed.time_zone, option="--at"),
-        used_percents=disk_percents(disks),
+        used_percents=levels,
     )
     if as_json:
         print_json("plan", plan_json(seen))
     else:
-        print_plan(managed, seen)
+        print_plan(managed, seen, by_hand(managed, request, seen, levels))
     return 0
 
 
@@ -162,7 +163,8 @@ def lag(
     if as_json:
         print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})
     else:
-        print_lag(rows, tables.source)
+        # What a person may ask for goes now only if the broker's own rules say so, too.
+        print_lag(rows, tables.source, by_hand=not preview(managed, PlanRequest()).plan.to_delete)
         if group is None:
             print_pending(seen.pending)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +28,21 @@ def test_dry_run_shows_the_plan_and_changes_nothing(cli, store, lake, files) -> 
     before = files(store, lake)
     dry = cli("clean", store, "--lake", lake, "--manual", "--dry-run")
     assert dry.exit_code == 0
-    assert f"{MIB:020d}  1.0 MiB  delete   expired: last written" in dry.out
+    assert f"delete  {0:020d} … {MIB:020d} (2 segments), 2.0 MiB\n          expired: last written" in dry.out
+    assert dry.out.startswith("Dry run: this is what a run would do now.\n")
+    assert dry.out.endswith("Dry run: nothing was archived, deleted or changed.\n")
     assert files(store, lake) == before
+
+
+def test_dry_run_shows_what_consumers_would_lose(cli, store_copy, expire, lake) -> None:
+    store = store_copy("clean-stop")
+    expire(store)
+    words = ("clean", store, "--lake", lake, "--manual", "--dry-run", "--max-segments", 5)
+    first = cli(*words, "--json").json["groups"][0]
+    assert (first["group"], first["losing_queues"]) == ("cg_orders", 8)
+    shown = cli(*words).out
+    assert re.search(r"^  cg_orders +\d+ +0 +8$", shown, re.M)
+    assert "WARNING 37 unread messages of cg_orders in orders will be only in the lake" in shown
 
 
 @pytest.mark.slow

@@ -41,6 +41,9 @@ def test_inspect_counts_what_the_broker_wrote(cli, store, files, ground_truth) -
     assert files(store) == before
 
 
+EVERY_HOUR = ";".join(map(str, range(24)))
+
+
 def test_inspect_shows_a_person_the_same(cli, store) -> None:
     shown = cli("inspect", store)
     assert shown.exit_code == 0
@@ -97,7 +100,7 @@ def test_plan_waits_for_the_window_in_the_stores_zone(cli, store) -> None:
 def test_plan_without_a_cause_keeps_all_and_says_when_one_comes(cli, store) -> None:
     shown = cli("plan", store, "--time-zone", "UTC", "--at", "2027-12-01T05:10").out
     assert "Cause: none holds. No cleanup is due: deleteWhen 04 comes at 2027-12-02 04:00:00Z" in shown
-    assert "Nothing would go." in shown
+    assert "Nothing would go now. By hand (--manual) 7 segments would, 7.0 MiB." in shown
     assert shown.count("deleteWhen") == 1
 
 
@@ -169,7 +172,10 @@ def test_lag_shows_every_group_and_what_a_cleanup_takes_from_it(cli, store, file
     shown = cli("lag", store, "--group", "cg_orders").out
     assert "orders/0" in shown
     assert "cg_ledger" not in shown
-    assert "in 8 queues the next message is in a segment that a cleanup deletes now" in shown
+    by_hand = "in 8 queues the next message is in a segment that a cleanup by hand (--manual) deletes"
+    assert f"{by_hand}; nothing goes now" in shown
+    now = cli("lag", store, "--group", "cg_orders", "--set", f"deleteWhen={EVERY_HOUR}").out
+    assert "in 8 queues the next message is in a segment that a cleanup deletes now." in now
     assert files(store) == before
 
 
