@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
-from storage_engine.hooks.configured_stores import configured_stores
+from storage_engine.hooks.configured_stores import configured_stores, when_failed
 from storage_engine.operators.retention import StorageEngineFlushCheckpointOperator
 
 for store in configured_stores():
@@ -24,4 +24,6 @@ for store in configured_stores():
         tags=["storage-engine"],
         doc_md=__doc__,
     ):
-        StorageEngineFlushCheckpointOperator(task_id="flush_checkpoint", **store.task_arguments)
+        StorageEngineFlushCheckpointOperator(
+            task_id="flush_checkpoint", **store.task_arguments, **when_failed()
+        )

@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from storage_engine.hooks.configured_stores import configured_stores
-from storage_engine.operators.task_groups import FORCED_REQUEST, requested_cleanup
+from storage_engine.operators.task_groups import FORCED_REQUEST, cleanup
 
 
 def form() -> dict[str, Param]:
@@ -51,6 +51,6 @@ for store in configured_stores():
         tags=["storage-engine"],
         doc_md=__doc__,
     ) as dag:
-        requested_cleanup(store, request=FORCED_REQUEST)
+        cleanup(store, request=FORCED_REQUEST)
     # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
     dag.params.update(form())

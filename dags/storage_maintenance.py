@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
-from storage_engine.hooks.configured_stores import in_dag_ids, stores_by_lake
+from storage_engine.hooks.configured_stores import in_dag_ids, stores_by_lake, when_failed
 from storage_engine.operators.retention import StorageEngineMaintainOperator
 
 for lake, stores in stores_by_lake().items():
@@ -26,4 +26,4 @@ for lake, stores in stores_by_lake().items():
         doc_md=__doc__,
     ):
         for store in stores:
-            StorageEngineMaintainOperator(task_id=store.in_dag_ids, **store.task_arguments)
+            StorageEngineMaintainOperator(task_id=store.in_dag_ids, **store.task_arguments, **when_failed())

@@ -7,11 +7,13 @@ It starts nothing. Remove it once no run of ``storage_retention``, ``storage_for
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, TaskGroup
+from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, chain
 
 from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores
-from storage_engine.operators.retention import StorageEngineMonitorOperator
-from storage_engine.operators.task_groups import FORCED_REQUEST, requested_cleanup, sensed_cleanup
+from storage_engine.operators.retention import StorageEngineArchiveLagOperator, StorageEngineMonitorOperator
+from storage_engine.operators.spark_job import StorageEngineArchiveSealedOperator
+from storage_engine.operators.task_groups import FORCED_REQUEST, cleanup, cleanup_tasks
+from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 
 # Of a store whose name may not stand in an id there was no such DAG.
 STORES = [store for store in configured_stores() if store.in_dag_ids == store.conn_id]
@@ -23,10 +25,26 @@ OF_EACH: dict[str, Any] = {
     "doc_md": __doc__,
 }
 
+
+def sensed_cleanup(store: ConfiguredStore) -> None:
+    """Wait for a cause and clean up, as those runs did."""
+    arguments = store.task_arguments
+    sense = StorageEngineCleanupSensor(
+        task_id="sense", **arguments, timeout=timedelta(minutes=9), soft_fail=True
+    )
+    tasks = cleanup_tasks(store, plan={"trigger_rule": TriggerRule.NONE_FAILED})
+    chain(sense, *tasks)
+    sealed = StorageEngineArchiveSealedOperator(task_id="archive_sealed", **arguments)
+    lag = StorageEngineArchiveLagOperator(
+        task_id="archive_lag", **arguments, trigger_rule=TriggerRule.ALL_DONE
+    )
+    chain(sealed, lag, tasks[-1])
+
+
 with DAG("storage_retention", **OF_EACH):
     for store in STORES:
         with TaskGroup(group_id=store.conn_id):
-            sensed_cleanup(store, sense_for=timedelta(minutes=9))
+            sensed_cleanup(store)
 
 with DAG("storage_flush_checkpoint", **OF_EACH):
     for store in STORES:
@@ -42,7 +60,7 @@ for queue in QUEUES:
         "dry_run": Param(True, type="boolean"),
     }
     with DAG(older_id, params=params, **OF_EACH):
-        requested_cleanup(
+        cleanup(
             ConfiguredStore("{{ params.store }}", queue=queue),
             request=FORCED_REQUEST,
         )

@@ -42,6 +42,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],
+        "extra-links": ["storage_engine.links.StorageEngineReportLink"],
         "connection-types": [_connection_type()],
         "config": {"storage_engine": _CONFIG_SECTION},
     }
@@ -156,6 +157,13 @@ _CONFIG_SECTION = {
         "policies": _option(
             "JSON object of policies by name, for connections whose policy names one.\n",
             '{"orders": {"lag_policy": "block", "minimum_retention_hours": 24}}',
+            "",
+        ),
+        "on_failure_callback": _option(
+            "Full name of what is called when a task has failed that a person has to hear of: an alarm, or a "
+            "cleanup that did not end well. It is a notifier, a function that takes the context, or a list "
+            "of such, in a module that Airflow's processes can import. Empty: nothing.\n",
+            "company_alerts.ON_FAILURE",
             "",
         ),
         "report_dir": _option(

@@ -19,6 +19,7 @@ from storage_engine.model.jsonable import from_jsonable
 
 SECTION = "storage_engine"
 DEFAULT_CONNECTION = "storage_engine_default"
+DEFAULT_LAKE = "lake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,17 @@ class ConfiguredStore:
     """What DAG files know of a store.
 
     :param conn_id: of the store's connection, whose id is its name.
-    :param schedule: of its retention DAG, as Airflow takes one.
+    :param schedule: of its monitor DAG, as Airflow takes one: when somebody looks what it needs.
     :param queue: of the workers that see its disk; None: Airflow's default.
     :param pool: that its tasks take their slots from; None: Airflow's default.
-    :param lake: names its lake in the id of the lake's maintenance DAG.
+    :param lake: names its lake, in the id of the lake's maintenance DAG and in its assets.
     """
 
     conn_id: str
     schedule: str = "*/10 * * * *"
     queue: str | None = None
     pool: str | None = None
-    lake: str = "lake"
+    lake: str = DEFAULT_LAKE
 
     @property
     def in_dag_ids(self) -> str:
@@ -76,6 +77,19 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
     if len(found) < len(stores) and listed.lstrip().startswith("["):
         raise BadInputError(f"{where}: expected each conn_id once, found one again.")
     return tuple(reversed(found.values()))
+
+
+def when_failed() -> Mapping[str, Any]:
+    """Return the arguments of a task that calls for a person when it has failed.
+
+    The option ``on_failure_callback`` names what is called: a notifier, a function, or a list of them.
+
+    :raises AirflowConfigException: it can't be imported.
+    """
+    named = conf.get(SECTION, "on_failure_callback", fallback="").strip()
+    if not named:
+        return {}
+    return {"on_failure_callback": conf.getimport(SECTION, "on_failure_callback")}
 
 
 def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:

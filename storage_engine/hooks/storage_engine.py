@@ -106,6 +106,15 @@ class StorageEngineHook(BaseHook):
         return store
 
     @cached_property
+    def journal_url(self) -> str:
+        """The URL of the store's journal; nothing is looked up for it but the connection."""
+        extra, password = self.connection.extra_dejson, self.connection.password
+        found = managed_store(self.storage_engine_conn_id, extra, password, _defaults()).journal_url
+        for secret in url_secrets(found):
+            mask_secret(secret)
+        return found
+
+    @cached_property
     def spark_conn_id(self) -> str | None:
         """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
         return spark_connection(self.connection.extra_dejson)

@@ -9,16 +9,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.sdk import AssetAlias
 
 from storage_engine import cycle
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.links import StorageEngineReportLink
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.answering import check_answers
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
 
     from storage_engine.model.plan import PlanRequest
     from storage_engine.retention.managed_store import ManagedStore
@@ -31,6 +34,7 @@ class StoreOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
+    operator_extra_links = (StorageEngineReportLink(),)
     ui_color = "#e6f0e4"
 
     def __init__(self, *, storage_engine_conn_id: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
@@ -60,6 +64,21 @@ class StoreOperator(BaseOperator):
 
         with opened(self.store) as store:
             yield cycle.Cleanup(store, run_key(context), request, **means)
+
+    def emit(self, context: Context, asset: Asset, figures: object) -> None:
+        """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
+
+        :param figures: a frozen dataclass; its fields are in the event, beside the store and the run.
+        """
+        extra = {"store": self.storage_engine_conn_id, "run_key": run_key(context), **to_jsonable(figures)}
+        for alias in self.outlets:
+            if isinstance(alias, AssetAlias):
+                context["outlet_events"][alias].add(asset, extra=extra)
+
+    @property
+    def tells(self) -> bool:
+        """Return whether events of this task are wanted."""
+        return any(isinstance(outlet, AssetAlias) for outlet in self.outlets)
 
     def warn(self, notice: str) -> None:
         """Log what a person should know, with the commands that help as they are to be typed."""

@@ -16,7 +16,8 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from storage_engine import cycle
-from storage_engine.exceptions import BadInputError
+from storage_engine.assets import segments_deleted
+from storage_engine.exceptions import BadInputError, RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key
@@ -80,15 +81,19 @@ class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first.
 
     It succeeds where it refuses some logs and not all: the report fails with what was refused, once what the
-    other logs lost is followed up.
+    other logs lost is followed up. Where an alias is among its outlets, and something went, it tells of that
+    (:mod:`storage_engine.assets`).
     """
 
     def do_step(self, context: Context) -> Result:
+        from storage_engine.retention.counts import deleted_counts
         from storage_engine.retention.refusing import log_text
         from storage_engine.retention.unread import loss_count, unread_lines
 
         with self.cleanup(context) as cleanup:
             result = cycle.release(cleanup)
+            if self.tells and (counts := deleted_counts(cleanup.store, cleanup.run_key)):
+                self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         for segment in result.deleted:
             self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
         unread = unread_lines(self.store, result.unread, done=True)
@@ -266,32 +271,42 @@ class StorageEngineReportOperator(StoreOperator):
         from storage_engine.quality.validate import write_page
         from storage_engine.retention.report import Outcome
         from storage_engine.retention.report_files import PAGE
+        from storage_engine.retention.report_text import outcome_text
 
+        failed = self._failed_before(context)
         with self.cleanup(context) as cleanup:
-            result = cycle.report(cleanup)
+            try:
+                result = cycle.report(cleanup)
+            except RunStateError as error:
+                if not failed:
+                    raise
+                raise AirflowFailException(f"{failed} There is nothing to report: {error}") from error
             if result.unchanged_since is None:
                 page = write_page(cleanup.store, cleanup.run_key)
             else:
                 page = Path(result.report_json).with_name(PAGE)
-                self.log.info("unchanged since %s; its report is at:", result.unchanged_since)
-        self.log.info("report: %s, %s and %s", page, result.report_text, result.report_json)
-        failed = self._failed_before(context)
-        problems = [f"The report is written, but {', '.join(failed)} did not succeed."] if failed else []
+        since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
+        self.log.info("%s%s; report: %s", outcome_text(result.outcome), since, page)
+        problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         if result.refused:
             problems.append(result.refused)
-        if not problems and result.outcome is Outcome.FAILED:
-            problems.append(f"The run has failed; {result.report_text} says why.")
         if problems:
-            raise AirflowFailException(" ".join(problems))
+            told = " ".join(problem for problem in problems if problem)
+            raise AirflowFailException(f"{told} Report: {result.report_text}")
         return {**to_jsonable(result), "report_html": str(page)}
 
-    def _failed_before(self, context: Context) -> list[str]:
-        """Tasks upstream of this one, in the same run, that failed or could not start."""
-        upstream = sorted(task.task_id for task in self.get_flat_relatives(upstream=True))
+    def _failed_before(self, context: Context) -> str:
+        """Return a sentence about tasks before this one that failed or could not start; "" if none did."""
+        upstream = [task.task_id for task in self.get_flat_relatives(upstream=True)]
         run = context["dag_run"]
         states = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=upstream, run_ids=[run.run_id])
         of_run = states.get(run.run_id, {})
-        return [task_id for task_id in upstream if of_run.get(task_id) in ("failed", "upstream_failed")]
+        failed = sorted(task_id for task_id in upstream if of_run.get(task_id) == "failed")
+        not_begun = sum(of_run.get(task_id) == "upstream_failed" for task_id in upstream)
+        if not failed and not not_begun:
+            return ""
+        after = f", {not_begun} tasks after it were not done" if not_begun else ""
+        return f"{', '.join(failed) or 'A task'} failed{after}."
 
 
 def _request(value: Mapping[str, Any] | str | None) -> PlanRequest:

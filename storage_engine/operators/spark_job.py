@@ -19,8 +19,11 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from storage_engine import cycle
-from storage_engine.exceptions import BadInputError
+from storage_engine.assets import lake_messages, segments_archived
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.hooks.configured_stores import DEFAULT_LAKE
 from storage_engine.hooks.storage_engine import airflow_home
+from storage_engine.journal.records import Step
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import StoreOperator
 from storage_engine.resources import project_path
@@ -194,9 +197,29 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
 
 class _ArchivingOperator(StoreSparkOperator):
-    """Archives segments: copy, proof, one commit; with Spark where the store has a connection for it."""
+    """Archives segments: copy, proof, one commit; with Spark where the store has a connection for it.
+
+    Where an alias is among its outlets, and something was archived, it tells of the store's segments and the
+    lake's table (:mod:`storage_engine.assets`).
+
+    :param lake: names the store's lake in the asset of its table.
+    """
 
     entry_point = "archive_segments.py"
+
+    def __init__(self, *, lake: str = DEFAULT_LAKE, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lake = lake
+
+    def _emit(self, context: Context, cleanup: cycle.Cleanup, step: Step) -> None:
+        from storage_engine.retention.counts import archived_counts
+
+        if not self.tells:
+            return
+        for counts in archived_counts(cleanup.store, cleanup.run_key, step):
+            self.emit(context, segments_archived(self.storage_engine_conn_id), counts)
+            second = counts.lake != self.store.lake.location
+            self.emit(context, lake_messages(self.lake, second=second), counts)
 
     def _archive_with(self, context: Context) -> Callable[[Sequence[SegmentJob]], Sequence[Receipt]]:
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
@@ -239,6 +262,12 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
     def do_step(self, context: Context) -> dict[str, Any]:
         with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
             done = cycle.archive(cleanup)
+            try:
+                self._emit(context, cleanup, Step.ARCHIVE)
+            except LakeUnavailableError as error:
+                if done.waiver is None:
+                    raise
+                self.warn(f"what was archived is told nobody: {error}")
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
@@ -266,4 +295,5 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
             )
         with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
             done = cycle.archive_sealed(cleanup)
+            self._emit(context, cleanup, Step.SEALED)
         return self._tell(done)

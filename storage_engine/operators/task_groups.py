@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TriggerRule, chain
 
 from storage_engine import cycle
-from storage_engine.hooks.configured_stores import ConfiguredStore
+from storage_engine.assets import store_alias
+from storage_engine.hooks.configured_stores import ConfiguredStore, when_failed
 from storage_engine.operators.base import StoreOperator
 from storage_engine.operators.retention import (
     StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
     StorageEngineFlushCheckpointOperator,
+    StorageEngineMonitorOperator,
     StorageEnginePlanOperator,
     StorageEngineReleaseOperator,
     StorageEngineReportOperator,
@@ -25,9 +27,11 @@ from storage_engine.operators.spark_job import (
     StorageEngineArchiveSealedOperator,
     StorageEngineConsumerLagOperator,
 )
-from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
+from storage_engine.sensors.cleanup import StorageEngineDueSensor
 
-OPERATORS: Mapping[Callable[[cycle.Cleanup], object], type[StoreOperator]] = {
+Step = Callable[[cycle.Cleanup], object]
+
+OPERATORS: Mapping[Step, type[StoreOperator]] = {
     cycle.plan: StorageEnginePlanOperator,
     cycle.consumer_lag: StorageEngineConsumerLagOperator,
     cycle.archive: StorageEngineArchiveOperator,
@@ -48,48 +52,74 @@ FORCED_REQUEST = """{{ {
     "reason": params.reason,
     "dry_run": params.dry_run,
 } | tojson }}"""
-"""What a person asks for by a DAG's params, as :func:`requested_cleanup` takes it."""
+"""What a person asks for by a forced cleanup's params, as :func:`cleanup` takes it."""
 
-WHATEVER_FAILED = (cycle.report, cycle.archive_lag)
+REQUEST = """{{ {"manual": params.manual, "dry_run": params.dry_run} | tojson }}"""
+"""Likewise, by a retention run's params."""
 
 
-def sensed_cleanup(store: ConfiguredStore, *, sense_for: timedelta) -> None:
-    """Wait for a cause and clean up; the report is written whether there was one or not.
+def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
+    """Look after a store between its cleanups, and tell its other DAGs when there is something to do.
 
-    :param sense_for: how long to wait for a cause. After that the plan still says why all stays.
+    Neither task waits for the other: what a person has to see keeps no cleanup waiting.
+
+    :param sense_for: how long to wait for something to do.
     """
-    arguments = store.task_arguments
-    sense = StorageEngineCleanupSensor(
+    StorageEngineMonitorOperator(task_id="monitor", **store.task_arguments, **when_failed())
+    StorageEngineDueSensor(
         task_id="sense",
-        **arguments,
+        **store.task_arguments,
+        **when_failed(),
         timeout=sense_for,
         soft_fail=True,
+        cleanup_dag_id=f"storage_retention__{store.in_dag_ids}",
+        archive_dag_id=f"storage_archive__{store.in_dag_ids}",
+        outlets=[store_alias(store.conn_id)],
     )
-    cleanup = _tasks(cycle.CLEANUP, arguments, plan={"trigger_rule": TriggerRule.NONE_FAILED})
-    chain(sense, *cleanup)
-    # Beside the rest from the start, so that it fills the time of waiting for a cause, and nothing that
-    # deletes ever waits for it.
-    chain(*_tasks(cycle.AHEAD, arguments), cleanup[-1])
 
 
-def requested_cleanup(store: ConfiguredStore, *, request: str) -> None:
-    """Clean up because a person asks for it.
+def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
+    """Clean up at once, by the store's rules and what is asked beside them.
 
-    :param request: fields of a PlanRequest as JSON text (templated).
+    :param request: fields of a PlanRequest as JSON text (templated); None asks for nothing.
     """
-    chain(*_tasks(cycle.CLEANUP, store.task_arguments, plan={"request": request}))
+    chain(*cleanup_tasks(store, plan={"request": request}))
+
+
+def archived_ahead(store: ConfiguredStore) -> None:
+    """Archive sealed segments ahead of their deletion."""
+    report = {"trigger_rule": TriggerRule.NONE_SKIPPED, **when_failed()}
+    own: dict[Step, Mapping[str, Any]] = {cycle.report: report}
+    chain(*_tasks(cycle.AHEAD, store, own))
+
+
+def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[StoreOperator]:
+    """Make the tasks of a cleanup, in their order.
+
+    :param plan: arguments of the task that plans.
+    """
+    # The last task fails where one before it did: a person hears of a run once.
+    report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
+    own: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
+    return _tasks(cycle.CLEANUP, store, own)
 
 
 def _tasks(
-    steps: tuple[Callable[..., object], ...],
-    arguments: Mapping[str, Any],
-    plan: Mapping[str, Any] | None = None,
+    steps: Sequence[Step], store: ConfiguredStore, own: Mapping[Step, Mapping[str, Any]]
 ) -> list[StoreOperator]:
     """Make the tasks of a cycle.
 
-    :param arguments: of every task.
-    :param plan: of the task that plans.
+    :param own: arguments of single tasks, beside those that all have.
     """
-    own: dict[Callable[..., object], Mapping[str, Any]] = {cycle.plan: plan or {}}
-    own |= {step: {"trigger_rule": TriggerRule.ALL_DONE} for step in WHATEVER_FAILED}
-    return [OPERATORS[step](task_id=step.__name__, **{**arguments, **own.get(step, {})}) for step in steps]
+    told: dict[Step, Mapping[str, Any]] = {}
+    # A connection that a run names is none that an alias could be named after.
+    if "{{" not in store.conn_id:
+        alias = {"outlets": [store_alias(store.conn_id)]}
+        archived = {**alias, "lake": store.lake}
+        told = {cycle.archive: archived, cycle.archive_sealed: archived, cycle.release: alias}
+    return [
+        OPERATORS[step](
+            task_id=step.__name__, **{**store.task_arguments, **told.get(step, {}), **own.get(step, {})}
+        )
+        for step in steps
+    ]

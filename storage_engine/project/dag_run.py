@@ -11,7 +11,7 @@ from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.local_airflow import LocalAirflow
 
 _DAG_SECONDS = 120.0
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _RUN_SECONDS = 600.0
 _FINAL_STATES = ("success", "failed")
 
@@ -23,7 +23,7 @@ States = Mapping[str, str | None]
 class DagRun:
     """The first run of a DAG.
 
-    :param dag_id: of a DAG that is still switched off.
+    :param dag_id: of a DAG that nobody has switched on before.
     :param say: receives progress, line by line.
     """
 
@@ -35,20 +35,30 @@ class DagRun:
         self._run_id = ""
         self._known: States = {}
 
-    def start(self) -> None:
-        """Switch the DAG on and find its first run: the scheduler makes one for the latest tick of its clock.
+    def switch_on(self) -> None:
+        """Let the DAG run, by its schedule and by what others tell it.
 
         :raises StorageEngineError: Airflow can't import the DAG, or doesn't find it in time.
         """
         self._wait_for_dag()
         self._api.unpause(self._dag_id)
+
+    def start(self) -> None:
+        """Wait for the first run of a DAG that is on: of the latest tick of its clock, or once it is told.
+
+        :raises StorageEngineError: there is none in time.
+        """
         deadline = time.monotonic() + _START_SECONDS
-        while not self._run_id and time.monotonic() < deadline:
+        while not self._run_id:
+            if time.monotonic() > deadline:
+                raise StorageEngineError(
+                    f"No run of {self._dag_id} began within {_START_SECONDS:.0f} s. Logs are in "
+                    f"{self._airflow.project.logs}."
+                )
             self._airflow.check_alive()
             self._run_id = self._api.first_run(self._dag_id) or ""
             if not self._run_id:
                 time.sleep(0.5)
-        self._run_id = self._run_id or self._api.trigger(self._dag_id)
         self._say(f"DAG run {self._run_id} of {self._dag_id}")
 
     def wait_until(self, task_id: str, state: str) -> None:

@@ -18,6 +18,7 @@ from storage_engine.project.local_airflow import Interrupted, LocalAirflow, inte
 from storage_engine.project.sample import SampleStore, unpack_sample_store
 from storage_engine.project.up import free_port
 
+MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"
 _NAMES = ("store", "broker.conf", "restored")
 
@@ -51,6 +52,9 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     project = init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
     with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
         run = DagRun(airflow, DAG_ID, say)
+        # A DAG that is off is told nothing: first the one that is told, then the one that tells.
+        run.switch_on()
+        DagRun(airflow, MONITOR_ID, say).switch_on()
         run.start()
         state = run.finish()
         result = run.result("report")

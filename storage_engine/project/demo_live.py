@@ -38,6 +38,7 @@ from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.wording import count_text, time_text
 
+MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"
 _NAMES = ("store", "broker.conf", "broker.conf.bak", "name-server.conf", "rocketmq", "class-path.txt")
 
@@ -139,7 +140,8 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
             directory, store_root=mq.root, broker_conf=mq.broker_conf, fields=_connection(mq)
         )
         with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
-            outcome = _cycle(mq, load, store, DagRun(airflow, DAG_ID, say), say)
+            runs = DagRun(airflow, MONITOR_ID, say), DagRun(airflow, DAG_ID, say)
+            outcome = _cycle(mq, load, store, *runs, say)
         checks = check_live(store, outcome)
     _sum_up(project, mq, outcome, checks, tell)
     tell(f"Took {time.monotonic() - started:.0f} s.")
@@ -179,7 +181,9 @@ def _managed(project: Project, mq: RocketMQ) -> ManagedStore:
     )
 
 
-def _cycle(mq: RocketMQ, load: Load, store: ManagedStore, run: DagRun, say: Say) -> LiveOutcome:
+def _cycle(
+    mq: RocketMQ, load: Load, store: ManagedStore, monitor: DagRun, run: DagRun, say: Say
+) -> LiveOutcome:
     """Everything that happens while the broker serves, and what was seen of it."""
     load.wait_until_sending()
     say(f"producers send to {TOPIC}, group {KEEPS_UP} keeps up, group {LAGS} reads next to nothing")
@@ -190,9 +194,12 @@ def _cycle(mq: RocketMQ, load: Load, store: ManagedStore, run: DagRun, say: Say)
         before = BrokerBefore(admin.config(), mtimes(mq.root), file_hashes(old))
     held = steps.hold(store).status
     say(f"held until {time_text(held.ends_at_ms or 0)}: the broker can delete nothing by itself")
-    run.start()
-    run.wait_until("sense", "deferred")
+    run.switch_on()
+    monitor.switch_on()
+    monitor.start()
+    monitor.wait_until("sense", "deferred")
     lowered = _give_a_cause(mq, store, say)
+    run.start()
     watcher = _Watcher(mq)
     state = run.finish(watcher.look)
     result = run.result("report")

@@ -39,7 +39,7 @@ OLDER_DAGS = {
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 8
-"""Tasks at one time: more than the six that a store keeps at most while it hangs. Each takes 27 MiB."""
+"""Tasks at one time: more than the seven that a store keeps at most while it hangs. Each takes 27 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     )
     return (
         f"Created a project in {project.home}:\n"
-        "  dags/             a store's storage_retention__STORE, storage_monitor__STORE and\n"
-        "                    storage_flush_checkpoint__STORE, a lake's storage_maintenance__LAKE\n"
-        "                    (scheduled), storage_forced_cleanup__STORE (by hand)\n"
+        "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
+        "                    lake's storage_maintenance__LAKE (scheduled), storage_retention__STORE and\n"
+        "                    storage_archive__STORE (when due), storage_forced_cleanup__STORE (by hand)\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"

@@ -49,6 +49,7 @@ class FinishResult:
     :param unread: what consumers lost by the run, and how to get it back, in words.
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.
+    :param errors: why steps of the run failed, unless they were done since, and what validation found.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     """
 
@@ -61,6 +62,7 @@ class FinishResult:
     unchanged_since: str | None = None
     unread: tuple[str, ...] = ()
     refused: str = ""
+    errors: tuple[str, ...] = ()
 
     def raise_refused(self) -> None:
         """
@@ -110,6 +112,16 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         unchanged_since=since,
         unread=report.unread_lines,
         refused=_refused_text(report),
+        errors=_errors(report),
+    )
+
+
+def _errors(report: Report) -> tuple[str, ...]:
+    broken = report.validation.failures if report.validation else ()
+    rules = ", ".join(check.expectation for check in broken)
+    return (
+        *(f"{step.step}: {step.error}" for step in report.steps if step.error),
+        *([f"Validation found {len(broken)} rules broken: {rules}."] if broken else ()),
     )
 
 

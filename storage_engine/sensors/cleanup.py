@@ -1,4 +1,4 @@
-"""Sensors that wait for a cleanup's cause: the deleteWhen window, a disk level, or either.
+"""Sensors that wait for a cleanup's cause (the deleteWhen window, a disk level, either), or until one is due.
 
 Each looks once where it runs, then hands over to a trigger; when that fires, it looks again where it runs,
 because only a worker of the store is certain to see the store's own disks. A running broker that can't be
@@ -21,12 +21,15 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
+from airflow.sdk import AssetAlias
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
-from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
+from storage_engine.assets import archive_due, cleanup_due
+from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
 from storage_engine.retention.answering import check_answers
@@ -38,7 +41,7 @@ from storage_engine.triggers.cleanup import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
     from storage_engine.retention.steps.sensing import SenseResult
@@ -55,6 +58,7 @@ class _CauseSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
+    operator_extra_links = (StorageEngineReportLink(),)
     ui_color = "#d9e8f5"
 
     def __init__(
@@ -82,20 +86,39 @@ class _CauseSensor(BaseSensorOperator):
         """Return what waits for it in the triggerer."""
 
     def poke(self, context: Context) -> PokeReturnValue:
-        from storage_engine.retention.steps.sensing import sense
-
         check_answers(self.hook.managed_store.root)
         try:
-            sensed = sense(self.hook.managed_store)
+            return self.look(context)
         except (BrokerUnavailableError, NotOnBrokerError) as error:
             self.log.warning("%s: unknown, so no cause: %s", self.storage_engine_conn_id, error)
             return PokeReturnValue(is_done=False)
-        for alarm in sensed.alarms:
-            self.log.warning("%s: %s", self.storage_engine_conn_id, alarm)
-        for line in (*(trigger.detail for trigger in sensed.triggers), *sensed.notices):
-            told = with_connection(line, self.storage_engine_conn_id)
-            self.log.info("%s: %s", self.storage_engine_conn_id, told)
+
+    def look(self, context: Context) -> PokeReturnValue:
+        """Look once where this runs.
+
+        :raises BrokerError: the running broker can't be asked.
+        """
+        from storage_engine.retention.steps.sensing import sense
+
+        sensed = sense(self.hook.managed_store)
+        self.tell(sensed)
         return PokeReturnValue(is_done=self.holds(sensed), xcom_value=to_jsonable(sensed))
+
+    def tell(self, sensed: SenseResult) -> None:
+        """Log what was seen, in one line, and what a person should know, in another one."""
+        told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
+        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
+        if notices := (*sensed.alarms, *sensed.notices):
+            line = with_connection("; ".join(notices), self.storage_engine_conn_id)
+            self.log.warning("%s: %s", self.storage_engine_conn_id, line)
+
+    def time_is_up(self, context: Context) -> Any:
+        """End the wait without a cause.
+
+        :raises AirflowSkipException: nothing is due, and this is no failure.
+        :raises AirflowSensorTimeout: it is one, or nobody knows.
+        """
+        raise self._timed_out()
 
     def execute(self, context: Context) -> Any:
         with commands_named(self.storage_engine_conn_id):
@@ -114,14 +137,16 @@ class _CauseSensor(BaseSensorOperator):
         try:
             return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            raise self._timed_out() from error
+            if not self.soft_fail:
+                raise self._timed_out() from error
+            return self.time_is_up(context)
 
     def _look_or_defer(self, context: Context, deadline: float) -> Any:
         looked = self.poke(context)
         if not looked.is_done:
             remaining = deadline - time.time()
             if remaining <= 0:
-                raise self._timed_out()
+                return self.time_is_up(context)
             self.defer(
                 trigger=self.trigger(),
                 method_name="execute_complete",
@@ -174,3 +199,83 @@ class StorageEngineCleanupSensor(_CauseSensor):
 
     def trigger(self) -> BaseTrigger:
         return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
+
+
+class StorageEngineDueSensor(_CauseSensor):
+    """Waits until a cleanup is due: a cause holds, and a run would do something about it.
+
+    Where an alias is among its outlets, it tells so, and when sealed segments wait to be archived ahead
+    (:mod:`storage_engine.assets`). What nobody takes up it tells again, the next time that it runs. It is
+    skipped where a cause holds but a run would do nothing, as at its timeout with ``soft_fail``.
+
+    :param cleanup_dag_id: a DAG that cleans up; while a run of it is queued or running, it is told nothing.
+    :param archive_dag_id: likewise, a DAG that archives ahead.
+    """
+
+    def __init__(
+        self, *, cleanup_dag_id: str | None = None, archive_dag_id: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cleanup_dag_id = cleanup_dag_id
+        self.archive_dag_id = archive_dag_id
+
+    def holds(self, sensed: SenseResult) -> bool:
+        return bool(sensed.triggers)
+
+    def trigger(self) -> BaseTrigger:
+        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
+
+    def look(self, context: Context) -> PokeReturnValue:
+        from storage_engine.retention.steps import look_for_due
+
+        found = look_for_due(self.hook.managed_store)
+        self.tell(found.sensed)
+        if not found.why and not found.sensed.triggers:
+            return PokeReturnValue(is_done=False)
+        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
+        if found.why:
+            causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
+            due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
+            self._tell_of(
+                context,
+                cleanup_due(self.storage_engine_conn_id),
+                {**due, "size_bytes": found.delete_bytes},
+                self.cleanup_dag_id,
+            )
+        if not self._tell_of_sealed(context) and not found.why:
+            raise AirflowSkipException(f"{self.storage_engine_conn_id}: {found.stays}")
+        return PokeReturnValue(is_done=True, xcom_value=to_jsonable(found))
+
+    def time_is_up(self, context: Context) -> Any:
+        ended = self._timed_out()
+        if isinstance(ended, AirflowSkipException) and self._tell_of_sealed(context):
+            return None
+        raise ended
+
+    def _tell_of_sealed(self, context: Context) -> bool:
+        """Tell whether sealed segments wait to be archived ahead."""
+        from storage_engine.retention.steps import segments_to_archive
+
+        try:
+            count = segments_to_archive(self.hook.managed_store)
+        except StorageEngineError as error:
+            # The monitor fails on that; what is due has to be told all the same.
+            self.log.warning("%s: what is to be archived is unknown: %s", self.storage_engine_conn_id, error)
+            return False
+        if count:
+            archive = archive_due(self.storage_engine_conn_id)
+            self._tell_of(context, archive, {"segments": count}, self.archive_dag_id)
+        return bool(count)
+
+    def _tell_of(
+        self, context: Context, asset: Asset, extra: dict[str, Any], told_dag_id: str | None
+    ) -> None:
+        if told_dag_id is not None:
+            count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
+            if count:
+                self.log.info("a run of %s does that already", told_dag_id)
+                return
+        for alias in self.outlets:
+            if isinstance(alias, AssetAlias):
+                store = {"store": self.storage_engine_conn_id}
+                context["outlet_events"][alias].add(asset, extra={**store, **extra})

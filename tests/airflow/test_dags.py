@@ -13,6 +13,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
+from storage_engine.assets import archive_due, cleanup_due
 from storage_engine.hooks.configured_stores import in_dag_ids
 from storage_engine.project.init import init_project
 
@@ -65,7 +66,7 @@ def test_each_store_has_dags_of_its_own_with_its_schedule_queue_and_pool(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", LISTED)
     shop = in_dag_ids("shop (eu)")
-    for kind in ("retention", "forced_cleanup", "monitor", "flush_checkpoint"):
+    for kind in ("retention", "archive", "forced_cleanup", "monitor", "flush_checkpoint"):
         found = dags_of(f"storage_{kind}.py")
         assert set(found) == {f"storage_{kind}__{name}" for name in ("near", "far", shop)}
         near, far, other = (found[f"storage_{kind}__{name}"] for name in ("near", "far", shop))
@@ -75,8 +76,11 @@ def test_each_store_has_dags_of_its_own_with_its_schedule_queue_and_pool(
         assert {(t.queue, t.pool, t.storage_engine_conn_id) for t in far.tasks} == {("host-a", "slow", "far")}
         assert {t.storage_engine_conn_id for t in other.tasks} == {"shop (eu)"}
         assert {dag.max_active_runs for dag in found.values()} == {1}
-        if kind == "retention":
+        if kind == "monitor":
             assert [dag.schedule for dag in (near, far)] == ["*/10 * * * *", "@hourly"]
+        if kind in ("retention", "archive"):
+            due = cleanup_due if kind == "retention" else archive_due
+            assert [dag.schedule for dag in (near, other)] == [[due("near")], [due("shop (eu)")]]
 
 
 def test_connections_separated_by_commas_have_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,26 +108,31 @@ def test_a_list_that_cannot_be_read_is_an_import_error(
 
 def test_a_store_has_the_whole_cycle(load_dag: Any) -> None:
     dag = load_dag("storage_retention.py")
-    assert chain_of(dag, "sense") == ["sense", *STEPS]
-    assert chain_of(dag, "archive_sealed") == ["archive_sealed", "archive_lag", "report"]
-    assert len(dag.tasks) == 3 + len(STEPS)
+    assert chain_of(dag, "plan") == STEPS
+    assert len(dag.tasks) == len(STEPS)
 
 
 def test_no_deletion_waits_for_what_is_archived_ahead(load_dag: Any) -> None:
-    dag = load_dag("storage_retention.py")
-    assert dag.get_task("archive_sealed").upstream_task_ids == set()
-    upstream = dag.get_task("validate").get_flat_relative_ids(upstream=True)
-    assert upstream.isdisjoint({"archive_sealed", "archive_lag"})
+    assert chain_of(load_dag("storage_archive.py"), "archive_sealed") == ["archive_sealed", "report"]
 
 
-def test_retention_is_scheduled_one_run_at_a_time_without_catching_up(load_dag: Any) -> None:
+def test_retention_runs_one_at_a_time_without_catching_up(load_dag: Any) -> None:
     dag = load_dag("storage_retention.py")
     assert (dag.max_active_runs, dag.catchup, dag.dag_id) == (
         1,
         False,
         "storage_retention__storage_engine_default",
     )
-    assert dag.schedule == "*/10 * * * *"
+
+
+def test_a_retention_run_by_hand_goes_by_the_rules_unless_asked(load_dag: Any) -> None:
+    dag = load_dag("storage_retention.py")
+    assert dict(dag.params) == {"manual": False, "dry_run": False}
+
+
+def test_an_alarm_keeps_no_cleanup_waiting(load_dag: Any) -> None:
+    dag = load_dag("storage_monitor.py")
+    assert {task.task_id: task.upstream_task_ids for task in dag.tasks} == {"monitor": set(), "sense": set()}
 
 
 @pytest.mark.parametrize("file", ["storage_retention.py", "storage_forced_cleanup.py"])
@@ -146,11 +155,6 @@ def test_each_lake_is_maintained_daily_its_stores_where_their_disks_are(
     assert {(dag.schedule, dag.max_active_runs, dag.catchup) for dag in found.values()} == {
         ("@daily", 1, False)
     }
-
-
-def test_a_quiet_store_is_planned_too_so_that_the_report_can_say_why_all_stays(load_dag: Any) -> None:
-    plan = load_dag("storage_retention.py").get_task("plan")
-    assert plan.trigger_rule == "none_failed"
 
 
 def test_forced_cleanup_is_by_hand_only(load_dag: Any) -> None:
@@ -192,7 +196,7 @@ def at_one_time(dag: Any) -> int:
     )
 
 
-def test_a_store_that_hangs_keeps_at_most_six_slots_and_a_project_has_more(
+def test_a_store_that_hangs_keeps_at_most_seven_slots_and_a_project_has_more(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "hanging, healthy")
@@ -202,14 +206,14 @@ def test_a_store_that_hangs_keeps_at_most_six_slots_and_a_project_has_more(
         for dag in found.values()
         if {task.storage_engine_conn_id for task in dag.tasks} & {"hanging"} and dag.max_active_runs == 1
     ]
-    assert len(of_hanging) == 5
+    assert len(of_hanging) == 6
     slots = {dag.dag_id: at_one_time(dag) for dag in of_hanging}
     # Its tasks are one a store.
     assert slots.pop("storage_maintenance__lake") == 2
-    assert 1 + sum(slots.values()) == 6
+    assert 1 + sum(slots.values()) == 7
     settings = configparser.RawConfigParser()
     settings.read(init_project(tmp_path / "p").settings_file)
-    assert settings.getint("core", "parallelism") > 6
+    assert settings.getint("core", "parallelism") > 7
 
 
 def test_a_run_that_hangs_ends_before_others_wait_for_it() -> None:

@@ -68,7 +68,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     :return: what was emptied, and what stays and why, as sentences.
     :raises StoreBusyError: a run has the store.
     """
-    due = [one for one in _there(keeper) if one.until_ms <= now_ms or one.state is QuarantineState.EMPTYING]
+    due = [one for one in _there(keeper) if _is_over(one, now_ms)]
     if not due:
         return ()
     readings = keeper.journal.clock_readings(keeper.record.store_id)
@@ -80,6 +80,27 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     if dry_run:
         return tuple(f"the quarantine of run {one.run_key} would be emptied: {_over(one)}" for one in due)
     return tuple(_empty(keeper, one.run_key, _over(one)) for one in due)
+
+
+def expired_or_in_the_way(
+    journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
+) -> tuple[str, ...]:
+    """Return what the next run would empty, as sentences.
+
+    :param space_is_short: space is a cause of that run.
+    """
+    found = []
+    for one in quarantines(journal, store_id):
+        if one.there and one.state is not QuarantineState.UNDOING:
+            if _is_over(one, now_ms):
+                found.append(f"the quarantine of run {one.run_key} would be emptied: {_over(one)}")
+            elif space_is_short:
+                found.append(f"the quarantine of run {one.run_key} would be emptied: space is short")
+    return tuple(found)
+
+
+def _is_over(one: Quarantine, now_ms: int) -> bool:
+    return one.until_ms <= now_ms or one.state is QuarantineState.EMPTYING
 
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from storage_engine.retention.steps.archiving import ArchiveResult, archive, arc
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
+from storage_engine.retention.steps.due import DueResult, look_for_due, segments_to_archive
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
 from storage_engine.retention.steps.monitoring import MonitorResult, monitor
 from storage_engine.retention.steps.planning import PlanResult, is_dry_run, make_plan, recorded_plan
@@ -21,6 +22,7 @@ __all__ = [
     "ArchiveResult",
     "CheckpointResult",
     "DependentsResult",
+    "DueResult",
     "HoldResult",
     "Kept",
     "LagQuestion",
@@ -38,6 +40,7 @@ __all__ = [
     "hold",
     "is_dry_run",
     "lag_question",
+    "look_for_due",
     "make_plan",
     "monitor",
     "record_archive_lag",
@@ -45,6 +48,7 @@ __all__ = [
     "record_validation",
     "recorded_plan",
     "release",
+    "segments_to_archive",
     "sense",
     "unmanage",
 ]

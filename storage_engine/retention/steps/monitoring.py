@@ -1,4 +1,6 @@
-"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured."""
+"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
+
+That is the broker with its own work, its consumer groups, and the lake."""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import GroupLag
-from storage_engine.model.policy import ShieldMode
+from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
+from storage_engine.retention.steps.sealed import sample_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import shield_path
@@ -24,12 +28,14 @@ class MonitorResult:
     """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
     :param alarms: all that a person should know at once.
     :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
+    :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.
     """
 
     hold: HoldStatus | None
     sensed: SenseResult
     alarms: tuple[str, ...]
     lag_error: str = ""
+    archive_lag: ArchiveLag | None = None
 
 
 def monitor(store: AnyStore, run_key: str) -> MonitorResult:
@@ -64,10 +70,24 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
+    archive_lag, behind = _archive_lag(context)
+    alarms += behind
     lags, lag_error = _lags(context)
-    result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error)
+    result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
     _save(context, result, lags)
     return result
+
+
+def _archive_lag(context: Context) -> tuple[ArchiveLag | None, tuple[str, ...]]:
+    """Measure how far the lakes are behind, and return what of it a person should know at once."""
+    policy = context.store.policy
+    if policy.archive is ArchiveMode.OFF:
+        return None, ()
+    try:
+        lag = sample_archive_lag(context)
+    except (StorageEngineError, OSError) as error:
+        return None, (f"archive lag is not known: {error}",)
+    return lag, lag.alarms(policy)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:

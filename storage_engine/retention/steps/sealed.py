@@ -15,7 +15,7 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecor
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
@@ -115,12 +115,33 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.ARCHIVE_LAG):
-        snapshot = context.snapshot(clock_ms())
-        segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
-        lag = _measure(context.journal, context.record, context.store, segments)
-        context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
+        lag = sample_archive_lag(context)
         context.save(run, Step.ARCHIVE_LAG, lag, started_ns)
     return lag
+
+
+def sample_archive_lag(context: Context) -> ArchiveLag:
+    """Measure the archive lag and record it as a sample, for no run.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    snapshot = context.snapshot(clock_ms())
+    lag = _measure(context.journal, context.record, context.store, _sealed(snapshot))
+    context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
+    return lag
+
+
+def archive_lag_of_store(context: Context) -> ArchiveLag:
+    """Measure the archive lag of an open store without recording it.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    segments = _sealed(context.snapshot(clock_ms()))
+    return _measure(context.journal, context.record, context.store, segments)
+
+
+def _sealed(snapshot: StoreSnapshot) -> tuple[Segment, ...]:
+    return tuple(segment for log in snapshot.logs for segment in log.sealed)
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
@@ -131,8 +152,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:
-        snapshot = take_snapshot(broker, clock_ms(), store.broker)
-    segments = tuple(segment for log in snapshot.logs for segment in log.sealed)
+        segments = _sealed(take_snapshot(broker, clock_ms(), store.broker))
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)
     if record is None:

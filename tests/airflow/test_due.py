@@ -1,0 +1,203 @@
+"""What a store costs Airflow while nothing is due, and what its DAGs are told when something is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from storage_engine.assets import (
+    archive_due,
+    cleanup_due,
+    lake_messages,
+    segments_archived,
+    segments_deleted,
+)
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.queries import JournalReader
+from storage_engine.lake.config import LakeConfig
+from storage_engine.sensors.cleanup import StorageEngineDueSensor
+
+# What Airflow and its dependencies warn about in their own code is not ours to mend.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+
+ALL_HOURS = ";".join(str(hour) for hour in range(24))
+NEVER = "99"
+STORE = "storage_engine_default"
+DAGS = Path(__file__).parents[2] / "dags"
+EACH_TEN_MINUTES, EACH_HOUR = "*/10 * * * *", "@hourly"
+
+Events = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def run(airflow_database: Path) -> Callable[..., tuple[dict[str, str], Events]]:
+    """Run DAGs to their ends, each of which senses once; gives their tasks' states, and their events."""
+
+    def run_dags(*dags: Any, conf: dict[str, Any] | None = None) -> tuple[dict[str, str], Events]:
+        known = len(_events())
+        states = {}
+        for dag in dags:
+            for task in dag.tasks:
+                task.retries = 0
+                if isinstance(task, StorageEngineDueSensor):
+                    task.timeout = 0
+            states |= {one.task_id: str(one.state) for one in dag.test(run_conf=conf).get_task_instances()}
+        return states, _events()[known:]
+
+    return run_dags
+
+
+def _events() -> Events:
+    """All events of assets, by URI, the oldest first."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(AssetEvent).order_by(AssetEvent.id))
+        return [(event.asset.uri, dict(event.extra)) for event in found]
+
+
+def dag_of(file: str) -> Any:
+    bag = DagBag(str(DAGS / file), load_op_links=False)
+    assert bag.import_errors == {}
+    (dag,) = bag.dags.values()
+    return dag
+
+
+def age(root: Path, segments: int) -> None:
+    """Date the oldest segments back past their reserved time, and the others to now."""
+    now = time.time()
+    for index, path in enumerate(sorted((root / "commitlog").iterdir())):
+        modified = now - 10 * 86400 if index < segments else now
+        os.utime(path, (modified, modified))
+
+
+@pytest.mark.parametrize("window", [NEVER, ALL_HOURS], ids=["no cause", "a cause, but nothing has expired"])
+def test_where_nothing_is_due_a_store_takes_three_task_instances_and_no_report(
+    store_connection: Any, run: Any, window: str
+) -> None:
+    store = store_connection(STORE, deleteWhen=window)
+    age(store.root, 0)
+    dags = [dag_of(path.name) for path in sorted(DAGS.glob("*.py"))]
+    by_clock = [dag for dag in dags if dag.schedule in (EACH_TEN_MINUTES, EACH_HOUR)]
+    by_others = [dag.schedule for dag in dags if dag not in by_clock]
+    assert by_others == [[archive_due(STORE)], None, "@daily", [cleanup_due(STORE)]]
+    states, events = run(*by_clock)
+    assert states == {"monitor": "success", "sense": "skipped", "flush_checkpoint": "success"}
+    assert events == []
+    assert not store.reports.exists()
+    journal = f"sqlite:///{store.directory / 'journal.db'}"
+    (known,) = Journal(journal).all_stores()
+    assert {row.outcome for row in JournalReader(journal).runs(known.store_id)} <= {None}
+
+
+def test_what_is_due_is_told_again_until_it_is_done(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 3)
+    for _ in range(2):
+        states, events = run(dag_of("storage_monitor.py"))
+        assert states == {"monitor": "success", "sense": "success"}
+        ((uri, extra),) = events
+        assert uri == cleanup_due(STORE).uri == "x-storage-engine://stores/storage_engine_default/cleanup-due"
+        assert (extra["store"], extra["segments"], extra["causes"]) == (STORE, 3, ["time-up"])
+        assert extra["why"] == ["3 segments, 3.0 MiB, would go"]
+    states, events = run(dag_of("storage_retention.py"))
+    assert set(states.values()) == {"success"}
+    assert [uri for uri, _ in events] == [
+        segments_archived(STORE).uri,
+        lake_messages().uri,
+        segments_deleted(STORE).uri,
+    ]
+    assert [uri for uri, _ in run(dag_of("storage_monitor.py"))[1]] == []
+
+
+def test_events_say_how_much_went_and_from_where_to_where(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 2)
+    _, events = run(dag_of("storage_retention.py"))
+    archived, lake, deleted = (extra for _, extra in events)
+    assert archived == lake
+    assert {**deleted, "size_bytes": archived["size_bytes"]} == archived
+    assert archived["run_key"].startswith(f"storage_retention__{STORE}/")
+    assert (archived["segments"], archived["size_bytes"], archived["store"]) == (2, 2 << 20, STORE)
+    assert archived["spans"] == [{"log": "commitlog", "first_offset": 0, "end_offset": 2 << 20}]
+    assert archived["messages"] > 0
+    assert 0 < archived["first_message_ms"] < archived["last_message_ms"]
+    assert archived["lake"] == LakeConfig.local(store.directory / "lake").location
+    # Nothing is left that may go.
+    states, events = run(dag_of("storage_retention.py"))
+    assert (states["plan"], states["archive"], events) == ("success", "skipped", [])
+
+
+def test_a_dry_run_tells_nobody(store_connection: Any, run: Any) -> None:
+    store = store_connection(STORE, deleteWhen=NEVER)
+    age(store.root, 2)
+    conf = {"manual": True, "dry_run": True}
+    states, events = run(dag_of("storage_retention.py"), conf=conf)
+    assert (states["consumer_lag"], states["archive"], events) == ("success", "skipped", [])
+
+
+def test_what_is_to_be_archived_ahead_is_told_once_a_run_until_it_is(store_connection: Any, run: Any) -> None:
+    extra = {"archive_when": "seal", "archive_budget_bytes": 4 << 20}
+    store = store_connection(STORE, extra=extra, deleteWhen=NEVER)
+    age(store.root, 0)
+    for left in (7, 3):
+        states, events = run(dag_of("storage_monitor.py"))
+        assert (states["sense"], events) == (
+            "success",
+            [(archive_due(STORE).uri, {"store": STORE, "segments": left})],
+        )
+        states, events = run(dag_of("storage_archive.py"))
+        assert states == {"archive_sealed": "success", "report": "success"}
+        assert [uri for uri, _ in events] == [segments_archived(STORE).uri, lake_messages().uri]
+        assert {extra["segments"] for _, extra in events} == {min(left, 4)}
+    assert run(dag_of("storage_monitor.py")) == ({"monitor": "success", "sense": "skipped"}, [])
+
+
+def test_a_run_that_is_there_already_is_told_nothing(
+    store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 0)
+    run(dag_of("storage_retention.py"))
+    age(store.root, 1)
+
+    def set_state(state: DagRunState) -> None:
+        with create_session() as session:
+            of_dag = select(DagRun).where(DagRun.dag_id == f"storage_retention__{STORE}")
+            (*_, last) = session.scalars(of_dag.order_by(DagRun.id))
+            last.state = state
+
+    set_state(DagRunState.RUNNING)
+    assert run(dag_of("storage_monitor.py")) == ({"monitor": "success", "sense": "success"}, [])
+    set_state(DagRunState.FAILED)
+    assert len(run(dag_of("storage_monitor.py"))[1]) == 1
+
+
+def test_what_cannot_be_planned_is_an_error_and_not_quiet(store_connection: Any) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 1)
+    os.truncate(store.root / "checkpoint", 20)
+    with pytest.raises(CorruptFileError):
+        StorageEngineDueSensor(task_id="sense", soft_fail=True).execute({})

@@ -1,0 +1,238 @@
+"""The one route of the plugin: closed, from the journal, and cheap to load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.links import StorageEngineReportLink
+from storage_engine.model.plan import PlanRequest
+from storage_engine.plugins.storage_engine import StorageEnginePlugin
+from storage_engine.retention import steps
+from storage_engine.retention.finishing import finish
+
+with warnings.catch_warnings(action="ignore"):
+    # Airflow imports a client for tests, which warns.
+    from airflow.api_fastapi import app as airflow_app
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+# What Airflow and its dependencies warn about in their own code is not ours to mend.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+
+HEAVY = ["great_expectations", "numba", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark"]
+STORE = "a_store"
+DAG_ID = f"storage_retention__{STORE}"
+RUN_ID = "manual__2026-11-24T10:58:43.747132+00:00"
+
+
+class OneDagManager(SimpleAuthManager):
+    """Lets everybody who is logged in read one DAG alone."""
+
+    def get_authorized_dag_ids(self, **_: Any) -> set[str]:
+        return {DAG_ID}
+
+
+class Client:
+    """Asks the application in this process.
+
+    :param token: of who asks; None: nobody is logged in.
+    """
+
+    def __init__(self, app: Any, token: str | None) -> None:
+        self._app, self._headers = app, {"Authorization": f"Bearer {token}"} if token else {}
+
+    def get(self, path: str, params: dict[str, str] | None = None) -> httpx.Response:
+        async def get() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+                return await client.get(path, params=params, headers=self._headers)
+
+        return asyncio.run(get())
+
+
+@pytest.fixture
+def client(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
+    """Ask the app as somebody: client("viewer"); client(None) is nobody."""
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests " + "x" * 64)
+    manager = OneDagManager()
+    monkeypatch.setattr(airflow_app._AuthManagerState, "instance", manager)
+    (described,) = StorageEnginePlugin().fastapi_apps
+
+    def as_somebody(role: str | None) -> Client:
+        user = SimpleAuthManagerUser(username="ann", role=role or "")
+        return Client(described["app"], manager.generate_jwt(user) if role else None)
+
+    return as_somebody
+
+
+@pytest.fixture
+def reported(store_connection: Any) -> Any:
+    """A store with a run that has a report."""
+    store = store_connection(STORE, deleteWhen="99")
+    managed = StorageEngineHook(STORE).managed_store
+    steps.make_plan(managed, f"{DAG_ID}/{RUN_ID}", PlanRequest(dry_run=True))
+    finish(managed, f"{DAG_ID}/{RUN_ID}")
+    return store
+
+
+def asked(**others: str) -> dict[str, str]:
+    return {"store": STORE, "dag_id": DAG_ID, "run_id": RUN_ID, **others}
+
+
+def test_a_run_s_report_is_shown_to_who_may_read_its_dag(client: Any, reported: Any) -> None:
+    found = client("viewer").get("/report", params=asked())
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert RUN_ID.partition("+")[0] in found.text
+    assert "<script" not in found.text
+
+
+def test_anonymous_is_401_everywhere(client: Any, reported: Any) -> None:
+    nobody = client(None)
+    assert nobody.get("/report", params=asked()).status_code == 401
+    assert nobody.get("/report").status_code == 401
+    for path in ("/docs", "/redoc", "/openapi.json", "/"):
+        assert nobody.get(path).status_code in (401, 404)
+
+
+def test_who_may_not_read_the_dag_is_told_what_who_asks_for_nothing_is(client: Any, reported: Any) -> None:
+    viewer = client("viewer")
+    other = viewer.get("/report", params=asked(dag_id="storage_retention__other"))
+    unknown = viewer.get("/report", params=asked(store="no_such_store"))
+    assert (other.status_code, unknown.status_code) == (404, 404)
+    assert other.text == unknown.text
+
+
+def test_a_run_without_a_report_gets_a_page_that_says_so(client: Any, reported: Any) -> None:
+    found = client("viewer").get("/report", params=asked(run_id="<b>other</b>"))
+    assert found.status_code == 200
+    assert "This run has no report of its own" in found.text
+    assert "<b>other</b>" not in found.text
+
+
+def test_a_store_that_nobody_has_looked_at_yet_is_no_server_error(client: Any, store_connection: Any) -> None:
+    store_connection(STORE)
+    found = client("viewer").get("/report", params=asked())
+    assert found.status_code == 503
+    assert "expected a journal, found none" in found.text
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "%2e%2e/x", "a\x00b", "x" * 300])
+def test_names_are_no_paths(client: Any, reported: Any, name: str) -> None:
+    found = client("viewer").get("/report", params=asked(store=name))
+    assert found.status_code in (404, 422)
+
+
+@pytest.mark.parametrize(
+    ("role", "params", "status"),
+    [("viewer", {}, 200), (None, {}, 401), ("viewer", {"dag_id": "x"}, 404), ("viewer", {"store": ""}, 422)],
+)
+def test_each_answer_has_a_strict_policy(
+    client: Any, reported: Any, role: str | None, params: dict[str, str], status: int
+) -> None:
+    found = client(role).get("/report", params=asked(**params))
+    assert found.status_code == status
+    assert_closed(found)
+
+
+def test_a_server_error_has_it_too_and_says_nothing(
+    client: Any, reported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("storage_engine.plugins.app.report_of_run", fail)
+    found = client("viewer").get("/report", params=asked())
+    assert (found.status_code, "secret" in found.text) == (500, False)
+    assert_closed(found)
+
+
+def assert_closed(found: Any) -> None:
+    policy = found.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "frame-ancestors 'self'" in policy
+    assert "script-src" not in policy
+    assert found.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_link_leads_there_whatever_is_in_a_run_s_id(client: Any, reported: Any) -> None:
+    class Key:
+        dag_id, run_id = DAG_ID, RUN_ID
+
+    class Task:
+        storage_engine_conn_id = STORE
+
+    link = StorageEngineReportLink().get_link(Task(), ti_key=Key())  # type: ignore[arg-type]
+    assert link.startswith("/storage-engine/report?store=a_store&dag_id=")
+    assert client("viewer").get(link.removeprefix("/storage-engine")).status_code == 200
+
+
+def test_a_link_below_a_path_leads_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://host.example/airflow/")
+
+    class Key:
+        dag_id, run_id = DAG_ID, RUN_ID
+
+    class Task:
+        storage_engine_conn_id = STORE
+
+    link = StorageEngineReportLink().get_link(Task(), ti_key=Key())  # type: ignore[arg-type]
+    assert link.startswith("/airflow/storage-engine/report?")
+
+
+def imported(code: str, names: list[str]) -> list[str]:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{code}\nimport sys, json\nprint(json.dumps(sorted(set({names!r}) & set(sys.modules))))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_task_that_loads_the_plugin_imports_no_web_framework() -> None:
+    code = "import airflow.plugins_manager, sys\nbefore = set(sys.modules)\n"
+    code += "from storage_engine.plugins.storage_engine import StorageEnginePlugin\nStorageEnginePlugin()\n"
+    code += "assert 'fastapi' not in set(sys.modules) - before\n"
+    assert imported(code, HEAVY) == []
+
+
+def test_answering_imports_nothing_that_reads_segments_or_lakes(reported: Any) -> None:
+    code = f"""
+import asyncio, httpx
+import airflow.api_fastapi.app as airflow_app
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from storage_engine.plugins.storage_engine import StorageEnginePlugin
+class Manager(SimpleAuthManager):
+    def get_authorized_dag_ids(self, **_): return {{{DAG_ID!r}}}
+manager = airflow_app._AuthManagerState.instance = Manager()
+(described,) = StorageEnginePlugin().fastapi_apps
+app = described["app"]
+token = manager.generate_jwt(SimpleAuthManagerUser(username="ann", role="viewer"))
+async def get(params):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
+        return await client.get("/report", params=params, headers={{"Authorization": f"Bearer {{token}}"}})
+for params in ({asked()!r}, {asked(run_id="other")!r}):
+    found = asyncio.run(get(params))
+    assert found.status_code == 200, found.text
+# Every route there is was asked.
+assert [route.path for route in app.routes] == ["/report"]
+"""
+    assert imported(code, HEAVY) == []
