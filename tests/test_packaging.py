@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,50 @@ def _name(requirement: str) -> str:
     return re.split(r"[\[<>=!~ ;]", requirement, maxsplit=1)[0].lower()
 
 
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield str(node.module)
+def _modules() -> dict[str, ast.Module]:
+    """Parse every module of the package."""
+    package = ROOT / "storage_engine"
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text(encoding="utf-8")
+        )
+        for path in package.rglob("*.py")
+    }
+
+
+MODULES = _modules()
+
+
+def _imported(node: ast.AST, *, at_once: bool = False) -> Iterator[str]:
+    """:param at_once: only what is imported as the module is, not by its functions or for types."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield str(node.module)
+        yield from (name for alias in node.names if (name := f"{node.module}.{alias.name}") in MODULES)
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not (at_once and (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or for_types)):
+            yield from _imported(child, at_once=at_once)
+
+
+def _third_party(module: str) -> bool:
+    return module.partition(".")[0] not in sys.stdlib_module_names | {"storage_engine"}
+
+
+def _reached(starts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return what is imported as these modules are, and over which modules it is come to."""
+    ways: dict[str, tuple[str, ...]] = {}
+    ahead = [(start, (start,)) for start in starts]
+    while ahead:
+        module, way = ahead.pop()
+        if module not in ways:
+            ways[module] = way
+            parts = module.split(".")
+            packages = [".".join(parts[:length]) for length in range(1, len(parts))]
+            imported = _imported(MODULES[module], at_once=True) if module in MODULES else ()
+            ahead += [(one, (*way, one)) for one in (*imported, *packages)]
+    return ways
 
 
 def _distribution(module: str) -> str:
@@ -66,12 +104,23 @@ def test_every_import_is_declared() -> None:
         declared |= {_name(one) for one in requirements} if extra != "dev" else set()
     imported = {
         _distribution(module)
-        for path in (ROOT / "storage_engine").rglob("*.py")
-        for module in _imported(path)
-        if module.partition(".")[0] not in sys.stdlib_module_names | {"storage_engine"}
+        for tree in MODULES.values()
+        for module in _imported(tree)
+        if _third_party(module)
     }
     assert "pyiceberg" in imported
     assert imported - declared == set()
+
+
+def test_no_command_and_no_job_of_the_shell_imports_an_extra_before_it_is_needed() -> None:
+    shell = ("cli", "cycle", "lake", "pages", "project", "quality.validate", "retention", "rocketmq", "spark")
+    starts = [name for name in MODULES if name.removeprefix("storage_engine.").startswith(shell)]
+    ways = _reached(starts)
+    needed = {_name(one) for one in CODE["dependencies"]}
+    early = {one: way for one, way in ways.items() if _third_party(one) and _distribution(one) not in needed}
+    assert early == {}
+    assert {"pyiceberg.catalog", "storage_engine.quality.plain_engine"} <= set(ways)
+    assert "great_expectations" in _reached(["storage_engine.quality.engine"])
 
 
 def test_constraints_pin_every_dependency() -> None:
