@@ -3,6 +3,7 @@
 A comment ``<!-- key: value -->`` right above a block, which no reader sees, is one of:
 
 - ``start``: the data that this block and those after it begin with, one of :data:`tests.docs.sandbox.STARTS`;
+- ``before``: a command that makes what the block is about, such as a broker's crash;
 - ``exit``: the exit code of the block's last command; without it 0;
 - ``engine``: what runs it: duckdb, pyiceberg, pandas or spark;
 - ``is``: what the text has to be, one of :data:`tests.docs.fragments.PARSERS`;
@@ -20,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
-KEYS = ("start", "exit", "engine", "is", "file", "tested by", "not run")
+KEYS = ("start", "before", "exit", "engine", "is", "file", "tested by", "not run")
 LANGUAGES = ("console", "python", "sql", "json", "ini", "toml")
 
 _COMMENT = re.compile(r"^<!-- ([a-z ]+): (.+) -->$")

@@ -12,6 +12,7 @@ from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
 from storage_engine.model.store_settings import STORE_SETTINGS
+from tests.docs.sandbox import unknown_words
 
 SECTION = "storage_engine"
 
@@ -53,6 +54,13 @@ def _ini(text: str) -> None:
                     _policy(json.dumps(policy))
 
 
+def _unit(text: str) -> None:
+    """A unit of systemd, whose command is one of ours."""
+    read = configparser.ConfigParser(interpolation=None)
+    read.read_string(text)
+    assert unknown_words(read["Service"]["ExecStart"]) is None
+
+
 def _loads(text: str) -> None:
     json.loads(text)
 
@@ -66,6 +74,7 @@ PARSERS: dict[str, Callable[[str], None]] = {
     "broker settings": _broker_settings,
     "lake": _lake,
     "ini": _ini,
+    "unit": _unit,
     "json": _loads,
     "toml": _toml,
 }

@@ -21,6 +21,15 @@ PROGRAM = "storage-engine"
 _PATH = re.compile(r"(?<![\w./~:-])/(?=(?:data2?|lake2?|backup|new|srv)\b)")
 """Directories that the pages speak of."""
 
+_HOLD_LOCK = """
+import fcntl, sys
+
+file = open(sys.argv[1], "a")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
 
 class Sandbox:
     """Runs commands for which ``/data`` and the like lie below a directory."""
@@ -28,10 +37,17 @@ class Sandbox:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
         self._environment = monkeypatch
+        self.ends: list[subprocess.Popen[bytes]] = []
         (directory / "work").mkdir(parents=True)
         for name in ("data", "data2", "backup", "new", "srv"):
             (directory / name).mkdir()
         monkeypatch.chdir(directory / "work")
+
+    def end(self) -> None:
+        """End the processes that were started for it."""
+        for process in self.ends:
+            with process:
+                process.kill()
 
     def inside(self, text: str) -> str:
         """Return a text with the pages' paths below the directory."""
@@ -98,11 +114,26 @@ def _cleaned(sandbox: Sandbox) -> None:
     assert sandbox.run(line)[0] == 0
 
 
+def _locked(sandbox: Sandbox) -> None:
+    """The sample store and a lake, while another process has the lock that a running broker has."""
+    _archived(sandbox)
+    lock = sandbox.directory / "data" / "store" / "lock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD_LOCK, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    sandbox.ends.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"locked\n"
+
+
 STARTS: dict[str, Callable[[Sandbox], None]] = {
     "nothing": _nothing,
     "sample": _sample,
     "archived": _archived,
     "cleaned": _cleaned,
+    "locked": _locked,
 }
 """Data that a page's commands begin with, by name."""
 

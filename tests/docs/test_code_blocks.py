@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage_engine.extras import QUALITY
+from storage_engine.model.plan import DELETING, Reason
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
+from storage_engine.retention.report import Outcome
 from tests.docs.code_blocks import KEYS, LANGUAGES, PAGES, ROOT, Block, blocks_of, commands_of
 from tests.docs.fragments import PARSERS
 from tests.docs.sandbox import PROGRAM, STARTS, Sandbox, pattern, unknown_words
@@ -18,6 +21,8 @@ from tests.extras import take_away
 
 BLOCKS = {page: list(blocks_of(page)) for page in PAGES}
 EVERY = [block for blocks in BLOCKS.values() for block in blocks]
+IN_EACH_RUN = ("command-line.md", "quickstart.md", "troubleshooting.md")
+"""Pages whose commands are run in make test, too; those of the others say much the same on the same data."""
 MOST_NOT_RUN = 40
 """Blocks that need a running broker, Airflow or a network; a new page has to run what it shows."""
 
@@ -89,20 +94,34 @@ def _runs(block: Block) -> bool:
     return not {"not run", "tested by"} & set(block.said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [page for page, blocks in BLOCKS.items() if any(b.language == "console" and _runs(b) for b in blocks)],
-    ids=lambda page: page.name,
+    [
+        pytest.param(page, id=page.name, marks=() if page.name in IN_EACH_RUN else pytest.mark.again)
+        for page, blocks in BLOCKS.items()
+        if any(block.language == "console" and _runs(block) for block in blocks)
+    ],
 )
 def test_commands_print_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(monkeypatch, QUALITY)
+    with ExitStack() as sandboxes:
+        _run_all(BLOCKS[page], tmp_path, monkeypatch, sandboxes)
+
+
+def _run_all(
+    blocks: list[Block], directory: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: ExitStack
+) -> None:
     sandbox: Sandbox | None = None
-    for number, block in enumerate(BLOCKS[page]):
+    for number, block in enumerate(blocks):
         if "start" in block.said or sandbox is None:
-            sandbox = Sandbox(tmp_path / str(number), monkeypatch)
+            sandbox = Sandbox(directory / str(number), monkeypatch)
+            sandboxes.callback(sandbox.end)
             STARTS[block.said.get("start", "sample")](sandbox)
+        if "before" in block.said:
+            assert sandbox.run(block.said["before"])[0] == 0, block.place
         if "file" in block.said:
             path = Path(sandbox.inside(block.said["file"]))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,3 +170,49 @@ def test_a_wrong_output_is_found() -> None:
     assert pattern("plan … ends").fullmatch("plan 60df ends\n")
     assert pattern("7 segments\nthe end").fullmatch("7 segments\na\nthe end\n") is None
     assert pattern("plan … ends").fullmatch("plan\nends\n") is None
+
+
+def test_troubleshooting_has_every_reason_to_keep_a_segment_and_every_outcome() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    words = [*(one for one in Reason if one not in DELETING), *Outcome]
+    assert [word for word in words if f"`{word}`" not in page] == []
+
+
+@pytest.mark.slow
+def test_queries_find_something_on_the_sample_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand; that they find what is true, also in Spark, is for tests/integration/test_query.py."""
+    sandbox = Sandbox(tmp_path / "query", monkeypatch)
+    STARTS["archived"](sandbox)
+    names: dict[str, Any] = {"LAKE": str(sandbox.directory / "lake")}
+    count = 0
+    for block in BLOCKS[ROOT / "docs" / "query.md"]:
+        if block.language == "python" and block.said.get("engine") != "spark":
+            names.pop("answer", None)
+            exec(compile(block.text, block.place, "exec"), names)
+            found = names.get("answer", [None])
+        elif block.language == "sql" and block.said.get("engine") != "spark":
+            found = names["duckdb"].sql(block.text).to_arrow_table()
+        else:
+            continue
+        count += 1
+        assert len(found), block.place
+    assert count > 10
+    names["duckdb"].execute("DROP VIEW messages")
+    names["duckdb"].remove_function("decompress_body")
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "block", _places([b for b in EVERY if b.said.get("engine") == "airflow" and _runs(b)])
+)
+def test_what_goes_into_a_dag_can_be_imported(block: Block) -> None:
+    exec(compile(block.text, block.place, "exec"), {})
+
+
+def test_python_is_run_by_a_test_that_says_so() -> None:
+    engines = ("airflow", "pandas", "pyiceberg", "duckdb")
+    python = [b for b in EVERY if b.language in ("python", "sql") and _runs(b)]
+    assert [b.place for b in python if b.said.get("engine") not in engines] == []
+    assert {b.page.name for b in python if b.said["engine"] != "airflow"} <= {"query.md"}
+    for block in python:
+        compile(block.text, block.place, "exec")
