@@ -21,6 +21,7 @@ report                nothing more
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,8 +94,10 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
     asked = lag_question(cleanup.store, cleanup.run_key)
     if asked.answered is not None:
         return asked.answered
+    started_ns = time.monotonic_ns()
     found = cleanup.measure_lag(cleanup, asked)
-    record_lag(cleanup.store, cleanup.run_key, found.summary, found.at_risk, found.logs)
+    took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+    record_lag(cleanup.store, cleanup.run_key, found.summary, found.at_risk, found.logs, took_ms)
     return found.summary
 
 

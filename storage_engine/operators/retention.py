@@ -268,7 +268,6 @@ class StorageEngineReportOperator(StoreOperator):
     ui_color = "#f5efd9"
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.quality.validate import write_page
         from storage_engine.retention.report import Outcome
         from storage_engine.retention.report_files import PAGE
         from storage_engine.retention.report_text import outcome_text
@@ -281,10 +280,7 @@ class StorageEngineReportOperator(StoreOperator):
                 if not failed:
                     raise
                 raise AirflowFailException(f"{failed} There is nothing to report: {error}") from error
-            if result.unchanged_since is None:
-                page = write_page(cleanup.store, cleanup.run_key)
-            else:
-                page = Path(result.report_json).with_name(PAGE)
+        page = Path(result.report_json).with_name(PAGE)
         since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
         self.log.info("%s%s; report: %s", outcome_text(result.outcome), since, page)
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []

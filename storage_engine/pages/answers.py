@@ -182,12 +182,16 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     if not fated(report, "deleted", "pending"):
         return None
     question = "Who would lose sight of messages" if would else "Who lost sight of messages"
-    unread = report["unread"] or {}
-    rows = unread.get("rows", ())
+    unread = report["unread"] or {
+        "rows": (),
+        "error": "the release that wrote this report did not look",
+        "more": 0,
+    }
+    rows = unread["rows"]
     shielded = [Line(line) for line in report["unread_lines"] if _SHIELD in line]
     if report["lag_policy"] == "ignore":
         return Answer(question, (Line("Nobody was asked: lag_policy is ignore"),), "not asked")
-    if error := unread.get("error"):
+    if error := unread["error"]:
         return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
     if not rows and not shielded:
         nobody = "every group has read what would go" if would else "every group had read what went"
@@ -195,7 +199,7 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
     shown = rows[: max(len(commands), 10)]
     lines = [Line(loss_text(row), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)]
-    if more := len(rows) - len(shown) + unread.get("more", 0):
+    if more := len(rows) - len(shown) + unread["more"]:
         lines.append(Line(f"So it is for {more:,} more, which report.json names"))
     lines += shielded
     total = sum(row["messages"] or 0 for row in rows)

@@ -17,7 +17,7 @@ from storage_engine.wording import bytes_text, count_text
 
 _LATER: Mapping[str, Any] = {
     "quarantine": None,
-    "unread": {},
+    "unread": None,
     "unread_lines": (),
     "refused": (),
     "lake_directory": "LAKE",
@@ -148,12 +148,12 @@ def _meanwhile(deleted: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _loss(report: Mapping[str, Any]) -> str:
-    unread, would = report["unread"] or {}, not fated(report, "deleted")
+    unread, would = report["unread"], not fated(report, "deleted")
     if not fated(report, "deleted", "pending") or report["lag_policy"] == "ignore":
         return ""
-    if unread.get("error"):
+    if unread is None or unread["error"]:
         return "What consumers had not read of it is not known."
-    if not (rows := unread.get("rows")):
+    if not (rows := unread["rows"]):
         return ""
     groups = count_text(len({row["group"] for row in rows}), "consumer group")
     known = sum(row["messages"] or 0 for row in rows)

@@ -28,6 +28,10 @@ _MARKUP = re.compile(r"<(?!/?(?:br|b|i|em|strong|code|pre)>)")
 """The begin of whatever isn't one of the plain tags that templates of the renderers have."""
 
 
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
+"""A moment as the renderers write it."""
+
+
 class _CompiledTemplates(BytecodeCache):
     """Templates that this process has compiled: Great Expectations makes an environment for each page."""
 
@@ -53,11 +57,12 @@ class _EscapingView:
         self.env: Any
         self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
         self.env.bytecode_cache = _COMPILED
+        self.env.filters["moment"] = _as_elsewhere
 
     @pass_context
     def render_content_block(self, context: Any, content_block: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(content_block, str):
-            return _escaped(content_block)
+            return _escaped(_as_elsewhere(content_block) if _TIME.fullmatch(content_block) else content_block)
         if isinstance(content_block, list):
             content_block = [_escaped(item) if isinstance(item, str) else item for item in content_block]
         inherited: Any = super()
@@ -79,6 +84,11 @@ class _EscapingView:
                 for name, value in parameters.items()
             }
         return inherited.render_string_template(safe)
+
+
+def _as_elsewhere(text: str) -> str:
+    """Write the times in a text as everything else of this package does."""
+    return _TIME.sub(r"\1 \2Z", text)
 
 
 def _escaped(text: str) -> str:

@@ -96,12 +96,16 @@ def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> No
     (report,) = (lake / "reports").rglob("report.json")
     assert "ZeroDivisionError" in report.read_text()
     assert "by nothing" in report.read_text()
+    said = [report.with_name(name).read_text() for name in ("report.html", "summary.html", "summary.txt")]
+    assert all("Read the error, mend what it names, then run again." in text for text in said)
 
 
 @pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json["report"]
     assert first["outcome"] == "done"
+    took = {step["step"]: step["took_ms"] for step in first["steps"]}
+    assert all(took[step] is not None for step in ("plan", "archive", "lag", "release", "validate"))
     before = files(store)
     second = cli("clean", store, "--lake", lake, "--manual")
     assert second.exit_code == 0

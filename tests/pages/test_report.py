@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ from storage_engine.pages.report import READS_VERSION, render_page, report_html
 from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars, segment_groups
 from storage_engine.retention.report_segments import Fate
 from tests.pages.reports import DONE, MIB, NOTHING, plain, segment, unread
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "reports"
 
 
 class _Reader(HTMLParser):
@@ -118,6 +121,14 @@ def test_the_page_of_a_run_is_made_of_its_json_alone() -> None:
     assert '<a href="docs/index.html">Data Docs</a>' in page
     assert "archive and prove" in page
     assert _Reader(page).fetched == []
+
+
+def test_a_report_of_an_older_release_has_a_page() -> None:
+    report = json.loads((FIXTURES / "before-lake-uuid.json").read_bytes())
+    page = report_html(report, version=1)
+    assert "<h1>7 segments (7.0 MiB) were archived, proven and deleted" in page
+    assert page.count('<li><span class="mono"') == 7
+    assert len(page) < 60_000
 
 
 def test_every_time_has_one_form() -> None:

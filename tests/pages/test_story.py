@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_steps import StepReport
 from tests.pages.reports import DONE, MIB, NOON_MS, NOTHING, plain, segment, unread, validation
 
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "reports"
 EXPORT = "storage-engine export --lake /lake --topic orders --to unread.parquet"
 LOSS = f"51 unread messages of cg_orders in orders are only in the lake now; to get them: {EXPORT}"
 
@@ -245,17 +248,16 @@ def test_the_worst_comes_first() -> None:
     assert [problem.tone for problem in told.problems] == ["bad", "warn", "warn"]
 
 
-def test_a_report_of_an_older_release_is_told() -> None:
-    report = plain()
-    for name in ("quarantine", "unread", "unread_lines", "refused", "lake_directory"):
-        del report[name]
-    for row in report["archived"]:
-        del row["first_stored_at_ms"], row["last_stored_at_ms"]
-    del report["request"]["dry_run"]
-    told = tell(of_any_release(report))
-    assert told.headline == story().headline
-    assert texts(told, "What went")[0] == "2 segments (2.0 MiB), 2,000 messages"
+def test_a_report_of_an_older_release_is_told_and_what_it_did_not_look_for_is_not_known() -> None:
+    told = tell(of_any_release(json.loads((FIXTURES / "before-lake-uuid.json").read_bytes())))
+    assert (told.word, told.problems) == ("Done", ())
+    assert told.headline.startswith("7 segments (7.0 MiB) were archived, proven and deleted;")
+    assert told.loss == "What consumers had not read of it is not known."
+    assert texts(told, "What went")[0] == "7 segments (7.0 MiB), 7,765 messages"
     assert " --lake LAKE " in answer(told, "Where it is now").lines[-1].command
+    assert texts(told, "Who lost sight of messages") == [
+        "Not known: the release that wrote this report did not look"
+    ]
 
 
 @pytest.mark.parametrize(

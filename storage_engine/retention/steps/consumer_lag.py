@@ -65,11 +65,13 @@ def record_lag(
     summary: LagSummary,
     rows: Iterable[QueueLag],
     logs: Sequence[str] | None = None,
+    took_ms: int | None = None,
 ) -> None:
     """Record the lag that was computed for the run's plan; the latest one counts.
 
     :param rows: of every group and queue; those at risk are kept, for the gate and the report.
     :param logs: those that were measured; None: all of the store's.
+    :param took_ms: to measure it; None: not known.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -78,7 +80,8 @@ def record_lag(
             "summary": to_jsonable(summary),
             "at_risk": [to_jsonable(row) for row in rows if row.at_risk],
             "logs": to_jsonable(logs),
-        }
+        },
+        "took_ms": took_ms,
     }
     context.journal.record(context.run(run_key), Step.LAG, Phase.RESULT, [(WHOLE, payload)])
 

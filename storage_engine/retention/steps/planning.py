@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Run, Step
@@ -69,6 +71,7 @@ def make_plan(
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:
         now_ms = clock_ms() if now_ms is None else now_ms
+        started_ns = time.monotonic_ns()
         with context.errors(run, Step.PLAN):
             moved = move_notice(context.journal, context.record)
             held = keep_held(context, run, now_ms)
@@ -80,7 +83,7 @@ def make_plan(
                 kind=context.store.broker,
                 policy=context.store.policy,
             )
-            decided_from = {
+            decided_from: dict[str, Any] = {
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
                 "checkpoint": dict(decided.checkpoint),
@@ -100,6 +103,7 @@ def make_plan(
                     if log in decided.plan.log_names
                 },
             )
+            decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)
             context.sample(decided.snapshot, decided.plan.decided_at_ms)
     return _result(context, run)
