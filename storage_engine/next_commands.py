@@ -22,6 +22,7 @@ _STORE = "archive"
 _INIT = "init-lake"
 _REASON = ("lake promote", *_STORE_OR_CONNECTION)
 _STORE_WITH_LAKE = (_STORE, "clean --manual", "clean", "verify", "hold", "unmanage", "shield")
+_BOTH_LAKES = (_STORE, "clean --manual", "clean", "verify")
 _STORE_ALONE = ("lag", "doctor")
 """Need no lake; doctor takes one."""
 _COMMANDS = (
@@ -54,7 +55,9 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
 
     def complete(found: re.Match[str]) -> str:
         command, rest = found["command"], text[found.end() :]
-        words = _words(command, said.get("store"), _lake_of(text, said), connection)
+        lake = _lake_of(text, said)
+        second = said.get("second_lake_dir") if lake == said.get("lake_dir") else None
+        words = _words(command, said.get("store"), lake, second, connection)
         if words and command in (*_STORE_WITH_LAKE, *_STORE_ALONE) and "--conn-id" not in words:
             words += said.get("store_options", ())
         if not words or _has_arguments(rest):
@@ -75,7 +78,7 @@ def first_named(text: str, places: Sequence[str]) -> int | None:
     return min((item for item in found if item[0] >= 0), default=(0, 0, None))[2]
 
 
-def _words(command: str, store: object, lake: object, connection: str | None) -> list[str]:
+def _words(command: str, store: object, lake: object, second: object, connection: str | None) -> list[str]:
     """Return a command's arguments; none where they aren't known."""
     of_lake = [] if lake is None else ["--lake", str(lake)]
     of_connection = [] if connection is None else ["--conn-id", connection]
@@ -86,7 +89,10 @@ def _words(command: str, store: object, lake: object, connection: str | None) ->
         with_lake = of_lake if command == "doctor" else []
         return [] if store is None else [_as_path(str(store)), *with_lake]
     if of_store or command in _STORE_WITH_LAKE:
-        return [] if store is None or lake is None else [str(store), *of_lake]
+        if store is None or lake is None:
+            return []
+        of_second = ["--second-lake", str(second)] if second and command in _BOTH_LAKES else []
+        return [str(store), *of_lake, *of_second]
     if command in _LAKE_AND_CONNECTION:
         return [*of_lake, *of_connection]
     if command in _LAKE_OR_CONNECTION:

@@ -6,10 +6,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from storage_engine.cli.command import GroupedOption
+
+_OF_THE_STORE = ("Store", "Running broker")
+
+
+def said_by(context: click.Context) -> Mapping[str, Any]:
+    """Return what a call says, by the names of its command's parameters.
+
+    Beside them ``store_options`` has the words that tell of the store and its broker: a next command needs
+    them, too.
+    """
+    words: list[str] = []
+    for option in context.command.params:
+        typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
+            words += _words(option, context.params[str(option.name)])
+    return {**context.params, "store_options": tuple(words)}
+
+
+def _words(option: click.Option, value: Any) -> list[str]:
+    if option.is_flag:
+        return [option.opts[0]]
+    if isinstance(value, dict):
+        return [word for key, one in value.items() for word in (option.opts[0], f"{key}={one}")]
+    return [option.opts[0], str(value)]
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Mapping[str, Any]:
-    """Return what a call was given, by the names of its command's parameters; nothing where it names none."""
+    """Return what a call was given, as :func:`said_by` does; nothing where it names no command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)
@@ -23,6 +50,6 @@ def parameters_of(group: click.Group, arguments: Sequence[str]) -> Mapping[str, 
             if subcommand is None:
                 return {}
             name, command = found or name, subcommand
-        return command.make_context(name, rest, parent=context, resilient_parsing=True).params
+        return said_by(command.make_context(name, rest, parent=context, resilient_parsing=True))
     except click.ClickException:
         return {}

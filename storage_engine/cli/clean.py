@@ -11,6 +11,8 @@ import click
 from storage_engine import cycle
 from storage_engine.cli.command import command
 from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
+from storage_engine.cli.next_cleanup import say_cleanup
+from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, progress, say
 from storage_engine.cli.plan_output import by_hand, plan_json, print_plan
@@ -27,7 +29,7 @@ from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.undo import undone_before
-from storage_engine.retention.report import build_report
+from storage_engine.retention.report import Outcome, Report, build_report
 from storage_engine.retention.report_files import PAGE
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps import (
@@ -145,7 +147,17 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
         say(f"Report   {finished.report_json}")
         say(f"Page     {Path(finished.report_json).with_name(PAGE)}")
         finished.raise_refused()
+        _say_next(cleanup, report)
     return 0 if finished.ok else 1
+
+
+def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
+    if report.outcome is Outcome.DONE and report.freed_bytes:
+        say_next("verify", "What was deleted is in the lake, and can be checked there at any time")
+    elif report.outcome is Outcome.NOTHING_TO_DO:
+        say_cleanup(managed_of(cleanup.store), report.request)
+    elif report.outcome in (Outcome.BLOCKED, Outcome.FAILED, Outcome.UNFINISHED):
+        say_next("doctor", "What keeps the rest is told with what to do about it")
 
 
 def _archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
-from click.core import ParameterSource
 
 from storage_engine.cli.airflow_connection import pipeline_of
-from storage_engine.cli.command import Command, GroupedOption
+from storage_engine.cli.call_parameters import said_by
+from storage_engine.cli.command import command
 from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json
@@ -18,7 +16,7 @@ from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.managed_store import ManagedStore
 
 
-@click.command(cls=Command)
+@command()
 @takes_store(lake=None, second_lake=True, connection=True)
 @json_option
 def doctor(managed: ManagedStore, as_json: bool) -> int:
@@ -38,27 +36,9 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
         pipeline=pipeline,
         retention_dag=retention_dag,
     )
-    said = {**context.params, "store_options": _store_options(context)}
+    said = said_by(context)
     if as_json:
         print_json("doctor", diagnosis_json(found, said))
     else:
         print_diagnosis(found, said)
     return 1 if found.is_urgent else 0
-
-
-def _store_options(context: click.Context) -> tuple[str, ...]:
-    """Return the words that this call tells of the store and its broker: a next command needs them, too."""
-    words: list[str] = []
-    for option in context.command.params:
-        typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if typed and isinstance(option, GroupedOption) and option.group in ("Store", "Running broker"):
-            words += _words(option, context.params[str(option.name)])
-    return tuple(words)
-
-
-def _words(option: click.Option, value: Any) -> list[str]:
-    if option.is_flag:
-        return [option.opts[0]]
-    if isinstance(value, dict):
-        return [word for key, one in value.items() for word in (option.opts[0], f"{key}={one}")]
-    return [option.opts[0], str(value)]

@@ -167,8 +167,8 @@ def _sentence(text: str, said: Mapping[str, Any]) -> str:
 def _print_next(found: Diagnosis, said: Mapping[str, Any]) -> None:
     command = _next_command(found, said)
     if command:
-        say_styled(f"\nNext: {click.style(printable(command), bold=True)}")
-        say_styled(f"      {printable(found.next.why)}")
+        say_styled(f"\n{printable(found.next.why[:1].upper() + found.next.why[1:])}.")
+        say_styled(f"Next: {click.style(printable(command), bold=True)}")
     else:
         say_styled(f"\nNext: {printable(found.next.why)}")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import GroupedOption, command
+from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
@@ -60,7 +62,10 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
         said = "made" if lake["made"] else "is there already"
         say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
-        say(f"Next: storage-engine archive STORE --lake {lake_dir}")
+        say_next(
+            f"archive STORE --lake {quote(str(lake_dir))}",
+            "It takes the sealed segments of STORE, with proof",
+        )
     return 0
 
 

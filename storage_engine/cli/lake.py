@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.command import command
+from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.options import check_store, journal_of, json_option
 from storage_engine.cli.output import print_json, print_table, progress, say
 from storage_engine.cli.store_argument import takes_store
@@ -85,6 +86,8 @@ def archive(
     _print_archived(run_key, done, as_json)
     if done.refused:
         raise LogsRefusedError(refused_text(run_key, managed.real_root, done.refused))
+    if not as_json:
+        say_cleanup(managed)
     return 0
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from storage_engine.cli.call_parameters import said_by
 from storage_engine.cli.command import held_back
 from storage_engine.cli.table_layout import GAP, Column, layout
 from storage_engine.model.jsonable import to_jsonable
@@ -60,7 +61,7 @@ def say(text: object = "", *, err: bool = False) -> None:
     :param err: to stderr.
     """
     context = click.get_current_context(silent=True)
-    told = str(text) if context is None else with_arguments(str(text), context.params)
+    told = str(text) if context is None else with_arguments(str(text), said_by(context))
     lines = printable(told, keep="\n").split("\n")
     _echo("\n".join(map(_toned, lines)), err=err)
 

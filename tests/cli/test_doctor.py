@@ -59,7 +59,7 @@ def test_every_store_is_told_in_80_columns_and_left_as_it_was(cli, store_copy: S
     assert outcome.exit_code == 0, outcome.err
     assert not outcome.err
     assert max(len(line) for line in outcome.out.splitlines() if str(store) not in line) <= 80
-    assert outcome.out.splitlines()[-2].startswith("Next: storage-engine init-lake --lake DIRECTORY")
+    assert outcome.out.splitlines()[-1].startswith("Next: storage-engine init-lake --lake DIRECTORY")
     assert tree(store.parent) == before
 
 

@@ -1,0 +1,36 @@
+"""Whether a cleanup would delete anything, and how to ask for it: what to type after an archive."""
+
+from __future__ import annotations
+
+from storage_engine.cli.next_line import say_next
+from storage_engine.cli.output import say
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.preview import preview
+from storage_engine.retention.unread import unread_lines
+from storage_engine.wording import count_text
+
+
+def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
+    """Say which cleanup would delete segments now, with what consumers would lose by it.
+
+    :param asked: what was asked for already, and deleted nothing.
+    """
+    requests = [("clean", PlanRequest()), ("clean --manual", PlanRequest(manual=True))]
+    if asked is not None:
+        requests = [] if asked.manual else requests[1:]
+    for command, request in requests:
+        try:
+            seen = preview(managed, request)
+        except StorageEngineError as error:
+            # What was asked for is done: a cleanup is told about its error when somebody asks for one.
+            say_next("doctor", f"No cleanup can be planned now: {error}")
+            return
+        if going := seen.plan.to_delete:
+            for line in unread_lines(managed, seen.unread, done=False):
+                say(f"WARNING {line}")
+            whose = "by its rules now" if not request.manual else "if a person asks, as they have expired"
+            say_next(command, f"{count_text(len(going), 'segment')} would be deleted {whose}, once proven")
+            return
+    say_next("doctor", "Nothing may be deleted yet, and doctor says when")

@@ -1,0 +1,24 @@
+"""The command to type next: the last line that a command prints, as it can be pasted."""
+
+from __future__ import annotations
+
+import click
+
+from storage_engine.cli.call_parameters import said_by
+from storage_engine.cli.output import say, say_styled
+from storage_engine.next_commands import with_arguments
+from storage_engine.wording import printable
+
+
+def say_next(command: str, why: str) -> None:
+    """Say what to do next and why.
+
+    :param command: without arguments, which those of this call are; "": there is none to type now.
+    """
+    say()
+    if not command:
+        say(f"Next: {why}")
+        return
+    told = with_arguments(f"storage-engine {command}", said_by(click.get_current_context()))
+    say(f"{why}.")
+    say_styled(f"Next: {click.style(printable(told), bold=True)}")

@@ -1,0 +1,68 @@
+"""Four commands to the first proven deletion, each typed as the one before says."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from storage_engine.project.sample import unpack_sample_store
+from tests.services.command_line import Outcome
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
+
+
+def _next(outcome: Outcome, **chosen: object) -> list[str]:
+    """Return the words of the command that an output's last line names, without the program's name.
+
+    :param chosen: what stands in the place of words that only a person can choose.
+    """
+    *_, last = outcome.out.rstrip("\n").splitlines()
+    assert last.startswith("Next: storage-engine "), outcome
+    words = shlex.split(last.removeprefix("Next: storage-engine "))
+    return [str(chosen.get(word, word)) for word in words]
+
+
+@pytest.mark.parametrize("conf", [False, True])
+def test_each_command_ends_with_the_next(cli, tmp_path: Path, conf: bool) -> None:
+    sample = unpack_sample_store(tmp_path)
+    lake = tmp_path / "a lake"
+    options = ["--broker-conf", str(sample.broker_conf)] if conf else []
+    seen = cli("doctor", sample.root, *options)
+    words = _next(seen, DIRECTORY=lake)
+    assert words == ["init-lake", "--lake", str(lake)]
+    words = _next(cli(*words), STORE=sample.root)
+    assert words == ["archive", str(sample.root), "--lake", str(lake)]
+    archived = cli(*words, *options)
+    assert archived.exit_code == 0
+    assert "WARNING 37 unread messages of cg_orders" in archived.out
+    words = _next(archived)
+    manual = [] if conf else ["--manual"]
+    assert words == ["clean", *manual, str(sample.root), "--lake", str(lake), *options]
+    cleaned = cli(*words)
+    assert cleaned.exit_code == 0, cleaned
+    assert not any(path.exists() for path in sample.old)
+    words = _next(cleaned)
+    assert words == ["verify", str(sample.root), "--lake", str(lake), *options]
+    verified = cli(*words)
+    assert verified.exit_code == 0, verified
+    again = cli("clean", sample.root, "--lake", lake, *options)
+    assert _next(again) == ["doctor", str(sample.root), "--lake", str(lake), *options]
+
+
+def test_next_commands_keep_both_lakes(cli, tmp_path: Path) -> None:
+    sample = unpack_sample_store(tmp_path)
+    lakes = []
+    for option, name in (("--lake", "one"), ("--second-lake", "two")):
+        assert cli("init-lake", "--lake", tmp_path / name).exit_code == 0
+        lakes += [option, str(tmp_path / name)]
+    done = cli("archive", sample.root, *lakes, "--name", "orders")
+    assert _next(done) == ["clean", "--manual", str(sample.root), *lakes, "--name", "orders"]
+
+
+def test_an_archive_before_anything_expired_leads_to_doctor(cli, store_copy, lake) -> None:
+    store = store_copy("edge-frames")
+    done = cli("archive", store, "--lake", lake, "--set", "fileReservedTime=1000000")
+    assert _next(done)[0] == "doctor"
+    assert "Next:" not in cli("archive", store, "--lake", lake, "--json").out
