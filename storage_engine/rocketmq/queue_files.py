@@ -177,6 +177,22 @@ class EntryFormat:
                 break
         return file, position
 
+    def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
+        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
+
+        :param files: at least one.
+        """
+
+        def is_gone(entry: Mapping[str, int]) -> bool:
+            return bool(self.in_use(entry)) and physical_offset(entry) < minimum
+
+        for file in files:
+            with open_stored(file.path) as opened:
+                fd, count = opened.fileno(), self.capacity(file)
+                if not is_gone(self._read_at(fd, file, count - 1)):
+                    return file, self._bisect(fd, file, count - 1, is_gone)
+        return files[-1], self.capacity(files[-1])
+
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:

@@ -20,9 +20,10 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
 from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_files
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import has_directory
+from storage_engine.rocketmq.mapped_files import MappedFile, has_directory
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
@@ -137,17 +138,35 @@ def _in_queue(
     if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= after):
         return none, none
     wanted = np.where(known, committed, 0)
-    if known.all() and kind is consume_queue and _is_left(files, int(wanted.min()), after):
+    if kind is batch_consume_queue:
+        last = kind.FORMAT.last_position(files)
+        new_first = kind.bounds(files, after, last).min_offset
+        bounds, physical = read_files(files, now, wanted, last=last, is_batch=True)
+        lost = np.maximum(new_first - np.maximum(wanted, bounds.min_offset), 0)
+        return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
+    if known.all() and _is_left(files, int(wanted.min()), after):
         return none, none
-    last = kind.FORMAT.last_position(files)
-    new_first = kind.bounds(files, after, last).min_offset
-    is_batch = kind is batch_consume_queue
-    bounds, physical = read_files(files, now, wanted, last=last, is_batch=is_batch)
-    lost = np.maximum(new_first - np.maximum(wanted, bounds.min_offset), 0)
-    return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
+    new_first = _queue_offset(*consume_queue.FORMAT.first_left(files, after))
+    is_whole = first["size"] != FILLER_SIZE and first["offset"] >= now
+    oldest = (files[0], 0) if is_whole else consume_queue.FORMAT.first_left(files, now)
+    begins = np.maximum(wanted, _queue_offset(*oldest))
+    lost = np.maximum(new_first - begins, 0)
+    at = {offset: _physical_offset(files, offset) for offset in set(begins[lost > 0].tolist())}
+    physical = np.array([at.get(offset, UNKNOWN) for offset in begins.tolist()], dtype=np.int64)
+    return np.where(known, lost, -np.minimum(lost, 1)), physical
 
 
-def _is_left(files: tuple[Any, ...], queue_offset: int, min_offset: int) -> bool:
+def _queue_offset(file: MappedFile, position: int) -> int:
+    return file.base_offset // CONSUME_QUEUE_ENTRY_BYTES + position
+
+
+def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
+    """Return where in the log a queue's message lies; -1: it can't be told."""
+    entry = consume_queue.entry_at(files, queue_offset)
+    return UNKNOWN if entry is None else entry.physical_offset
+
+
+def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
     """Return whether the message at a queue offset, or the one before it, provably lies at or above an offset
     of the log, so that nobody who has read up to there loses any."""
     for offset in (queue_offset, queue_offset - 1):

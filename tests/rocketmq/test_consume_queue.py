@@ -127,3 +127,16 @@ def test_directories_that_are_no_queue_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "cq/file").write_text("")
     assert [(queue.topic, queue.queue_id) for queue in iter_queues(tmp_path / "cq")] == [("topic", 0)]
     assert list(iter_queues(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize("name", ["clean-stop", "kill9"])
+def test_what_is_left_of_a_queue_is_found_without_its_end(
+    store_copy: Callable[[str], Path], name: str
+) -> None:
+    queues = [queue.path for queue in iter_queues(store_copy(name) / "consumequeue")]
+    found = [files for path in queues if (files := consume_queue.list_files(path))]
+    assert found
+    for files in found:
+        for minimum in (0, 1, 1 << 20, (3 << 20) + 7, 1 << 40):
+            slow = consume_queue.FORMAT.first_at_or_above(files, minimum)
+            assert consume_queue.FORMAT.first_left(files, minimum) == slow

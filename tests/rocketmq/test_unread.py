@@ -13,6 +13,7 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.rocketmq import unread
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.lag import lag_context, queue_lags
+from storage_engine.rocketmq.queue_files import EntryFormat
 from storage_engine.rocketmq.subscriptions import group_positions
 from storage_engine.rocketmq.window import time_zone
 
@@ -86,13 +87,13 @@ def test_queues_that_lose_nothing_are_looked_at_once(
     """A run costs what expires, not what there is."""
     store = opened(store_copy("clean-stop"))
     looked: list[str] = []
-    read = unread.read_files
+    find = unread.consume_queue.FORMAT.first_left
 
-    def counted(*arguments: object, **more: object) -> object:
-        looked.append(str(arguments[0]))
-        return read(*arguments, **more)  # type: ignore[arg-type]
+    def counted(*arguments: object) -> object:
+        looked.append(str(arguments[1]))
+        return find(*arguments[1:])  # type: ignore[arg-type]
 
-    monkeypatch.setattr(unread, "read_files", counted)
+    monkeypatch.setattr(EntryFormat, "first_left", counted)
     assert found_in(store, 1) is not None
     few = len(looked)
     found_in(store, 7 * MIB)
