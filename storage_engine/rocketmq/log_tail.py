@@ -2,7 +2,8 @@
 
 A file is made with zeros and written from its beginning on, so that a bisection finds about where it ends.
 The last message before that is found by its magic and by the offset that each one has of itself. From there
-on frames are followed by their sizes. Checksums are not looked at, nor anything before that message.
+on frames are followed by their sizes. Checksums are not looked at, nor anything before that message, and
+a torn message counts as whole.
 """
 
 from __future__ import annotations

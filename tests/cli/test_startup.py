@@ -28,6 +28,7 @@ def test_help_imports_no_library_that_a_command_works_with() -> None:
 
 @pytest.mark.slow
 def test_looking_at_a_store_imports_neither_spark_nor_lake(archived) -> None:
-    looked = _imported_by(["inspect", str(archived.store)], ["plan", str(archived.store)])
+    store = str(archived.store)
+    looked = _imported_by(["inspect", store], ["plan", store], ["doctor", store])
     # Arrow imports pandas, where there is one, when it makes its first array.
     assert not looked & (HEAVY - {"pandas"})

@@ -36,7 +36,7 @@ def consumer_findings(found: Figures) -> Iterator[Finding]:
             severity,
             "consumers-lose",
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
-            f"{count_text(sum(count for _, count in groups), 'unread message')} that go {_when(found)}: "
+            f"{count_text(sum(count for _, count in groups), 'unread message')} {_when(found)}: "
             f"{listed}{more}",
             "let them catch up, or archive first, which keeps them readable; details: storage-engine lag",
         )

@@ -1,0 +1,128 @@
+"""What doctor reads of Airflow: a store's DAGs, runs, waiting tasks and Airflow's own components."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
+from tests.services.command_line import run_command
+
+pytestmark = pytest.mark.slow
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def session(airflow_database: Path) -> Iterator[Any]:
+    """Airflow's database, without DAGs or components at the end."""
+    from airflow.jobs.job import Job
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.errors import ParseImportError
+    from airflow.utils.session import create_session
+
+    with create_session() as opened:
+        yield opened
+        for table in (DagRun, DagModel, Job, ParseImportError):
+            opened.query(table).delete()
+
+
+def add_dag(session: Any, dag_id: str, *, paused: bool = False, stale: bool = False) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+
+    if session.get(DagBundleModel, "bundle") is None:
+        session.add(DagBundleModel(name="bundle"))
+        session.flush()
+    session.add(
+        DagModel(dag_id=dag_id, bundle_name="bundle", is_paused=paused, is_stale=stale, fileloc="/d.py")
+    )
+    session.commit()
+
+
+def add_run(session: Any, dag_id: str, run_id: str, state: str, began: datetime) -> None:
+    from airflow.models.dagrun import DagRun
+
+    run = DagRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        logical_date=began,
+        run_after=began,
+        start_date=began,
+        run_type="scheduled",
+        state=state,
+    )
+    run.end_date = began + timedelta(minutes=1)
+    session.add(run)
+    session.commit()
+
+
+def add_component(session: Any, kind: str, heartbeat: datetime) -> None:
+    from airflow.jobs.job import Job
+
+    job = Job()
+    job.job_type, job.latest_heartbeat, job.state = kind, heartbeat, "running"
+    session.add(job)
+    session.commit()
+
+
+def facts_of(conn_id: str) -> PipelineFacts:
+    from storage_engine.hooks.pipeline import read_pipeline
+
+    found, retention = read_pipeline(conn_id)
+    assert retention == f"storage_retention__{conn_id}"
+    return found
+
+
+def test_what_airflow_knows_of_a_store_is_read(session: Any) -> None:
+    from airflow.models.errors import ParseImportError
+
+    add_dag(session, "storage_retention__s", paused=True)
+    add_run(session, "storage_retention__s", "older", "failed", NOW - timedelta(hours=2))
+    add_run(session, "storage_retention__s", "newer", "success", NOW - timedelta(hours=1))
+    add_dag(session, "storage_monitor__s", stale=True)
+    add_dag(session, "storage_retention__another")
+    add_component(session, "SchedulerJob", NOW)
+    add_component(session, "TriggererJob", NOW - timedelta(hours=1))
+    for file in ("dags/storage_retention.py", "dags/somebodys.py"):
+        session.add(ParseImportError(filename=file, bundle_name="bundle", stacktrace="x\nKeyError: 'a'\n"))
+    session.commit()
+
+    found = facts_of("s")
+    assert found.error == ""
+    dags = {dag.dag_id: dag for dag in found.dags}
+    retention = dags["storage_retention__s"]
+    assert (retention.known, retention.paused, retention.needed) == (True, True, True)
+    assert retention.last is not None
+    assert (retention.last.run_id, retention.last.state) == ("newer", "success")
+    assert not dags["storage_monitor__s"].known
+    assert not dags["storage_forced_cleanup__s"].known
+    assert "storage_retention__another" not in dags
+    beats = {one.name: one.heartbeat_ms for one in found.components}
+    assert beats["scheduler"] == round(NOW.timestamp() * 1000)
+    assert beats["triggerer"] is not None
+    assert beats["dag-processor"] is None
+    assert found.import_errors == (("dags/storage_retention.py", "KeyError: 'a'"),)
+
+
+def test_a_connection_brings_store_lake_and_pipeline(store_connection: Any, session: Any) -> None:
+    store = store_connection()
+    add_dag(session, "storage_retention__a_store")
+    for kind in ("SchedulerJob", "TriggererJob", "DagProcessorJob"):
+        add_component(session, kind, NOW)
+    outcome = run_command("doctor", "--conn-id", "a_store", "--json")
+    found = outcome.json
+    assert found["store"] == str(store.root)
+    assert found["figures"]["unproven_segments"] == 7
+    assert outcome.exit_code == 1
+    (missing,) = [one for one in found["findings"] if one["kind"] == "dag-missing"]
+    assert "storage_monitor__a_store" in missing["what"]
+    assert found["next"]["command"] == "airflow dags trigger storage_retention__a_store"
+    assert not (store.directory / "journal.db").exists()
+    shown = run_command("doctor", "--conn-id", "a_store")
+    assert "storage_retention__a_store: never ran" in " ".join(shown.out.split())

@@ -1,0 +1,49 @@
+"""A lake is judged by whether it opens, by what it proves, and by the disk that it lies on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from storage_engine.retention.diagnosis.growth import DAY_MS
+from storage_engine.retention.diagnosis.lake_check import LakeFacts, lake_findings, lake_text
+from tests.retention.diagnosis.stores import GIB, NOW_MS, disk
+
+WELL = LakeFacts("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS - DAY_MS, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, []),
+        ({"refused": "its disk isn't mounted."}, ["lake-refused"]),
+        ({"copy_of": "another"}, ["lake-copy"]),
+        ({"broker": "other"}, ["lake-broker"]),
+        ({"broker": None}, []),
+        ({"faults": 2}, ["lake-faults"]),
+        ({"verified_at_ms": None}, ["lake-unverified"]),
+        ({"verified_at_ms": NOW_MS - 40 * DAY_MS}, ["lake-unverified"]),
+        ({"verified_at_ms": None, "segments": 0}, []),
+        ({"disk": disk(96)}, ["lake-full"]),
+        ({"disk": disk(95, total_gib=40)}, ["lake-full"]),
+        ({"disk": None}, []),
+    ],
+)
+def test_each_fault_has_its_kind(change: dict[str, Any], kinds: list[str]) -> None:
+    lake = replace(WELL, **change)
+    assert [one.kind for one in lake_findings([lake], "toy", GIB, NOW_MS)] == kinds
+
+
+def test_what_does_not_fit_any_more_is_told_once() -> None:
+    (finding,) = lake_findings([replace(WELL, disk=disk(95))], "toy", 6 * GIB, NOW_MS)
+    assert finding.what == "6.0 GiB have to be archived, the disk of the lake has 5.0 GiB left"
+
+
+def test_a_lake_is_told_in_a_line() -> None:
+    assert lake_text(WELL, NOW_MS) == "/lake: 7 segments of this store, verified 1 d ago, 50.0 GiB free"
+    assert lake_text(replace(WELL, refused="x"), NOW_MS) == "/lake: can't be used"
+    assert lake_text(replace(WELL, verified_at_ms=None, disk=None, segments=1), NOW_MS) == (
+        "/lake: 1 segment of this store, never verified"
+    )

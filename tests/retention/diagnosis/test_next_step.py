@@ -1,0 +1,44 @@
+"""There is one next command for each state, and none that can't work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage_engine.retention.diagnosis.next_step import State, next_step
+
+READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [
+        (State(refused=True), "storage-engine doctor"),
+        (State(), "storage-engine init-lake --lake DIRECTORY"),
+        (State(stamped_lakes=("/a lake",)), "storage-engine doctor STORE --lake '/a lake'"),
+        (replace(READY, unproven=None), "storage-engine lake info"),
+        (replace(READY, lake_refused=True), "storage-engine lake info"),
+        (replace(READY, unproven=3, due=2), "storage-engine archive"),
+        (replace(READY, due=2), "storage-engine clean --manual"),
+        (replace(READY, due=2, running=True, is_live=True), "storage-engine clean --manual"),
+        (
+            replace(READY, due=2, running=True, live_option="--broker HOST:10911"),
+            "storage-engine doctor STORE --lake DIRECTORY --broker HOST:10911",
+        ),
+        (replace(READY, due=2, crashed=True), ""),
+        (READY, ""),
+        (replace(READY, unproven=1, retention_dag="d"), "airflow dags trigger d"),
+        (replace(READY, due=1, retention_dag="d"), "airflow dags trigger d"),
+        (replace(READY, retention_dag="d"), ""),
+    ],
+)
+def test_the_command_fits_the_state(state: State, command: str) -> None:
+    found = next_step(state)
+    assert found.command == command
+    assert found.why
+
+
+def test_where_nothing_is_due_it_says_when_to_look_again() -> None:
+    assert "2027-01-15 08:00:00Z" in next_step(READY).why
+    assert "when a segment is sealed" in next_step(replace(READY, next_deletion_ms=None)).why
