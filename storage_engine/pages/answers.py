@@ -18,6 +18,7 @@ from storage_engine.pages.figures import (
     is_set_aside,
     span_text,
     took_text,
+    unread_count,
     worst_status,
 )
 from storage_engine.wording import bytes_text, count_text, shortened, time_text
@@ -128,7 +129,8 @@ def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
     """Return for how many segments each reason decided; what went comes first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
-        verb = ("stays" if count == 1 else "stay") if kept else ("goes" if count == 1 else "go")
+        goes = "would go" if is_dry_run(report) else "goes" if count == 1 else "go"
+        verb = ("stays" if count == 1 else "stay") if kept else goes
         yield f"{count_text(count, 'segment')} {verb}: {reason_words(reason)}"
 
 
@@ -202,9 +204,8 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     if more := len(rows) - len(shown) + unread["more"]:
         lines.append(Line(f"So it is for {more:,} more, which report.json names"))
     lines += shielded
-    total = sum(row["messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
-    short = f"{count_text(groups, 'group')}, {total:,} unread messages"
+    short = f"{count_text(groups, 'group')}, {unread_count(unread)} unread"
     return Answer(question, tuple(lines), short, "warn")
 
 

@@ -78,3 +78,15 @@ def freed_bytes(report: Mapping[str, Any]) -> int:
         return 0
     of_files = sum(row["facts"]["size_bytes"] for row in report["dependents"])
     return int(report["freed_bytes"] + of_files)
+
+
+def unread_count(unread: Mapping[str, Any]) -> str:
+    """Return how many messages some group has not read, as far as that is known.
+
+    :param unread: what consumers lose, as JSON, with at least one row.
+    """
+    known = sum(row["messages"] or 0 for row in unread["rows"])
+    if not known:
+        return "an unknown number of messages"
+    some = unread["more"] or any(row["messages"] is None for row in unread["rows"])
+    return f"{'at least ' if some else ''}{known:,} {'message' if known == 1 else 'messages'}"

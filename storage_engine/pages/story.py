@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.pages.answers import Answer, answers
-from storage_engine.pages.figures import STEPS, amount, fated, freed_bytes, is_set_aside, worst_status
+from storage_engine.pages.figures import (
+    STEPS,
+    amount,
+    fated,
+    freed_bytes,
+    is_set_aside,
+    unread_count,
+    worst_status,
+)
 from storage_engine.pages.problems import Problem, problems
 from storage_engine.wording import bytes_text, count_text
 
@@ -156,11 +164,7 @@ def _loss(report: Mapping[str, Any]) -> str:
     if not (rows := unread["rows"]):
         return ""
     groups = count_text(len({row["group"] for row in rows}), "consumer group")
-    known = sum(row["messages"] or 0 for row in rows)
-    many = (
-        f"{known:,} {'message' if known == 1 else 'messages'}" if known else "an unknown number of messages"
-    )
-    lost = f"{groups} {'would lose' if would else 'lost'} sight of {many} not read yet"
+    lost = f"{groups} {'would lose' if would else 'lost'} sight of {unread_count(unread)} not read yet"
     if report["archive_mode"] == "off" or report["waiver"] is not None:
         return f"{lost}; no lake is known to have them."
     return f"{lost}; {'they will be' if would else 'they are'} only in the lake."

@@ -164,7 +164,7 @@ def test_a_dry_run_says_who_would_lose_what() -> None:
         "1 consumer group would lose sight of 51 messages not read yet; they will be only in the lake."
     )
     assert texts(told, "What would go") == ["1 segment (1.0 MiB)", "1 segment (1.0 MiB) stays on disk"]
-    assert answer(told, "Who would lose sight of messages").short == "1 group, 51 unread messages"
+    assert answer(told, "Who would lose sight of messages").short == "1 group, 51 messages unread"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,12 @@ def test_a_group_without_a_position_may_need_any_message() -> None:
     told = story(unread=unread(None), unread_lines=("x",))
     assert "position unknown in 8 queues of orders" in texts(told, "Who lost sight of messages")[0]
     assert "an unknown number of messages" in told.loss
+
+
+def test_what_is_known_of_some_groups_only_is_said_as_the_least() -> None:
+    both = Unread(rows=(*unread().rows, *unread(None, "cg_other").rows))
+    told = story(unread=both, unread_lines=("x",))
+    assert told.loss.startswith("2 consumer groups lost sight of at least 51 messages not read yet")
 
 
 def test_what_went_without_a_copy_is_not_in_the_lake() -> None:
