@@ -29,22 +29,25 @@ def test_an_extra_is_known_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
     assert "great_expectations" not in sys.modules or QUALITY.is_installed
 
 
+NO_AIRFLOW = "--conn-id needs Airflow: pip install 'storage-engine[airflow]'"
+NO_PROVIDER = "needs Airflow, Spark and Great Expectations: pip install airflow-provider-storage-engine"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("archive", "{store}", "--lake", "{lake}", "--spark", "local[1]"),
-         "archive --spark needs Spark: pip install 'storage-engine[spark]'"),
-        (("init-lake", "--conn-id", "orders"),
-         "--conn-id needs Airflow: pip install 'storage-engine[airflow]'"),
-        (("demo", "{new}"), "demo needs Airflow, Spark and Great Expectations: "
-         "pip install airflow-provider-storage-engine"),
-        (("demo-live", "{new}"), "demo-live needs Airflow, Spark and Great Expectations: "
-         "pip install airflow-provider-storage-engine"),
-        (("up", "{new}"), "up needs Airflow, Spark and Great Expectations: "
-         "pip install airflow-provider-storage-engine"),
+        (
+            ("archive", "{store}", "--lake", "{lake}", "--spark", "local[1]"),
+            "archive --spark needs Spark: pip install 'storage-engine[spark]'",
+        ),
+        (("init-lake", "--conn-id", "orders"), NO_AIRFLOW),
+        (("doctor", "--conn-id", "orders"), NO_AIRFLOW),
+        (("demo", "{new}"), f"demo {NO_PROVIDER}"),
+        (("demo-live", "{new}"), f"demo-live {NO_PROVIDER}"),
+        (("up", "{new}"), f"up {NO_PROVIDER}"),
     ],
     ids=lambda words: words[0] if isinstance(words, tuple) else "",
-)  # fmt: skip
+)
 def test_a_missing_extra_is_one_error_and_nothing_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:

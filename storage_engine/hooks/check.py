@@ -9,10 +9,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.clock import clock_ms
-from storage_engine.credentials import shown_url, url_secrets, without_secrets
+from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.host import check_host
 from storage_engine.journal.database import missing_sqlite_file
+from storage_engine.journal.place import place_of
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
@@ -64,20 +65,21 @@ def _level(disk: DiskUsage) -> str:
 
 
 def _check_journal(url: str) -> str:
-    """:raises BadInputError: the database can't be reached; never names its password."""
-    try:
-        shown = shown_url(url)
-    except ValueError as error:
-        raise BadInputError(f"journal URL: expected a SQLAlchemy URL, found {error}.") from None
+    """
+    :raises BadInputError: the database can't be reached; never names its password.
+    :raises MissingExtraError: its driver isn't installed.
+    """
+    place = place_of(url)
     if missing_sqlite_file(url):
         return "Journal: none yet, the first run creates it."
-    engine = create_engine(url)
+    with place.driver_errors():
+        engine = create_engine(url)
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except SQLAlchemyError as error:
-        told = without_secrets(str(error), url_secrets(url))
-        raise BadInputError(f"journal {shown}: expected a database that answers: {told}") from error
+        told = without_secrets(str(error), place.secrets)
+        raise BadInputError(f"journal {place.name}: expected a database that answers: {told}") from error
     finally:
         engine.dispose()
     return "Journal: reachable."

@@ -90,6 +90,8 @@ def test_a_store_is_archived_proven_cleaned_and_restored(small: Install, tmp_pat
         return small.run("storage-engine", *words, cwd=tmp_path, exit_code=exit_code).stdout
 
     assert old[0] in storage_engine("inspect", *of_store)
+    # Urgent is that consumers lose messages: what goes has not been read by all.
+    assert "Next: storage-engine init-lake" in storage_engine("doctor", *of_store, exit_code=1)
     storage_engine("init-lake", *lake)
     storage_engine("archive", *of_store, *lake)
     done = storage_engine("clean", *of_store, *lake)
@@ -110,6 +112,7 @@ def test_a_store_is_archived_proven_cleaned_and_restored(small: Install, tmp_pat
     [
         (("archive", "{store}", "--lake", "{lake}", "--spark", "local[1]"), "'storage-engine[spark]'"),
         (("init-lake", "--conn-id", "orders"), "'storage-engine[airflow]'"),
+        (("doctor", "--conn-id", "orders"), "'storage-engine[airflow]'"),
         (("demo", "{new}"), "airflow-provider-storage-engine"),
         (("demo-live", "{new}"), "airflow-provider-storage-engine"),
         (("up", "{new}"), "airflow-provider-storage-engine"),
