@@ -176,6 +176,15 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     seen = shell.run("inspect", allowed=False)
     assert (seen["broker"]["role"], seen["hold"]["held"]) == ("ASYNC_MASTER", False)
 
+    alone = run_command("doctor", shell.broker.store, "--json").json
+    assert alone["broker"]["running"]
+    assert "running" in {one["kind"] for one in alone["findings"]}
+    told = _told(shell, allowed=False)
+    assert (told["broker"]["running"], told["broker"]["version"]) == (True, seen["broker"]["version"])
+    sources = {one["name"]: one["source"] for one in told["settings"]}
+    assert sources["fileReservedTime"] == "running-broker"
+    assert {"not-held", "same-disk"} <= {one["kind"] for one in told["findings"]}
+
     empty = set(shell.lake.rglob("*"))
     refused = shell.run("clean", *lake, "--manual", code=2, allowed=False)
     assert "--allow-same-disk" in refused["error"]["message"]
@@ -185,6 +194,11 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert held["status"]["held"]
     assert shell.broker.client.config()["cleanFileForciblyEnable"] == "false"
     assert shell.mtimes() != first
+
+    told = _told(shell)
+    assert not {"not-held", "clock", "dead-hold", "foreign-hold"} & {one["kind"] for one in told["findings"]}
+    assert told["next"]["command"].startswith("storage-engine archive")
+    assert f"--broker {shell.broker.client.address}" in told["next"]["command"]
 
     planned = shell.run("plan", *lake, "--manual")
     assert planned["delete_offsets"] == [int(name) for name in first]
@@ -200,7 +214,7 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert shell.broker.client.runtime_info().commitlog_min_offset == new_min_offset
     assert list(shell.mtimes()) == list(first)[3:]
     (page,) = (shell.lake / "reports").rglob("report.html")
-    assert "Hold beside the broker" in page.read_text()
+    assert "Hold beside the running broker" in page.read_text()
     assert shell.run("lag", allowed=False)["rows"]
     assert shell.run("verify", *lake, "--level", "store")["stores"][0]["overall"] != "FAILURE"
 
@@ -214,6 +228,17 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     assert shell.mtimes() == {name: first[name] for name in list(first)[3:]}
     assert shell.broker.client.config()["cleanFileForciblyEnable"] == "true"
     assert not shell.run("inspect", *lake)["hold"]["held"]
+
+
+def _told(shell: Shell, *, allowed: bool = True) -> Any:
+    """Return what doctor says, which leaves the broker, the store and its lake as they were."""
+    before = shell.mtimes(), shell.broker.client.config(), sorted(shell.lake.rglob("*"))
+    words = ["--lake", shell.lake, "--broker", shell.broker.client.address]
+    words += ["--allow-same-disk", "--may-change-settings"] if allowed else []
+    outcome = run_command("doctor", shell.broker.store, *words, "--time-zone", "UTC", "--json")
+    assert outcome.exit_code == outcome.json["urgent"], outcome.out + outcome.err
+    assert (shell.mtimes(), shell.broker.client.config(), sorted(shell.lake.rglob("*"))) == before
+    return outcome.json
 
 
 def test_a_held_run_of_the_package_before_the_seam_is_finished_and_ended(

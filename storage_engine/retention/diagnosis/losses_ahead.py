@@ -174,7 +174,10 @@ def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> 
     known = sorted(at for one in segments if (at := found.deletes_at_ms.get(one.id)) is not None)
     who = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
     if not known:
-        return f"{who} at no hour that is known"
+        never = all(one.id in found.deletes_at_ms for one in segments)
+        return (
+            "its broker never deletes them for their age" if never else f"{who} at an hour that isn't known"
+        )
     first, last = (max(at_ms, found.now_ms) for at_ms in (known[0], known[-1]))
     if last <= found.now_ms:
         return f"{who} at any moment"
