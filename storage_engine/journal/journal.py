@@ -352,6 +352,17 @@ class Journal(JournalStores):
 
         return self._database.read(read)
 
+    def max_offsets(self, store_id: str, since_ms: int) -> tuple[tuple[int, int], ...]:
+        """Return each sample's moment and the sum of the logs' max offsets, the oldest first."""
+        query = (
+            select(samples.c.at_ms, samples.c.max_offset)
+            .where(samples.c.store_id == store_id, samples.c.at_ms >= since_ms)
+            .where(samples.c.max_offset.is_not(None))
+            .order_by(samples.c.at_ms)
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return tuple((row.at_ms, row.max_offset) for row in rows)
+
     def clock_readings(self, store_id: str, limit: int = 10_000) -> tuple[ClockReading, ...]:
         """Return what the clocks said at a store's newest samples, the last taken first."""
         query = (

@@ -75,6 +75,9 @@ def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
     found = reader.findings(row.store_id)
     assert found is not None
     assert (found.found["crashed"], found.found["lag_error"]) == (False, "")
+    kinds = [one["kind"] for one in found.found["doctor"]]
+    assert "no-broker-conf" in kinds
+    assert "unreadable" not in kinds
 
 
 def test_groups_come_with_what_they_lose_first(managed: Managed) -> None:

@@ -24,6 +24,7 @@ from storage_engine.retention.diagnosis.access_rights import access_findings, lo
 from storage_engine.retention.diagnosis.clock_check import clock_findings
 from storage_engine.retention.diagnosis.figures import Figures, take_figures
 from storage_engine.retention.diagnosis.file_systems import look_at_mounts, mount_findings
+from storage_engine.retention.diagnosis.growth import DAY_MS
 from storage_engine.retention.diagnosis.left_behind import look_at_remains
 from storage_engine.retention.diagnosis.losses_ahead import (
     consumer_findings,
@@ -148,6 +149,22 @@ def diagnose(
     )
 
 
+def findings_of(
+    store: ManagedStore, journal: Journal, record: StoreRecord, now_ms: int
+) -> tuple[Finding, ...]:
+    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
+
+    :raises StorageEngineError: the store isn't there, or its settings can't be used.
+    """
+    known = _Known(journal=journal, record=record)
+    _read_samples(known, now_ms)
+    store, said = _ask_broker(store, known, now_ms)
+    known.findings += said.findings
+    if not said.refused:
+        _open(store, said, known, now_ms, has_lake=False)
+    return by_severity(known.findings)
+
+
 def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
     """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
 
@@ -233,8 +250,6 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     # The database's libraries, which a look without a lake needs for nothing.
     from storage_engine.journal.database import missing_sqlite_file
     from storage_engine.journal.journal import Journal
-    from storage_engine.journal.queries import JournalReader
-    from storage_engine.retention.diagnosis.growth import DAY_MS
 
     known = _Known()
     if missing_sqlite_file(store.journal_url):
@@ -242,20 +257,25 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     try:
         known.journal = Journal(store.journal_url, read_only=True)
         known.record = known.journal.find_store(store.real_root, store.host)
-        if known.record is None:
-            return known
-        last = known.journal.last_sample(known.record.store_id)
-        known.last_sample_ms = None if last is None else last.at_ms
-        buckets = JournalReader(store.journal_url).log_extents(
-            known.record.store_id, now_ms - DAY_MS, now_ms + 1, 60_000
-        )
-        known.samples = tuple((one.start_ms, one.max_offset) for one in buckets if one.max_offset is not None)
+        _read_samples(known, now_ms)
     except StorageEngineError as error:
         known.journal = None
         known.findings.append(
             Finding(Severity.WARNING, "journal", f"the journal can't be read: {str(error).removesuffix('.')}")
         )
     return known
+
+
+def _read_samples(known: _Known, now_ms: int) -> None:
+    """Read how far the log was in the last day, where the journal knows the store.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
+    if known.journal is None or known.record is None:
+        return
+    last = known.journal.last_sample(known.record.store_id)
+    known.last_sample_ms = None if last is None else last.at_ms
+    known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
 
 
 def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, now_ms: int) -> None:

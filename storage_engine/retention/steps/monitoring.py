@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.retention.diagnosis.doctor import findings_of
 from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
@@ -108,8 +110,17 @@ def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | 
         "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
+        "doctor": _findings(context),
     }
     context.journal.save_findings(context.record.store_id, found, lags)
+
+
+def _findings(context: Context) -> tuple[Finding, ...]:
+    """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
+    try:
+        return findings_of(context.store, context.journal, context.record, clock_ms())
+    except (StorageEngineError, OSError) as error:
+        return (Finding(Severity.WARNING, "unreadable", str(error).removesuffix(".")),)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:
