@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.answering import check_answers
+from storage_engine.task_log import quiet_libraries, together
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -42,6 +43,7 @@ class StoreOperator(BaseOperator):
         self.storage_engine_conn_id = storage_engine_conn_id
 
     def execute(self, context: Context) -> Any:
+        quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
@@ -80,9 +82,15 @@ class StoreOperator(BaseOperator):
         """Return whether events of this task are wanted."""
         return any(isinstance(outlet, AssetAlias) for outlet in self.outlets)
 
-    def warn(self, notice: str) -> None:
-        """Log what a person should know, with the commands that help as they are to be typed."""
-        self.log.warning("%s", with_connection(notice, self.storage_engine_conn_id))
+    def say(self, lines: Iterable[str]) -> None:
+        """Log what the task did, a line each."""
+        for line in lines:
+            self.log.info("%s", line)
+
+    def warn(self, *notices: str) -> None:
+        """Log what a person should know, in one line, with the commands that help as they are to be typed."""
+        if line := together(notice for notice in notices if notice):
+            self.log.warning("%s", with_connection(line, self.storage_engine_conn_id))
 
     @cached_property
     def store_hook(self) -> StorageEngineHook:

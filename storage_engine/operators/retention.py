@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
     SkipMixin,
 )
 
-from storage_engine import cycle
+from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
 from storage_engine.exceptions import BadInputError, RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
@@ -25,7 +24,6 @@ from storage_engine.operators.base import StoreOperator, run_key
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storage_engine.retention.steps import PlanResult
 
 Result = dict[str, Any]
 
@@ -53,28 +51,20 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         self.request = to_jsonable(request) if isinstance(request, PlanRequest) else request
 
     def do_step(self, context: Context) -> Result:
+        from storage_engine.retention.steps import recorded_plan
+
         asked = _request(self.request)
         with self.cleanup(context, asked) as cleanup:
             planned = cycle.plan(cleanup)
-            self._log_plan(cleanup, planned)
+            plan = recorded_plan(cleanup.store, cleanup.run_key)
+        self.say(task_log.plan_lines(plan, dry_run=asked.dry_run))
+        self.warn(*plan.notices, *planned.unread)
         result: Result = {**to_jsonable(planned), "dry_run": asked.dry_run}
         if not planned.deletes:
             # Skipping ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
             self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return result
-
-    def _log_plan(self, cleanup: cycle.Cleanup, planned: PlanResult) -> None:
-        from storage_engine.retention.steps import recorded_plan
-
-        plan = recorded_plan(cleanup.store, cleanup.run_key)
-        for trigger in plan.triggers:
-            self.log.info("cause %s (%s): %s", trigger.cause, trigger.urgency, trigger.detail)
-        for decision in plan.decisions:
-            verb = "delete" if decision.deletes else "keep"
-            self.log.info("%s %s: %s: %s", verb, decision.segment.name, decision.reason, decision.detail)
-        for notice in (*plan.notices, *planned.unread):
-            self.warn(notice)
 
 
 class StorageEngineReleaseOperator(StoreOperator):
@@ -94,15 +84,9 @@ class StorageEngineReleaseOperator(StoreOperator):
             result = cycle.release(cleanup)
             if self.tells and (counts := deleted_counts(cleanup.store, cleanup.run_key)):
                 self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
-        for segment in result.deleted:
-            self.log.info("deleted %s: %s", segment.subject, segment.passage_detail)
         unread = unread_lines(self.store, result.unread, done=True)
-        for notice in (*result.notices, *unread):
-            self.warn(notice)
-        for refused in result.refused:
-            self.warn(log_text(refused))
-        for kept in result.kept:
-            self.log.warning("kept %s/%020d: %s: %s", kept.log, kept.base_offset, kept.reason, kept.detail)
+        self.say(task_log.release_lines(result))
+        self.warn(*map(log_text, result.refused), *unread, *result.notices, task_log.kept_text(result))
         return {
             "deleted_offsets": [segment.base_offset for segment in result.deleted],
             "kept_offsets": [kept.base_offset for kept in result.kept],
@@ -119,7 +103,10 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         with self.cleanup(context) as cleanup:
-            result: Result = to_jsonable(cycle.clean_dependents(cleanup))
+            cleaned = cycle.clean_dependents(cleanup)
+        self.say(task_log.dependents_lines(cleaned))
+        self.warn(*cleaned.notices)
+        result: Result = to_jsonable(cleaned)
         return result
 
 
@@ -132,8 +119,8 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
     def do_step(self, context: Context) -> Result:
         with self.cleanup(context) as cleanup:
             result = cycle.flush_checkpoint(cleanup)
-        for line in (*result.notices, *result.alarms):
-            self.warn(line)
+        self.say(task_log.checkpoint_lines(result))
+        self.warn(*result.notices, *result.alarms)
         flushed: Result = to_jsonable(result)
         return flushed
 
@@ -149,21 +136,15 @@ class StorageEngineMonitorOperator(StoreOperator):
     ui_color = "#f5efd9"
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.hold_text import hold_text
-        from storage_engine.retention.progress_alarms import progress_text
         from storage_engine.retention.steps import monitor
         from storage_engine.retention.steps.context import opened
 
         with opened(self.store) as store:
             found = monitor(store, run_key(context))
-        if found.hold:
-            self.log.info("%s", hold_text(found.hold))
-        if found.sensed.progress is not None:
-            self.log.info("%s", progress_text(found.sensed.progress))
-        for notice in found.sensed.notices:
-            self.warn(notice)
-        if found.lag_error:
-            self.warn(f"consumer groups' lag is not known: {found.lag_error}")
+        unknown = f"consumer groups' lag is not known: {found.lag_error}" if found.lag_error else ""
+        behind = found.archive_lag.notes if found.archive_lag else ()
+        self.say(task_log.monitor_lines(found))
+        self.warn(*found.sensed.notices, *behind, unknown)
         result: Result = to_jsonable(found)
         if found.alarms:
             # Failing ends the task here, before its result would be pushed.
@@ -187,9 +168,8 @@ class StorageEngineValidateOperator(StoreOperator):
 
         with self.cleanup(context) as cleanup:
             result = cycle.validate(cleanup, full=self.full)
-        for check in result.checks:
-            level = logging.INFO if check.status is Status.OK else logging.WARNING
-            self.log.log(level, "%s %s: %s", check.status.value, check.expectation, "; ".join(check.examples))
+        self.say(task_log.validation_lines(result))
+        self.warn(task_log.broken_text(result))
         if result.overall is Status.FAILURE:
             raise AirflowFailException(
                 f"Validation found {len(result.failures)} rules broken: "
@@ -216,11 +196,10 @@ class StorageEngineArchiveLagOperator(StoreOperator):
             lag = cycle.archive_lag(cleanup)
         if lag is None:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: the policy is archive: off")
-        for note in lag.notes:
-            self.warn(note)
+        self.say([lag.text])
+        self.warn(*lag.notes)
         alarms = lag.alarms(self.store.policy)
         result: Result = {**to_jsonable(lag), "alarms": list(alarms)}
-        self.log.info("sealed and not proven: %d segments, %d bytes", lag.segments, lag.size_bytes)
         if alarms:
             # Failing ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
@@ -239,20 +218,10 @@ class StorageEngineMaintainOperator(StoreOperator):
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.maintaining import maintain_lakes, maintain_store
 
-        for lake in maintain_lakes(self.store):
-            for table in lake.tables:
-                self.log.info("%s", table.text)
-            self.log.info("put into the lake's trash: %d files, %d bytes", lake.taken_files, lake.taken_bytes)
-            for notice in lake.notices:
-                self.warn(notice)
+        lakes = maintain_lakes(self.store)
         done = maintain_store(self.store)
-        for path in (*done.report_directories, *done.job_directories):
-            self.log.info("removed %s", path)
-        for sentence in done.quarantines:
-            self.log.info("%s", sentence)
-        for notice in done.notices:
-            self.warn(notice)
-        self.log.info("removed of the journal: %s", done.rows)
+        self.say(task_log.maintenance_lines(lakes, done))
+        self.warn(*(notice for lake in lakes for notice in lake.notices), *done.notices)
         result: Result = to_jsonable(done)
         return result
 
@@ -282,7 +251,7 @@ class StorageEngineReportOperator(StoreOperator):
                 raise AirflowFailException(f"{failed} There is nothing to report: {error}") from error
         page = Path(result.report_json).with_name(PAGE)
         since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
-        self.log.info("%s%s; report: %s", outcome_text(result.outcome), since, page)
+        self.say([f"{outcome_text(result.outcome)}{since}; report: {page}"])
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         if result.refused:
             problems.append(result.refused)

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
     SkipMixin,
 )
 
-from storage_engine import cycle
+from storage_engine import cycle, task_log
 from storage_engine.assets import lake_messages, segments_archived
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.hooks.configured_stores import DEFAULT_LAKE
@@ -27,6 +27,7 @@ from storage_engine.journal.records import Step
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import StoreOperator
 from storage_engine.resources import project_path
+from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -153,13 +154,14 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         from storage_engine.retention.steps import is_dry_run
 
         def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
-            result = self._measure(cleanup, asked, context)
-            self._tell(result)
-            return result
+            return self._measure(cleanup, asked, context)
 
         with self.cleanup(context, measure_lag=measure) as cleanup:
-            summary: dict[str, Any] = to_jsonable(cycle.consumer_lag(cleanup))
+            lag = cycle.consumer_lag(cleanup)
             dry_run = is_dry_run(cleanup.store, cleanup.run_key)
+        self.say(task_log.lag_lines(lag, dry_run=dry_run))
+        self.warn(*lag.source.notices, task_log.at_risk_text(lag))
+        summary: dict[str, Any] = to_jsonable(lag)
         if dry_run:
             # Skipping ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=summary)
@@ -182,18 +184,6 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
             submitted: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
             return submitted
         return result
-
-    def _tell(self, result: ConsumerLagResult) -> None:
-        for notice in result.summary.source.notices:
-            self.warn(notice)
-        for lag in result.at_risk:
-            self.log.warning(
-                "%s still has to read %s/%d from segment %s, which the plan deletes",
-                lag.group,
-                lag.topic,
-                lag.queue_id,
-                lag.next_segment_base_offset,
-            )
 
 
 class _ArchivingOperator(StoreSparkOperator):
@@ -225,11 +215,8 @@ class _ArchivingOperator(StoreSparkOperator):
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
         def here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-            self.log.info(
-                "%s has no Spark connection (spark_conn_id): this task archives %d segments",
-                self.storage_engine_conn_id,
-                len(jobs),
-            )
+            count = count_text(len(jobs), "segment")
+            self.say([f"There is no Spark connection (spark_conn_id): this task archives {count}."])
             return cycle.archive_here(jobs)
 
         def submit(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
@@ -240,10 +227,8 @@ class _ArchivingOperator(StoreSparkOperator):
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
-        for notice in done.notices:
-            self.warn(notice)
-        for receipt in done.receipts:
-            self.log.info("proven: %020d, %d messages", receipt.base_offset, receipt.message_count)
+        self.say(task_log.archive_lines(done))
+        self.warn(*done.notices)
         return {
             "archived_offsets": [receipt.base_offset for receipt in done.receipts],
             "messages": sum(receipt.message_count for receipt in done.receipts),
@@ -271,9 +256,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
         told = self._tell(done)
         if done.waiver is not None:
             who, why = done.waiver.person, done.waiver.reason
-            self.log.warning("not archived (%s); %s waived receipts for this plan: %s", done.error, who, why)
-        elif not done.receipts:
-            self.log.info("everything that goes is in the lake already, or need not be")
+            self.warn(f"not archived ({done.error}); {who} waived receipts for this plan: {why}")
         return {**told, "waived_by": done.waiver.person if done.waiver else None}
 
 

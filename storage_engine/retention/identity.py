@@ -47,7 +47,13 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         return _followed(store, journal, known, stamp)
     remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
     store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
-    _check_name(store, journal, store_id, remembered)
+    try:
+        _check_name(store, journal, store_id, remembered)
+    except StoreIdentityError:
+        if journal.find_store(store.real_root, store.host) is None:
+            raise
+        # Another process has looked at it for the first time at this moment, too.
+        return identify(store, journal)
     lineages = archived_lineages(remembered, store_id, stamp.lineages if stamp else None)
     return add_to_journal(store, journal, store_id, lineages)
 

@@ -33,6 +33,7 @@ from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
 from storage_engine.retention.answering import check_answers
+from storage_engine.task_log import quiet_libraries
 from storage_engine.triggers.cleanup import (
     DEFAULT_POLL_SECONDS,
     CleanupCauseTrigger,
@@ -121,6 +122,7 @@ class _CauseSensor(BaseSensorOperator):
         raise self._timed_out()
 
     def execute(self, context: Context) -> Any:
+        quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             if not self.deferrable:
                 return super().execute(context)
@@ -130,6 +132,7 @@ class _CauseSensor(BaseSensorOperator):
         self, context: Context, event: dict[str, Any] | None = None, deadline: float = 0.0
     ) -> Any:
         """Look again where the store is. A cause that doesn't hold here is waited for again."""
+        quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             return self._look_or_defer(context, deadline)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from storage_engine import cycle
 from storage_engine.assets import (
     archive_due,
     cleanup_due,
@@ -125,6 +127,38 @@ def test_what_is_due_is_told_again_until_it_is_done(store_connection: Any, run: 
         segments_deleted(STORE).uri,
     ]
     assert [uri for uri, _ in run(dag_of("storage_monitor.py"))[1]] == []
+
+
+def test_each_task_tells_its_story_in_at_most_five_lines(
+    store_connection: Any, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_connection(STORE, deleteWhen=ALL_HOURS)
+    age(store.root, 2)
+    capsys.readouterr()
+    run(*(dag_of(f"storage_{kind}.py") for kind in ("monitor", "retention", "flush_checkpoint")))
+    out = capsys.readouterr().out
+    own = r"\[(?:info|warning) *\] (.*?) +\[airflow\.task\.operators\.storage_engine\S+\.StorageEngine(\w+)\]"
+    lines: dict[str, list[str]] = {}
+    for line, kind in re.findall(own, out):
+        lines.setdefault(kind, []).append(line)
+    assert "Loaded FileIO" not in out
+    assert "Loaded Catalog" not in out
+    # One operator for each task; flush_checkpoint is in two of the DAGs.
+    flush = lines["FlushCheckpointOperator"]
+    assert len(lines) == 2 + len(cycle.CLEANUP)
+    assert {kind: said for kind, said in lines.items() if len(said) > 5 and said is not flush} == {}
+    assert len(flush) <= 2 * 5
+    assert lines["PlanOperator"][1:] == [
+        "2 segments go, 2.0 MiB: commitlog up to 2097152",
+        "6 segments stay: 5 not-expired, 1 active",
+    ]
+    assert lines["ConsumerLagOperator"][0].startswith("5 groups, ")
+    assert lines["ArchiveOperator"][1].startswith("2 segments archived and proven, 2.0 MiB, ")
+    assert lines["ReleaseOperator"][0] == "2 segments deleted, 2.0 MiB freed; commitlog begins at 2097152"
+    assert "files deleted" in lines["CleanDependentsOperator"][0]
+    assert flush[0].endswith("flushed; the checkpoint was read, not changed.")
+    assert lines["ValidateOperator"][0].startswith("OK: checks ")
+    assert lines["ReportOperator"][0].startswith("done; report: ")
 
 
 def test_events_say_how_much_went_and_from_where_to_where(store_connection: Any, run: Any) -> None:

@@ -11,10 +11,12 @@ from types import ModuleType
 import pytest
 
 from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
+from storage_engine.retention.identity import identify
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq import RocketMQ
 
@@ -39,6 +41,20 @@ def test_a_store_that_is_known_as_another_brokers_is_left_alone(
     with pytest.raises(StoreIdentityError, match=r"a store of rocketmq, as .* as one of clone\. Nothing"):
         steps.make_plan(replace(store, broker="clone"), "another", MANUAL)
     assert steps.recorded_plan(store, "r").to_delete
+
+
+@pytest.mark.slow
+def test_two_first_looks_at_one_moment_find_one_store(managed: Callable[..., ManagedStore]) -> None:
+    store = managed()
+
+    class Overtaken(Journal):
+        def store_named(self, name: str) -> StoreRecord | None:
+            # Between the look for the store and the look for its name, another process is through.
+            identify(store, Journal(store.journal_url))
+            return super().store_named(name)
+
+    record = identify(store, Overtaken(store.journal_url))
+    assert [known.store_id for known in Journal(store.journal_url).all_stores()] == [record.store_id]
 
 
 @pytest.mark.slow

@@ -1,0 +1,184 @@
+"""What each step says in its task's log: what it did, in few lines. Details are in XCom and in the report."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from storage_engine.wording import bytes_text, count_text, duration_text, shortened
+
+if TYPE_CHECKING:
+    from storage_engine.lake.maintenance import LakeMaintenance
+    from storage_engine.model.lag import LagSummary
+    from storage_engine.model.plan import Plan
+    from storage_engine.model.validation import ValidationResult
+    from storage_engine.retention.maintaining import MaintainResult
+    from storage_engine.retention.steps import (
+        ArchiveResult,
+        CheckpointResult,
+        DependentsResult,
+        MonitorResult,
+        ReleaseResult,
+    )
+
+DRY_RUN = "Dry run: nothing is archived or deleted."
+
+_TALKATIVE = ("great_expectations", "py4j", "pyiceberg")
+"""Libraries that say at INFO what they load and open, many times in a task."""
+_SHOWN = 5
+"""Of more sentences or names than these the others are counted."""
+_NAME_WIDTH = 60
+
+
+def quiet_libraries() -> None:
+    """Let our libraries say warnings and errors alone, unless Airflow's logging says otherwise."""
+    for name in _TALKATIVE:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+
+
+def together(sentences: Iterable[str]) -> str:
+    """Return sentences as one line, each once; of many, the first ones and a count."""
+    every = list(dict.fromkeys(sentences))
+    more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
+    return "; ".join((*every[:_SHOWN], *more))
+
+
+def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
+    """Yield why a run takes place, what goes and what stays."""
+    causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
+    yield f"Cause: {together(causes) or 'none holds'}"
+    going = plan.to_delete
+    if going:
+        size = bytes_text(sum(segment.disk_bytes for segment in going))
+        verb = "would go" if dry_run else "go"
+        ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
+        yield f"{count_text(len(going), 'segment')} {verb}, {size}: {ends}"
+    stays = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
+    if stays:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in stays.most_common())
+        yield f"{count_text(sum(stays.values()), 'segment')} stay: {reasons}"
+    if dry_run:
+        yield DRY_RUN
+    elif not going:
+        yield "The steps after this one are skipped."
+
+
+def lag_lines(lag: LagSummary, *, dry_run: bool) -> Iterator[str]:
+    """Yield how far consumers are behind."""
+    groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, "queue")
+    behind, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
+    yield f"{groups}, {queues}: {behind} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
+    if dry_run:
+        yield f"{DRY_RUN} The steps after this one are skipped."
+
+
+def at_risk_text(lag: LagSummary) -> str:
+    """Return whose next message goes; "" if nobody's does."""
+    if not lag.at_risk_groups:
+        return ""
+    names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_SHOWN]]
+    unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
+    more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
+    queues = count_text(lag.at_risk_queues, "queue")
+    return f"in {queues} these still have to read what goes: {', '.join(names)}{more}"
+
+
+def archive_lines(done: ArchiveResult) -> Iterator[str]:
+    """Yield what was archived and proven."""
+    receipts = done.receipts
+    if receipts:
+        messages = count_text(sum(row.message_count for row in receipts), "message")
+        size = bytes_text(sum(row.size_bytes for row in receipts))
+        yield f"{count_text(len(receipts), 'segment')} archived and proven, {size}, {messages}: {done.lake}"
+    elif done.waiver is None:
+        yield "Nothing had to be archived: everything is in a lake already, or need not be."
+
+
+def release_lines(result: ReleaseResult) -> Iterator[str]:
+    """Yield what was deleted, and where the log begins now."""
+    if not result.deleted:
+        yield "Nothing was deleted."
+        return
+    begins = ", ".join(f"{log} begins at {at}" for log, at in list(result.new_min_offsets.items())[:_SHOWN])
+    deleted = count_text(len(result.deleted), "segment")
+    yield f"{deleted} deleted, {bytes_text(result.freed_bytes)} freed; {begins}"
+
+
+def kept_text(result: ReleaseResult) -> str:
+    """Return why planned segments stayed; "" if none did."""
+    reasons = Counter(kept.reason.value for kept in result.kept)
+    counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+    if not counted:
+        return ""
+    return f"{count_text(len(result.kept), 'planned segment')} stay: {counted}; {result.kept[0].detail}"
+
+
+def dependents_lines(result: DependentsResult) -> Iterator[str]:
+    """Yield what was deleted behind the segments."""
+    if not result.deleted:
+        yield "No queue or index file points only at what is gone: nothing was deleted."
+        return
+    files = count_text(sum(result.deleted.values()), "file")
+    yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_counted(result.deleted)}"
+
+
+def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
+    """Yield what was flushed, or how far a running broker is."""
+    from storage_engine.retention.progress_alarms import progress_text
+
+    if result.progress is not None:
+        yield f"The broker flushes by itself: {progress_text(result.progress)}"
+    else:
+        yield f"{result.flushed} files and directories flushed; the checkpoint was read, not changed."
+
+
+def monitor_lines(found: MonitorResult) -> Iterator[str]:
+    """Yield how the store is: its hold, disks, broker and lake."""
+    from storage_engine.retention.hold_text import hold_text
+    from storage_engine.retention.progress_alarms import progress_text
+
+    if found.hold:
+        yield hold_text(found.hold)
+    levels = (
+        f"{one.path} {one.used_percent} %" for one in found.sensed.levels if one.used_percent is not None
+    )
+    yield f"Disks: {together(levels) or 'unknown'}"
+    if found.sensed.progress is not None:
+        yield progress_text(found.sensed.progress)
+    if found.archive_lag is not None:
+        yield f"Archive: {found.archive_lag.text}"
+
+
+def validation_lines(result: ValidationResult) -> Iterator[str]:
+    """Yield what validation came to."""
+    checks = Counter(check.status.value for check in result.checks)
+    ranges = Counter(row.where.value for row in result.ranges)
+    yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
+
+
+def broken_text(result: ValidationResult) -> str:
+    """Return which checks failed or warn, each with an example; "" if none did."""
+    return together(
+        f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
+        for check in result.checks
+        if check.status.value != "OK"
+    )
+
+
+def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
+    """Yield what was removed."""
+    for lake in lakes:
+        tables = "; ".join(table.text for table in lake.tables)
+        yield f"Lake: {tables}; {lake.taken_files} files, {bytes_text(lake.taken_bytes)} into its trash"
+    reports, jobs = count_text(len(done.report_directories), "report"), len(done.job_directories)
+    yield f"Removed: {reports}, files of {count_text(jobs, 'job')}; of the journal: {done.rows}"
+    if done.quarantines:
+        yield together(done.quarantines)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
