@@ -15,7 +15,7 @@ from storage_engine.cli.values import TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import ExportFormat, Selection, export_messages
+from storage_engine.lake.export import ExportFormat, Selection, check_topic, export_messages
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import archived_in
 from storage_engine.lake.restore import restore as restore_segments
@@ -196,6 +196,24 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     )
 
 
+def _format_of(target: Path, said: str | None) -> ExportFormat:
+    """Return the format of a file, which its name must not belie.
+
+    :raises click.BadParameter: its name ends as that of another format.
+    """
+    by_ending = {f".{one.value}": one for one in ExportFormat}
+    named = by_ending.get(target.suffix.lower())
+    if said is not None and named in (None, ExportFormat(said)):
+        return ExportFormat(said)
+    if said is None and (named is not None or not target.suffix):
+        return named or ExportFormat.PARQUET
+    raise click.BadParameter(
+        f"expected a name that ends in {' or '.join(by_ending)}, as its --format says, found {target.name}. "
+        "Nothing was written. Rename it, or say --format; DuckDB makes CSV of Parquet.",
+        param_hint="--to",
+    )
+
+
 @command()
 @lake_option()
 @click.option(
@@ -212,9 +230,8 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     "--format",
     "file_format",
     type=click.Choice([file_format.value for file_format in ExportFormat]),
-    default=ExportFormat.PARQUET.value,
-    show_default=True,
-    help="parquet: typed columns; jsonl: one JSON object a line.",
+    help="parquet: typed columns; jsonl: one JSON object a line. Default: as the name ends, .parquet or "
+    ".jsonl; a name without an ending is for parquet.",
 )
 @click.option("--decompress", is_flag=True, help="Take off the compression that producers put on bodies.")
 @json_option
@@ -228,7 +245,7 @@ def export(
     to_time: str | None,
     store_id: str | None,
     lineage: int | None,
-    file_format: str,
+    file_format: str | None,
     decompress: bool,
     as_json: bool,
 ) -> int:
@@ -236,6 +253,7 @@ def export(
 
     Only files and row groups that can hold them are read. An existing file is never overwritten.
     """
+    chosen = _format_of(to_file, file_format)
     selection = Selection(
         topic=topic,
         key=key,
@@ -246,12 +264,14 @@ def export(
         lineage=lineage,
     )
     lake = open_lake(LakeConfig.local(lake_dir))
+    if topic is not None:
+        check_topic(lake, topic)
     with progress("Exporting", None) as advance:
         found = export_messages(
             lake,
             to_file,
             selection,
-            file_format=ExportFormat(file_format),
+            file_format=chosen,
             decompress=decompress,
             progress=advance,
         )

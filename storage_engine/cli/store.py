@@ -20,6 +20,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
+from storage_engine.nearest import meant
 from storage_engine.retention.broker_answers import package_errors
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
@@ -158,7 +159,7 @@ def lag(
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "
-            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}."
+            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{meant(group, groups)}"
         )
     if as_json:
         print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})

@@ -23,6 +23,13 @@ class TargetPath(click.Path):
     ) -> Any:
         if value == "":
             self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
+        if value == "-":
+            self.fail(
+                "expected a path, found -, and nothing is written to standard output. Nothing was changed. "
+                "Name a path; one that is called so is ./-",
+                param,
+                ctx,
+            )
         return super().convert(value, param, ctx)
 
 
@@ -39,10 +46,23 @@ def key_value_pairs(
     return pairs
 
 
-def size_bytes(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+def size_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return a size such as 10GiB, 500 MB or 4096 in bytes; a click callback."""
-    if text is None:
-        return None
+    found = None if text is None else _bytes(parameter, text)
+    if found == 0:
+        raise click.BadParameter(f"expected at least one byte, found {text!r}", context, parameter)
+    return found
+
+
+def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a size such as 50MB in bytes, or 0 where that is said; a click callback."""
+    found = None if text is None else _bytes(parameter, text)
+    if found == 0 and text is not None and text.strip() != "0":
+        raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
+    return found
+
+
+def _bytes(parameter: click.Parameter, text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", text, re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         raise click.BadParameter(
@@ -50,14 +70,6 @@ def size_bytes(_context: click.Context, parameter: click.Parameter, text: str | 
         )
     number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** " KMGTP".index(unit.upper() or " "))
-
-
-def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return a size such as 50MB in bytes, or 0 where that is said; a click callback."""
-    found = size_bytes(context, parameter, text)
-    if found == 0 and text is not None and text.strip() != "0":
-        raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
-    return found
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:

@@ -34,6 +34,7 @@ from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
 from storage_engine.model.broker import Broker
 from storage_engine.model.codec import Bodies
+from storage_engine.nearest import meant
 
 COLUMNS = (
     "store_id",
@@ -171,6 +172,26 @@ def export_messages(
         row_groups_read=count.row_groups,
         bytes_read=count.bytes,
     )
+
+
+def check_topic(lake: Lake, topic: str) -> None:
+    """Make sure that some archived message has this topic; an empty lake has nothing to compare it with.
+
+    :raises BadInputError: none has; names the nearest topic.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    _messages_broker(lake)
+    wanted = message_batches(lake.messages(), row_filter(Selection(topic=topic)), ("topic",))
+    if any(rows.num_rows for rows in wanted):
+        return
+    topics: set[str] = set()
+    for rows in message_batches(lake.messages(), row_filter(Selection()), ("topic",)):
+        topics.update(map(str, rows["topic"].unique().to_pylist()))
+    if topics:
+        raise BadInputError(
+            f"lake {lake.location}: expected one of the {len(topics)} topics that are archived, found "
+            f"{topic!r}.{meant(topic, topics)} Nothing was written. Topics are compared letter by letter."
+        )
 
 
 def row_filter(selection: Selection) -> BooleanExpression:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.receipt import Receipt
+from storage_engine.wording import time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,15 @@ class Span:
     segments: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        limits = ((limit.name, getattr(self, limit.name)) for limit in fields(self))
-        return ", ".join(f"{name} {value}" for name, value in limits if value is not None) or "any span"
+        """The span as a shell's options say it."""
+        limits = (
+            ("--from-offset", self.from_offset),
+            ("--to-offset", self.to_offset),
+            ("--from-time", None if self.from_ms is None else repr(time_text(self.from_ms))),
+            ("--to-time", None if self.to_ms is None else repr(time_text(self.to_ms))),
+            ("--segments", None if self.segments is None else ",".join(map(str, self.segments))),
+        )
+        return " ".join(f"{name} {value}" for name, value in limits if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,9 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
             f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
         )
         raise RestoreError(
-            f"lake {location}: expected archived segments of store {store_id} in {span}, found none"
+            f"lake {location}: expected archived segments of store {store_id}"
+            + (f" in the span {span}" if str(span) else "")
+            + ", found none"
             + (f"; first and last it has: {spans}." if spans else " of this store, log and lineage at all.")
             + " Nothing was written."
         )

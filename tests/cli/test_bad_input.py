@@ -234,6 +234,16 @@ def test_a_bad_option_is_refused(cli, archived, words: tuple[str, ...], expected
     _check_error(cli("plan", archived.store, *words), 2, expected)
 
 
+@pytest.mark.parametrize("words", [("archive", "--budget"), ("verify", "--max-bytes")])
+def test_nothing_is_no_size(cli, archived, words: tuple[str, str]) -> None:
+    command, option = words
+    _check_error(cli(command, archived.store, "--lake", archived.lake, option, "0"), 2, "at least one byte")
+
+
+def test_an_unknown_group_is_refused_with_the_nearest(cli, archived) -> None:
+    _check_error(cli("lag", archived.store, "--group", "cg_order"), 2, "Did you mean cg_orders?")
+
+
 def test_with_json_a_program_reads_the_error(cli, tmp_path, archived) -> None:
     for words in (("plan", tmp_path / "none"), ("plan",), ("plan", archived.store, "--at", "x")):
         refused = cli(*words, "--json")

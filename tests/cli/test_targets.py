@@ -131,14 +131,40 @@ def test_below_a_setgid_lake_its_group_reads(cli, store, tmp_path, no_umask) -> 
 
 def test_an_export_that_finds_nothing_says_so(cli, archived, tmp_path) -> None:
     words = ("export", "--lake", archived.lake, "--to")
-    found = cli(*words, tmp_path / "rows", "--topic", "ordrs", "--key", "k")
+    found = cli(*words, tmp_path / "rows", "--topic", "orders", "--key", "k")
     assert found.exit_code == 0
     assert "no archived message in" in found.err
-    assert "topic 'ordrs', key 'k'" in found.err
+    assert "topic 'orders', key 'k'" in found.err
     refused = cli(*words, tmp_path / "none", "--key", "")
     assert refused.exit_code == 2
     assert "expected a key, found an empty text" in refused.err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_topic_that_is_not_archived_is_refused_with_the_nearest(cli, archived, tmp_path) -> None:
+    target = tmp_path / "rows"
+    refused = cli("export", "--lake", archived.lake, "--to", target, "--topic", "ordrs")
+    assert (refused.exit_code, "found 'ordrs'. Did you mean orders?" in refused.err) == (2, True)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("o.csv", (), 2),
+        ("o.csv", ("--format", "jsonl"), 0),
+        ("o.parquet", ("--format", "jsonl"), 2),
+        ("o.JSONL", (), 0),
+        ("-", (), 2),
+    ],
+)
+def test_a_file_is_what_its_name_says(cli, archived, tmp_path, monkeypatch, name, words, code) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli("export", "--lake", archived.lake, "--to", name, "--topic", "tx_topic", *words)
+    assert done.exit_code == code, done
+    assert [path.name for path in tmp_path.iterdir()] == ([] if code else [name])
+    if not code:
+        assert (tmp_path / name).read_bytes().startswith(b"{")
 
 
 @pytest.mark.parametrize("command", [("restore",), ("export",), ("lake", "copy")])
