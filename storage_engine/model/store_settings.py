@@ -134,7 +134,7 @@ STORE_SETTINGS = (
     StoreSetting(
         "root",
         Kind.PATH,
-        "The broker's storePathRootDir, such as /data/rocketmq/store, as the worker sees it that this "
+        "The broker's storePathRootDir, such as /data/store, as the worker sees it that this "
         "store's tasks run on.",
         label="Store root",
         section=SECTION_STORE,
@@ -153,7 +153,7 @@ STORE_SETTINGS = (
     StoreSetting(
         "broker_conf",
         Kind.PATH,
-        "The broker's own config file, such as /opt/rocketmq/conf/broker.conf.",
+        "The broker's own config file, such as /etc/broker/broker.conf.",
         empty="the broker's default settings",
         label="Config file",
         section=SECTION_STORE,
