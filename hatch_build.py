@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,11 +20,16 @@ def build_site(root: Path, directory: Path) -> None:
     :raises mkdocs.exceptions.Abort: a link leads nowhere, a page isn't in the navigation, or the like.
     """
     config = load_config(str(root / "mkdocs.yml"), site_dir=str(directory))
+    # Whoever builds a wheel is told what is wrong: MkDocs says it only to who listens.
+    told, log = logging.StreamHandler(), logging.getLogger("mkdocs")
+    told.setLevel(logging.WARNING)
+    log.addHandler(told)
     config.plugins.on_startup(command="build", dirty=False)
     try:
         build(config)
     finally:
         config.plugins.on_shutdown()
+        log.removeHandler(told)
 
 
 class SiteHook(BuildHookInterface):  # type: ignore[type-arg]

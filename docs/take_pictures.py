@@ -1,113 +1,32 @@
 """Take the pictures of docs/pictures: a run on the sample store in a real Airflow, seen by a browser.
 
-It takes some minutes, and needs chromium and chromedriver. Look at the pictures before you commit them.
+It takes some minutes, and needs Chromium. Look at the pictures before you commit them.
 
 Usage: python docs/take_pictures.py [DIRECTORY]
 """
 
 from __future__ import annotations
 
-import base64
-import subprocess
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import requests
+from playwright.sync_api import Page, sync_playwright
 
 from storage_engine.project.dag_run import DagRun
-from storage_engine.project.init import STORE_CONNECTION, Project, init_project
+from storage_engine.project.init import STORE_CONNECTION, init_project
 from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import unpack_sample_store
 from storage_engine.project.up import free_port
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1200, 800
 RETENTION = f"storage_retention__{STORE_CONNECTION}"
+MONITOR = f"storage_monitor__{STORE_CONNECTION}"
 FORCED = f"storage_forced_cleanup__{STORE_CONNECTION}"
-_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-"""The key under which WebDriver names an element."""
-_PATIENCE_SECONDS = 60.0
-
-
-class Browser:
-    """A headless Chromium, driven as W3C's WebDriver says."""
-
-    def __init__(self, driver: str) -> None:
-        arguments = ["--headless=new", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}"]
-        options = {"goog:chromeOptions": {"args": arguments}}
-        made = requests.post(f"{driver}/session", json={"capabilities": {"alwaysMatch": options}}, timeout=60)
-        made.raise_for_status()
-        self._session = f"{driver}/session/{made.json()['value']['sessionId']}"
-
-    def _post(self, path: str, **body: Any) -> Any:
-        answer = requests.post(f"{self._session}/{path}", json=body, timeout=60)
-        answer.raise_for_status()
-        return answer.json()["value"]
-
-    def open(self, address: str) -> None:
-        self._post("url", url=address)
-
-    def find(self, xpath: str) -> str:
-        """Return an element once it is there."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            found = self._post("elements", using="xpath", value=xpath)
-            if found:
-                return str(found[0][_ELEMENT])
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{xpath}: expected it on the page, found nothing. Has Airflow changed?")
-            time.sleep(0.3)
-
-    def click(self, xpath: str) -> None:
-        self._post(f"element/{self.find(xpath)}/click")
-
-    def write(self, xpath: str, text: str) -> None:
-        self._post(f"element/{self.find(xpath)}/value", text=text)
-
-    def take(self, name: str, *, settle_seconds: float = 3.0) -> None:
-        """Save what is seen as a picture, once the page has come to rest."""
-        time.sleep(settle_seconds)
-        answer = requests.get(f"{self._session}/screenshot", timeout=60)
-        answer.raise_for_status()
-        (PICTURES / f"{name}.png").write_bytes(base64.b64decode(answer.json()["value"]))
-
-    def close(self) -> None:
-        requests.delete(self._session, timeout=60)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-
-
-@contextmanager
-def browser() -> Iterator[Browser]:
-    """Run a browser and what drives it; neither lives on."""
-    port = free_port(9515)
-    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                requests.get(f"http://127.0.0.1:{port}/status", timeout=5)
-                break
-            except requests.ConnectionError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-        opened = Browser(f"http://127.0.0.1:{port}")
-        try:
-            yield opened
-        finally:
-            opened.close()
-    finally:
-        driver.terminate()
-        driver.wait()
+_SETTLE_MS = 3000
 
 
 def take_all(directory: Path) -> None:
@@ -117,45 +36,64 @@ def take_all(directory: Path) -> None:
     project = init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
     with LocalAirflow(project, free_port(), _say, is_edited=False) as airflow:
         run = DagRun(airflow, RETENTION, _say)
+        run.switch_on()
+        DagRun(airflow, MONITOR, _say).switch_on()
         run.start()
         run.finish()
         report = Path(run.result("report")["report_html"])
-        with browser() as seen:
-            _of_airflow(seen, airflow, run)
-            _of_report(seen, report, project)
+        # As on the page of a reader, whose store is not in this directory.
+        shown = report.with_name("shown.html")
+        shown.write_text(report.read_text().replace(str(directory), "/data"))
+        with sync_playwright() as playwright:
+            # Root, as in containers, may not have Chromium's own sandbox; these pages are ours.
+            browser = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox", "--hide-scrollbars"]
+            )
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            _log_in(page, airflow)
+            _of_airflow(page, airflow.address, f"{airflow.address}/dags/{RETENTION}/runs/{quote(run.run_id)}")
+            page.goto(shown.as_uri())
+            _take(page, "report")
 
 
-def _of_airflow(seen: Browser, airflow: LocalAirflow, run: DagRun) -> None:
-    seen.open(airflow.address)
-    seen.write("//input[@name='username']", airflow.user)
-    seen.write("//input[@name='password']", airflow.password)
-    seen.click("//button[@type='submit']")
-    seen.find("//*[contains(text(), 'Dags')]")
-    seen.open(f"{airflow.address}/dags")
-    seen.find(f"//*[text()='{RETENTION}']")
-    seen.click("//button[contains(translate(@aria-label, 'T', 't'), 'table')]")
-    seen.take("dags")
-    seen.open(f"{airflow.address}/dags/{RETENTION}/runs/{quote(run._run_id, safe='')}")
-    seen.find("//*[contains(text(), 'report')]")
-    seen.take("dag-run")
-    seen.open(f"{airflow.address}/dags/{FORCED}")
-    seen.click("//button[contains(., 'Trigger')]")
-    seen.find("//*[contains(text(), 'Dry run')]")
-    seen.take("forced-cleanup")
-    seen.open(f"{airflow.address}/connections")
-    seen.find(f"//*[text()='{STORE_CONNECTION}']")
-    seen.click(f"//tr[.//*[text()='{STORE_CONNECTION}']]//button[@aria-label='Edit Connection']")
-    seen.find("//*[@role='dialog']")
-    seen.click("//*[@role='dialog']//*[text()='Standard Fields']")
-    seen.take("connection")
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
-def _of_report(seen: Browser, report: Path, project: Project) -> None:
-    shown = report.read_text().replace(str(project.home), "/data")
-    copy = report.with_name("shown.html")
-    copy.write_text(shown)
-    seen.open(copy.as_uri())
-    seen.take("report", settle_seconds=1.0)
+def _take(page: Page, name: str) -> None:
+    """Save what is seen as a picture, once the page has come to rest."""
+    page.wait_for_timeout(_SETTLE_MS)
+    page.screenshot(path=PICTURES / f"{name}.png")
+    _say(f"{name}.png")
+
+
+def _log_in(page: Page, airflow: LocalAirflow) -> None:
+    page.goto(airflow.address)
+    page.fill("input[name=username]", airflow.user)
+    page.fill("input[name=password]", airflow.password)
+    page.click("button[type=submit]")
+    page.wait_for_url(f"{airflow.address}/")
+
+
+def _of_airflow(page: Page, address: str, run: str) -> None:
+    page.goto(f"{address}/dags")
+    page.get_by_role("button", name="table view").click()
+    page.get_by_text(RETENTION).first.wait_for()
+    _take(page, "dags")
+    page.goto(run)
+    page.get_by_text("report").first.wait_for()
+    _take(page, "dag-run")
+    page.goto(f"{address}/dags/{FORCED}")
+    page.get_by_role("button", name="Trigger").click()
+    page.get_by_text("Dry run").first.wait_for()
+    _take(page, "forced-cleanup")
+    page.goto(f"{address}/connections")
+    page.get_by_role("row").filter(has_text=STORE_CONNECTION).get_by_label("Edit Connection").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("Standard Fields").click()
+    dialog.get_by_text("Store", exact=True).click()
+    _take(page, "connection")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from storage_engine.cli.live_options import LIVE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
+from storage_engine.model.store_settings import STORE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -102,6 +103,19 @@ def with_policy(page: str) -> str:
     return re.sub(head, lambda found: found[1] + "".join(rows), page)
 
 
+def with_connection(page: str) -> str:
+    """Return the page of the connection with each setting's row as the code has it.
+
+    A new setting needs its row by hand first, under the heading where a reader looks for it.
+    """
+    rows = {
+        one.place: f"| `{one.place}` | {f'`{one.option}`' if one.option else ''} | {one.values} "
+        f"| {one.in_connection} |"
+        for one in STORE_SETTINGS
+    }
+    return re.sub(r"^\| `([a-z_.]+)` \| .*$", lambda row: rows.get(row[1], row[0]), page, flags=re.MULTILINE)
+
+
 def airflow_classes() -> str:
     """Return the page of what DAGs are made of, from the docstrings alone: Airflow isn't imported."""
     provider = get_provider_info()
@@ -152,10 +166,13 @@ def _plain(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the texts that the pages have to have."""
-    command_line, retention = DOCS / "command-line.md", DOCS / "retention.md"
+    command_line, retention, connection = (
+        DOCS / name for name in ("command-line.md", "retention.md", "connection.md")
+    )
     return {
         command_line: with_options(command_line.read_text(encoding="utf-8")),
         retention: with_policy(retention.read_text(encoding="utf-8")),
+        connection: with_connection(connection.read_text(encoding="utf-8")),
         DOCS / "python.md": airflow_classes(),
     }
 

@@ -19,7 +19,7 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Add a page's sections to the index.
+    """Add a page's sections to the index, and let the keyboard scroll what is wide.
 
     :param html: the page's content.
     """
@@ -27,7 +27,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     for anchor, title, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         url = f"{page.file.url}#{anchor}"
         _sections.append({"page": page.title, "title": _plain(title), "url": url, "text": _plain(text)})
-    return html
+    return html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
 
 
 def on_post_build(config: Any) -> None:

@@ -37,6 +37,9 @@ function show() {
   list.hidden = words.length === 0;
 }
 
+// On a phone the list of pages is folded, so that the text comes first.
+if (matchMedia("(max-width: 48rem)").matches) document.querySelector("nav details").open = false;
+
 form.hidden = false;
 form.addEventListener("submit", (event) => {
   event.preventDefault();

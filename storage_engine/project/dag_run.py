@@ -35,6 +35,11 @@ class DagRun:
         self._run_id = ""
         self._known: States = {}
 
+    @property
+    def run_id(self) -> str:
+        """Return the id of the run that is followed; empty before it has begun."""
+        return self._run_id
+
     def switch_on(self) -> None:
         """Let the DAG run, by its schedule and by what others tell it.
 

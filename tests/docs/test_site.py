@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from mkdocs.exceptions import Abort
 from hatch_build import build_site
 from tests.docs.code_blocks import ROOT
 from tests.services.command_line import run_command
+from tests.services.toy import build_wheel
 
 DOCS = ROOT / "docs"
 KIB = 1024
@@ -67,6 +71,38 @@ def test_a_link_that_leads_nowhere_ends_the_build(line: str, tmp_path: Path) -> 
     (tmp_path / "docs" / "index.md").write_text(f"# One\n\n{line}\n")
     with pytest.raises(Abort):
         build_site(tmp_path, tmp_path / "site")
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_site(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build_wheel(ROOT, tmp_path)) as wheel:
+        names = set(wheel.namelist())
+    pages = {
+        f"storage_engine/site/{page.stem}{kind}" for page in DOCS.glob("*.md") for kind in (".html", ".md")
+    }
+    assert pages <= names
+    assert "storage_engine/site/search_index.js" in names
+    assert not any(
+        name.endswith((".py", ".map")) for name in names if name.startswith("storage_engine/site/")
+    )
+
+
+@pytest.mark.again
+def test_no_wheel_comes_of_a_site_that_cannot_be_built(tmp_path: Path) -> None:
+    for name in ("tests/java/pom.xml", "tests/java/Load.java", "tests/fixtures/rocketmq/clean-stop.tar.xz"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    parts = ("pyproject.toml", "hatch_build.py", "mkdocs.yml", "README.md", "LICENSE", "constraints.txt")
+    for name in parts:
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("storage_engine", "docs", "dags", "older_dags", "spark_jobs", "expectations"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "site"))
+    with (tmp_path / "docs" / "index.md").open("a") as page:
+        page.write("\n[gone](gone.md)\n")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build_wheel(tmp_path, tmp_path)
+    assert b"gone.md" in failed.value.stdout + failed.value.stderr
+    assert list(tmp_path.glob("*.whl")) == []
 
 
 def test_reference_is_what_the_code_says() -> None:
