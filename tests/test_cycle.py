@@ -32,9 +32,9 @@ def test_a_cleanup_is_its_steps_one_after_the_other(
     journals = []
     opening = JournalDatabase.__init__
 
-    def counted(self: JournalDatabase, url: str) -> None:
+    def counted(self: JournalDatabase, url: str, **how: bool) -> None:
         journals.append(url)
-        opening(self, url)
+        opening(self, url, **how)
 
     monkeypatch.setattr(JournalDatabase, "__init__", counted)
     with opened(store) as once:
