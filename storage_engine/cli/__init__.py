@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from storage_engine import __version__
 from storage_engine.cli.call_parameters import parameters_of
@@ -49,6 +50,8 @@ COMMANDS = {
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove that store and lake hold every byte."),
     "docs": ("docs", "Where the documentation is on this machine."),
+    "completion": ("completion", "Let a shell complete commands and options."),
+    "man": ("man", "Write manual pages."),
     "constraints": ("project", "Versions that this release was tested with."),
     "init": ("project", "Put DAGs, settings and connections in place."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
@@ -72,6 +75,15 @@ class LazyGroup(Group):
         loaded = importlib.import_module(f"storage_engine.cli.{module}")
         command: click.Command = getattr(loaded, cmd_name.replace("-", "_"))
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands by their summaries, which needs none of their libraries."""
+        found = [
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

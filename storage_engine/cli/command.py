@@ -95,15 +95,21 @@ class Command(click.Command):
         return [*own, QUIET, help_option]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
-        for parameter in self.get_params(ctx):
-            row = parameter.get_help_record(ctx)
-            if row is not None:
-                groups[_group_of(parameter)].append(row)
-        for name, rows in groups.items():
+        for name, rows in records_of(self, ctx).items():
             if rows:
                 with formatter.section(name):
                     formatter.write_dl(rows)
+
+
+def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+    """Return a command's options, each with its help, by the headings that they stand under."""
+    groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
+    for parameter in shown.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        # Arguments are told of in the command's own words.
+        if record is not None and isinstance(parameter, click.Option):
+            groups[_group_of(parameter)].append(record)
+    return groups
 
 
 class Group(click.Group):
@@ -128,4 +134,4 @@ def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
 def _group_of(parameter: click.Parameter) -> str:
     if isinstance(parameter, GroupedOption):
         return parameter.group
-    return _OUTPUT if parameter.name in ("help", "as_json") else _OWN
+    return _OUTPUT if {"--help", "--json"} & set(parameter.opts) else _OWN

@@ -1,0 +1,113 @@
+"""man: manual pages made from the commands themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from storage_engine import __version__
+from storage_engine.cli.command import GROUPS, command, records_of
+from storage_engine.cli.output import put, say
+from storage_engine.durable import make_dirs, write_file
+from storage_engine.wording import count_text
+
+_EXIT_CODES = (
+    ("0", "Done."),
+    ("1", "A check failed, or work was refused."),
+    ("2", "Usage or bad input; nothing was changed."),
+    ("130, 143", "Ctrl-C or SIGTERM; nothing is half done, and the same command goes on with what is left."),
+    ("141", "Who reads the output has gone."),
+)
+
+
+@command()
+@click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
+def man(directory: Path | None) -> None:
+    """Write a manual page for each command into DIRECTORY, or print that of the program.
+
+    A directory such as ~/.local/share/man/man1 is one where man looks.
+    """
+    program = click.get_current_context().find_root()
+    pages = dict(_pages(program))
+    if directory is None:
+        put(pages["storage-engine"])
+        return
+    make_dirs(directory.absolute())
+    for name, text in pages.items():
+        write_file(directory.absolute() / f"{name}.1", f"{text}\n".encode())
+    say(f"{count_text(len(pages), 'page')} in {directory}. Next: man -l {directory / 'storage-engine.1'}")
+
+
+def _pages(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the page of a command and of all below it."""
+    group = context.command
+    below: list[tuple[str, str]] = []
+    if isinstance(group, click.Group):
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found is not None
+            inner = click.Context(found, info_name=name, parent=context)
+            below.append((_page_name(inner), found.get_short_help_str(limit=100)))
+            yield from _pages(inner)
+    yield _page_name(context), "\n".join(_page(context, below))
+
+
+def _page_name(context: click.Context) -> str:
+    return context.command_path.replace(" ", "-")
+
+
+def _page(context: click.Context, below: Sequence[tuple[str, str]]) -> Iterator[str]:
+    name, shown = _page_name(context), context.command
+    yield f'.TH "{_text(name.upper())}" "1" "" "storage-engine {_text(__version__)}" "User Commands"'
+    yield ".SH NAME"
+    yield f"{_text(name)} \\- {_text(shown.get_short_help_str(limit=100).rstrip('.'))}"
+    yield ".SH SYNOPSIS"
+    yield f"\\fB{_text(context.command_path)}\\fR {_text(' '.join(shown.collect_usage_pieces(context)))}"
+    yield ".SH DESCRIPTION"
+    paragraphs = inspect.cleandoc(shown.help or "").split("\n\n")
+    for number, paragraph in enumerate(paragraphs):
+        if number:
+            yield ".PP"
+        yield _line(" ".join(paragraph.split()))
+    yield from _options(context)
+    if below:
+        yield ".SH COMMANDS"
+        for title, summary in below:
+            yield from _entry(f"\\fB{_text(title)}\\fR(1)", summary)
+    yield ".SH EXIT STATUS"
+    for code, meaning in _EXIT_CODES:
+        yield from _entry(_text(code), meaning)
+    if context.parent is not None:
+        yield ".SH SEE ALSO"
+        yield f"\\fB{_text(_page_name(context.parent))}\\fR(1)"
+
+
+def _options(context: click.Context) -> Iterator[str]:
+    """Yield the options under the headings that --help has."""
+    groups = records_of(context.command, context)
+    if any(groups.values()):
+        yield ".SH OPTIONS"
+    for title, records in groups.items():
+        if records and title != GROUPS[0]:
+            yield f".SS {_text(title)}"
+        for option, told in records:
+            yield from _entry(f"\\fB{_text(option)}\\fR", told)
+
+
+def _entry(title: str, told: str) -> Iterator[str]:
+    yield ".TP"
+    yield title
+    yield _line(" ".join(told.split()))
+
+
+def _line(text: str) -> str:
+    """Return a text as a line of roff that begins no request."""
+    return re.sub(r"^([.'])", r"\\&\1", _text(text))
+
+
+def _text(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-")
