@@ -174,8 +174,12 @@ def _print_next(found: Diagnosis, said: Mapping[str, Any]) -> None:
 
 
 def _next_command(found: Diagnosis, said: Mapping[str, Any]) -> str:
+    """Return the command to type next, with all that this call was told of the store."""
     command = with_arguments(found.next.command, said)
-    return re.sub(r"\bSTORE\b", lambda _: shlex.quote(str(said.get("store") or "STORE")), command)
+    if not re.search(r"\bSTORE\b", command):
+        return command
+    named = re.sub(r"\bSTORE\b", lambda _: shlex.quote(str(said.get("store") or "STORE")), command)
+    return " ".join([named, *map(shlex.quote, said.get("store_options", ()))])
 
 
 def _echo(label: str, text: str, width: int) -> None:

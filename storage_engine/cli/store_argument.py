@@ -64,6 +64,7 @@ _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
+_STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
 
 
 def takes_store(
@@ -105,7 +106,7 @@ def takes_store(
                     raise click.UsageError(f"{_EITHER}; found no --lake.")
                 managed = managed_store(**given, live=live, policy=chosen)
             elif connection:
-                raise click.UsageError(f"{_EITHER}; found no STORE.")
+                raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
                 others = {name: value for name, value in given.items() if name != "lake_dir"}
                 if names := _shown({**others, "live": live}):

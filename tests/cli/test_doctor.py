@@ -268,8 +268,10 @@ def test_the_way_from_a_store_to_its_first_proof(
     assert tree(store, lake) == before
 
     # A stranger who finds only the store is led to its lake.
-    alone = cli("doctor", store, "--json").json
-    assert alone["next"]["command"] == f"storage-engine doctor {store} --lake '{lake}'"
+    alone = cli("doctor", store, "--set", "fileReservedTime=24", "--json").json
+    assert alone["next"]["command"] == (
+        f"storage-engine doctor {store} --lake '{lake}' --set fileReservedTime=24"
+    )
 
     assert cli("clean", "--manual", store, "--lake", lake).exit_code == 0
     after = cli("doctor", store, "--lake", lake, "--json").json
