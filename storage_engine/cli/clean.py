@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, progress, say
+from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import by_hand, plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
+from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError
@@ -127,7 +129,8 @@ def _take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
                 tell(f"validate: nothing was deleted, and nothing changed since {since} was validated")
                 continue
             tell("validate: store and lake …")
-        result = step(cleanup)
+        with nullcontext() if step is cycle.archive else waiting(step.__name__.replace("_", " ")):
+            result = step(cleanup)
         for line in LINES.get(step, _no_lines)(cleanup, result):
             tell(line)
 

@@ -10,6 +10,7 @@ from storage_engine.cli.command import command
 from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json
+from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.clock import clock_ms
 from storage_engine.retention.diagnosis.doctor import diagnose
@@ -29,13 +30,14 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     context = click.get_current_context()
     conn_id = context.params.get("conn_id")
     pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id)
-    found = diagnose(
-        managed,
-        clock_ms(),
-        has_lake=has_lake(managed),
-        pipeline=pipeline,
-        retention_dag=retention_dag,
-    )
+    with waiting("Looking"):
+        found = diagnose(
+            managed,
+            clock_ms(),
+            has_lake=has_lake(managed),
+            pipeline=pipeline,
+            retention_dag=retention_dag,
+        )
     said = said_by(context)
     if as_json:
         print_json("doctor", diagnosis_json(found, said))

@@ -10,6 +10,7 @@ import click
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table, say
+from storage_engine.cli.progress import waiting
 from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import Lake, open_lake
@@ -78,13 +79,14 @@ def gc(
             raise click.UsageError("Expected either --delete or --undo.")
         return _undo(target, None if undo_moment == _ALL else undo_moment, as_json)
     lake = open_lake(target.config)
-    found = collect(
-        lake,
-        grace_ms=round(grace_hours * _HOUR_MS),
-        trash_ms=round(trash_days * _DAY_MS),
-        delete=delete,
-        known_heads=known_heads_of(lake, target.journal_url),
-    )
+    with waiting("Looking for what may go"):
+        found = collect(
+            lake,
+            grace_ms=round(grace_hours * _HOUR_MS),
+            trash_ms=round(trash_days * _DAY_MS),
+            delete=delete,
+            known_heads=known_heads_of(lake, target.journal_url),
+        )
     if as_json:
         print_json("gc", found)
     else:

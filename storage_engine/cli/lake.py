@@ -13,7 +13,8 @@ import click
 from storage_engine.cli.command import command
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.options import check_store, journal_of, json_option
-from storage_engine.cli.output import print_json, print_table, progress, say
+from storage_engine.cli.output import print_json, print_table, say
+from storage_engine.cli.progress import progress
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification

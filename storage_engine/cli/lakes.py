@@ -14,7 +14,8 @@ from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import Group, GroupedOption
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
-from storage_engine.cli.output import print_json, progress, say
+from storage_engine.cli.output import print_json, say
+from storage_engine.cli.progress import progress
 from storage_engine.cli.values import TargetPath
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake

@@ -7,13 +7,11 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -158,28 +156,3 @@ def _toned(text: str) -> str:
     word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
     tone = _TONES.get(word)
     return text if tone is None else text.replace(word, click.style(word, fg=tone, bold=True), 1)
-
-
-@contextmanager
-def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr while work goes on; silent where stderr is no terminal.
-
-    :param total_bytes: None when nobody knows; 0: there is nothing to show.
-    :return: to be called with the number of bytes done since the last call.
-    """
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TimeRemainingColumn(),
-        console=console(stderr=True),
-        transient=True,
-        disable=total_bytes == 0 or held_back() is not None or not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task(description, total=total_bytes)
-
-        def advance(done_bytes: int) -> None:
-            bar.advance(task, done_bytes)
-
-        yield advance

@@ -10,7 +10,8 @@ import click
 
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
-from storage_engine.cli.output import print_json, print_table, progress, say
+from storage_engine.cli.output import print_json, print_table, say
+from storage_engine.cli.progress import progress
 from storage_engine.cli.values import TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake

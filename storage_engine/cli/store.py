@@ -13,6 +13,7 @@ from storage_engine.cli.live_output import live_json, look_live, print_live
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.plan_output import by_hand, plan_json, print_pending, print_plan
+from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
 from storage_engine.clock import clock_ms
@@ -49,7 +50,7 @@ def inspect(
     now_ms = clock_ms()
     look = look_live(managed, now_ms)
     broker = find_broker(managed.broker)
-    with package_errors(managed.broker, "describe its store"):
+    with package_errors(managed.broker, "describe its store"), waiting("Reading"):
         found = broker.inspect(
             settings_of(managed),
             now_ms,

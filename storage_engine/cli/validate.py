@@ -9,6 +9,7 @@ import click
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
+from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.quality.validate import validate_store, validation_directory
@@ -37,7 +38,8 @@ def validate(
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
     if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)
-    result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
+    with waiting("Validating"):
+        result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
     output_dir = output_dir or validation_directory(managed, None)
     if as_json:
         print_json("validate", result.to_dict())

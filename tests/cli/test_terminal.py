@@ -73,3 +73,17 @@ def test_colour_is_for_terminals_that_want_it(archived, tmp_path, environment, c
     checked, code = _shown("verify", "--lake", archived.lake, "--level", "receipts", **environment)
     assert (code, "\x1b[32mOK" in checked) == (0, coloured)
     assert coloured or not ESCAPE.search(re.sub(r"\x1b\[1m|\x1b\[0m", "", refused))
+
+
+def test_long_work_shows_how_far_it_is_and_leaves_no_trace(store, lake) -> None:
+    text, code = _shown("archive", store, "--lake", lake, "--archive-bytes-per-second", "2MB")
+    assert code == 0
+    bar = ESCAPE.sub("", text)
+    # Its rate and the time left are known once a segment is done.
+    assert re.search(r"Archiving \S+ \d\.0/2\.0 MiB (?:\?|[\d.]+ \w+/s) \S+", bar)
+    assert "\x1b[2K" in text
+
+
+def test_a_file_gets_no_progress(cli, store, lake) -> None:
+    done = cli("archive", store, "--lake", lake)
+    assert (done.exit_code, done.err) == (0, "")
