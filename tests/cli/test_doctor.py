@@ -15,6 +15,7 @@ import pytest
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.rocketmq.live.marker import write_marker
+from tests.services import toy
 
 MIB = 1 << 20
 DAY_NS = 24 * 3600 * 10**9
@@ -301,6 +302,19 @@ def test_a_journal_of_another_version_is_told_and_not_brought_up_to_date(
     before = tree(lake)
     assert kinds(cli("doctor", store, "--lake", lake, "--json"))["journal"] == "warning"
     assert tree(lake) == before
+
+
+def test_another_packages_broker_need_not_know_of_doctor(cli, tmp_path: Path) -> None:
+    with toy.registered(tmp_path / "broker"):
+        toy.make_store(tmp_path / "store")
+        before = tree(tmp_path / "store")
+        found = cli("doctor", tmp_path / "store", "--broker-type", "toy", "--json").json
+        assert tree(tmp_path / "store") == before
+    assert found["broker"] == {"name": "toy", "version": None, "running": None, "layout": []}
+    assert [log["name"] for log in found["figures"]["logs"]] == ["access", "errors"]
+    assert found["figures"]["next_deletion_ms"] == found["at_ms"]
+    (unproven,) = [one for one in found["findings"] if one["kind"] == "unproven"]
+    assert unproven["what"].endswith("its broker deletes them at any moment")
 
 
 def test_our_own_directory_is_not_made(cli, store_copy: StoreCopy) -> None:

@@ -171,7 +171,9 @@ def _plural(text: str, count: int) -> str:
 
 def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> str:
     """Say when the broker deletes some segments."""
-    known = sorted(at for one in segments if (at := found.deletes_at_ms.get(one.id)) is not None)
+    going = {one.id for one in found.going}
+    moments = [found.now_ms if one.id in going else found.deletes_at_ms.get(one.id) for one in segments]
+    known = sorted(at_ms for at_ms in moments if at_ms is not None)
     who = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
     if not known:
         never = all(one.id in found.deletes_at_ms for one in segments)
