@@ -1,0 +1,46 @@
+"""An SRE at a shell: from the install of the small package to the first proven deletion, without any page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from storage_engine.project.sample import unpack_sample_store
+from tests.services.newcomer import Newcomer
+
+pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1800)]
+
+LIMIT_SECONDS = 60.0
+"""From the end of the install to the end of the first proven deletion."""
+
+
+def next_command(said: str) -> str:
+    """Return what a command's last line says to type next."""
+    told = re.findall(r"^Next: (storage-engine .+)$", said, re.MULTILINE)
+    assert len(told) == 1, said
+    return str(told[0])
+
+
+def test_four_commands_lead_to_the_first_proof(tmp_path: Path, wheels: Path) -> None:
+    newcomer = Newcomer(tmp_path / "home", wheels)
+    newcomer.installs("storage-engine")
+    sample = unpack_sample_store(tmp_path / "data")
+    lake = tmp_path / "lake"
+    store = f"{sample.root} --broker-conf {sample.broker_conf}"
+    typed = ["doctor"]
+    # Unread messages are about to go, which is urgent.
+    said = newcomer.types(f"storage-engine doctor {store}", exit_code=1)
+    while typed[-1] != "clean":
+        # Each command says the next one; the newcomer fills in what only they know.
+        command = next_command(said).replace("DIRECTORY", str(lake)).replace("STORE", store)
+        typed.append(command.split()[1])
+        said = newcomer.types(command)
+    assert typed == ["doctor", "init-lake", "archive", "clean"]
+    assert [path for path in sample.old if path.exists()] == []
+    took = sum(newcomer.seconds[f"storage-engine {verb}"] for verb in typed)
+    told = newcomer.summary("sre")
+    verified = newcomer.types(f"storage-engine verify {sample.root} --lake {lake} --level store")
+    assert "LOST" not in verified
+    assert took < LIMIT_SECONDS, told
