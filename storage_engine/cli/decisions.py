@@ -30,7 +30,8 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
-            f"expected a plan's digest of 64 hexadecimal digits, as plan shows it, found {digest!r}",
+            f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. "
+            "storage-engine plan ends with a plan's digest.",
             param_hint="DIGEST",
         )
     journal = Journal(journal_or_connection(lake_dir, conn_id))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.command import GroupedOption
+from storage_engine.cli.values import LakePath
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
@@ -57,7 +58,7 @@ def lake_of(*, required: bool) -> click.Option:
         ["--lake", "lake_dir"],
         group="Lake",
         environment=True,
-        type=click.Path(path_type=Path, file_okay=False),
+        type=LakePath(),
         required=required,
         callback=_lake_that_is_there,
         help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",

@@ -7,9 +7,11 @@ import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import click
+
+from storage_engine.nearest import meant
 
 
 class TargetPath(click.Path):
@@ -31,6 +33,16 @@ class TargetPath(click.Path):
                 ctx,
             )
         return super().convert(value, param, ctx)
+
+
+class LakePath(click.Path):
+    """The directory of a lake."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return "Name the lake's directory. Where there is none yet: storage-engine init-lake --lake DIRECTORY"
 
 
 def key_value_pairs(
@@ -78,7 +90,9 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
         return name if name is None else ZoneInfo(name).key
     except (KeyError, ValueError) as error:
         raise click.BadParameter(
-            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}", param=parameter
+            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}."
+            f"{meant(str(name), available_timezones())}",
+            param=parameter,
         ) from error
 
 

@@ -153,7 +153,7 @@ class Journal(JournalStores):
         if run is None:
             raise RunStateError(
                 f"run {run_key!r} of store {store_id}: expected in {self._database.name}, not found. "
-                "Make its plan first."
+                "storage-engine runs lists those that there are; a new one begins with its plan."
             )
         return run
 
