@@ -85,3 +85,6 @@ def _sum_up(
     tell(f"{verdict} What consumers had not read went, too:" if unread else verdict)
     for line in unread:
         tell(f"  WARNING {line}")
+    tell("")
+    tell(f"To look around in this Airflow: storage-engine up {project.home}")
+    tell("Next: storage-engine doctor STORE, for the storePathRootDir of a broker of your own")

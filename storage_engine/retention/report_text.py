@@ -54,7 +54,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Messages still pending", _pending(report))
     yield from _section("Checkpoint", _checkpoint(report))
     yield from _section("Validation", _validation(report))
-    yield from _section("Notices", iter(report.notices))
+    yield from _section("Notices", _notices(report))
     yield from _section("Steps", _steps(report))
     yield ""
     yield f"Lake     {report.lake}"
@@ -210,7 +210,8 @@ def _lag(report: Report) -> Iterator[str]:
     if lag.lost_messages:
         yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
     if lag.soonest_loss_ms is not None:
-        yield f"the next loss by age: in {duration_text(lag.soonest_loss_ms)}"
+        when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
+        yield f"the next loss by age: {when}"
     if lag.worst:
         yield "furthest behind:"
     for row in lag.worst:
@@ -222,10 +223,23 @@ def _lag(report: Report) -> Iterator[str]:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, "queue")
         yield f"in {queues} these still have to read what goes: {', '.join(names)}"
-    for row in report.lagging[:_LAGGING_SHOWN]:
+    told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
+    others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
+    for row in others[:_LAGGING_SHOWN]:
         yield _position(row)
-    if len(report.lagging) > _LAGGING_SHOWN:
-        yield f"and {len(report.lagging) - _LAGGING_SHOWN} more"
+    if len(others) > _LAGGING_SHOWN:
+        yield f"and {len(others) - _LAGGING_SHOWN} more"
+
+
+def _notices(report: Report) -> Iterator[str]:
+    """Yield what was noticed; the same in several steps once, with all of them."""
+    steps: dict[str, list[str]] = {}
+    for notice in report.notices:
+        step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)
+        steps.setdefault(rest, []).append(step)
+    for rest, named in steps.items():
+        told = ", and ".join(step for step in named if step)
+        yield f"{told}: {rest}" if told else rest
 
 
 def _position(row: QueueLag) -> str:
@@ -248,7 +262,7 @@ def _checkpoint(report: Report) -> Iterator[str]:
         else:
             yield progress_text(report.checkpoint.progress)
         for name, value in report.checkpoint.checkpoint.items():
-            yield f"{name} {value}"
+            yield f"{name.removesuffix('_ms')} {time_text(value) if name.endswith('_ms') else value}"
 
 
 def _validation(report: Report) -> Iterator[str]:

@@ -214,8 +214,9 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
             unknown.append(f"{pid} ({name})")
     if not unknown:
         return ()
+    processes = "process" if len(unknown) == 1 else "processes"
     return (
-        f"{len(unknown)} processes of other users could not be checked for open files of the store "
+        f"{len(unknown)} {processes} of other users could not be checked for open files of the store "
         f"(the broker's lock is ours, none is a broker): {', '.join(unknown[:5])}"
         + (", …" if len(unknown) > 5 else ""),
     )
