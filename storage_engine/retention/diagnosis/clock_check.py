@@ -13,17 +13,30 @@ SLACK_MS = 60_000
 
 
 def clock_findings(
-    segments: Sequence[Segment], newest_message_ms: int | None, last_sample_ms: int | None, now_ms: int
+    segments: Sequence[Segment],
+    newest_message_ms: int | None,
+    last_sample_ms: int | None,
+    now_ms: int,
+    jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield times that are later than now, each a reason not to believe in ages.
+    """Yield times that are later than now, and a jump of the clock: reasons not to believe in ages.
 
     :param segments: with the times that they had before a hold.
     :param newest_message_ms: when the newest message was stored.
     :param last_sample_ms: when the journal's last sample was taken.
+    :param jumped_ms: by how much this machine's clock was set forward within a day.
     """
     latest = now_ms + SLACK_MS
     future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"
+    if jumped_ms:
+        yield Finding(
+            Severity.WARNING,
+            "clock",
+            f"this machine's clock was set forward by {duration_text(jumped_ms)} in the last day: segments "
+            "look older than they are, and no run deletes by age before a day is over",
+            advice,
+        )
     if future:
         last_ms = max(one.mtime_ns for one in future) // 1_000_000
         yield Finding(

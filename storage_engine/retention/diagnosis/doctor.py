@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from storage_engine.brokers import find_broker
+from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.broker_store import BrokerStore
@@ -44,6 +45,10 @@ from storage_engine.retention.stamp import Stamp
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
     from storage_engine.retention.diagnosis.lake_check import LakeFacts
+
+
+_READINGS = 500
+"""Of the clock: more than a day has."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class _Known:
     record: StoreRecord | None = None
     samples: tuple[tuple[int, int], ...] = ()
     last_sample_ms: int | None = None
+    jumped_ms: int = 0
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -208,7 +214,7 @@ def _open(
     segments = [segment for log in figures.snapshot.logs for segment in log.segments]
     places = look_at_mounts(data_paths, store.real_root)
     found += mount_findings(places, segments, needs_shield=bool(said.running))
-    found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms)
+    found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
     found += [*consumer_findings(figures), *pending_findings(figures), *_hold_findings(figures)]
@@ -275,6 +281,9 @@ def _read_samples(known: _Known, now_ms: int) -> None:
         return
     last = known.journal.last_sample(known.record.store_id)
     known.last_sample_ms = None if last is None else last.at_ms
+    known.jumped_ms = jumped_forward_ms(
+        read_clock(), known.journal.clock_readings(known.record.store_id, _READINGS)
+    )
     known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
 
 

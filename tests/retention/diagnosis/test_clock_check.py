@@ -24,3 +24,8 @@ def test_each_time_is_held_against_now(
 ) -> None:
     found = list(clock_findings([segment(0, segment_ms)], message_ms, sample_ms, NOW_MS))
     assert [one.kind for one in found] == ["clock"] * count
+
+
+def test_a_clock_that_was_set_forward_is_told() -> None:
+    (finding,) = clock_findings([segment(0, NOW_MS)], None, None, NOW_MS, 5 * HOUR_MS)
+    assert "was set forward by 5 h" in finding.what
