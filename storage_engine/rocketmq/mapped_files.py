@@ -167,8 +167,10 @@ def list_mapped_files(
             )
         if size > MAX_FILE_BYTES:
             raise error(f"{path}: expected at most {MAX_FILE_BYTES} bytes, found {size}. {_CHECK}")
-        if size != expected or size % unit_bytes:
+        if size != expected:
             raise error(f"{path}: expected {expected} bytes {why}, found {size}. {_CHECK}")
+        if size % unit_bytes:
+            raise error(f"{path}: expected a multiple of {unit_bytes} bytes, found {size}. {_CHECK}")
         if not _is_reachable(path.name, size):
             raise error(f"{path}: expected a file that ends below offset {_MAX_OFFSET}. {_CHECK}")
         base_offset = int(path.name)

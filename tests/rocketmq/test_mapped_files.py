@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +38,9 @@ def test_a_mapping_is_gone_when_its_block_ends(tmp_path: Path) -> None:
         assert bytes(data[3:5]) == b"34"
         assert str(path) in Path("/proc/self/maps").read_text()
     assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_ends_within_an_entry_is_told_by_its_size(tmp_path: Path) -> None:
+    (tmp_path / file_name(0)).write_bytes(bytes(30))
+    with pytest.raises(StoreLayoutError, match="expected a multiple of 20 bytes, found 30"):
+        list_mapped_files((tmp_path,), error=StoreLayoutError, unit_bytes=20)
