@@ -81,6 +81,12 @@ def test_it_has_the_project_and_its_constraints(small: Install) -> None:
         assert files == sorted(path.name for path in (root / name).glob("*.*")), name
 
 
+def test_it_has_the_documentation(small: Install) -> None:
+    address = small.run("storage-engine", "docs", "troubleshooting").stdout.strip()
+    assert address == (small.site_packages / "storage_engine/site/troubleshooting.html").as_uri()
+    assert small.run("storage-engine", "docs", "query", "--text").stdout.startswith("# Query\n")
+
+
 def test_a_store_is_archived_proven_cleaned_and_restored(small: Install, tmp_path: Path) -> None:
     root, broker_conf, old = small.python(UNPACK, tmp_path)
     segments = {path.name: sha256(path) for path in (Path(root) / "commitlog").iterdir()}
