@@ -272,7 +272,7 @@ class TestDecisions:
         words = old.clean_words(state, max_segments=1)
         released.killed_cli(Kill("release", "fsync", 5), *words)
         old.leases_run_out(state)
-        assert done(*words, "--json").json["outcome"] == "done"
+        assert done(*words, "--json").json["report"]["outcome"] == "done"
         assert state.there == [MIB, 2 * MIB]
 
     def test_an_accepted_loss_is_a_warning_and_no_failure(self, released: Released, state: State) -> None:
