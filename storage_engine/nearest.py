@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from zoneinfo import available_timezones
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -20,6 +21,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
             return candidates[wanted]
     found = get_close_matches(wanted, [*by_name, *by_part], n=1)
     return (by_name | by_part)[found[0]] if found else None
+
+
+def meant_zone(word: str) -> str:
+    """Return the same for a time zone of the IANA database."""
+    # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
+    return meant(word, (zone for zone in available_timezones() if not zone.startswith("Etc/")))
 
 
 def meant(word: str, known: Iterable[str]) -> str:

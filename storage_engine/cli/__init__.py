@@ -53,7 +53,7 @@ COMMANDS = {
     "completion": ("completion", "Let a shell complete commands and options."),
     "man": ("man", "Write manual pages."),
     "constraints": ("project", "Versions that this release was tested with."),
-    "init": ("project", "Put DAGs, settings and connections in place."),
+    "init": ("init", "Set up your Airflow, or a project."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
     "demo-live": ("project", "Run it beside a real broker under load."),
     "up": ("project", "Start Airflow on loopback to look around in."),

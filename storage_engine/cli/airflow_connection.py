@@ -33,8 +33,7 @@ def store_of_connection(conn_id: str) -> ManagedStore:
     :raises MissingExtraError: Airflow isn't installed.
     """
     AIRFLOW.require("--conn-id")
-    # As Airflow's own commands do: without it, it looks for connections in the environment alone.
-    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    before_airflow()
     # What Airflow logs must not stand among a command's results.
     with redirect_stdout(sys.stderr):
         # Airflow takes seconds to import, and only this option needs it.
@@ -53,6 +52,13 @@ def pipeline_of(conn_id: str) -> tuple[PipelineFacts, str]:
         from storage_engine.hooks.pipeline import read_pipeline
 
         return read_pipeline(conn_id)
+
+
+def before_airflow() -> None:
+    """Say, before Airflow is imported, that a command asks it, whose terminal isn't for its warnings."""
+    # As Airflow's own commands do: without it, it looks for connections in the environment alone.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
 
 
 def journal_or_connection(lake_dir: Path | None, conn_id: str | None) -> str:

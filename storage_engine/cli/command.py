@@ -19,7 +19,8 @@ _TYPED = "storage_engine.typed"
 _HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
-GROUPS = (_OWN, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
+AIRFLOW_GROUP = "With --airflow"
+GROUPS = (_OWN, AIRFLOW_GROUP, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
 """Headings in the order of a command's help."""
 
 

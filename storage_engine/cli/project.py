@@ -10,8 +10,6 @@ import click
 
 from storage_engine.cli.command import command
 from storage_engine.cli.output import put, say
-from storage_engine.cli.values import TargetPath
-from storage_engine.cli.values import time_zone as known_time_zone
 from storage_engine.extras import require_provider
 
 
@@ -21,46 +19,6 @@ def constraints() -> None:
     from storage_engine.resources import project_path
 
     put(project_path("constraints.txt").read_text().rstrip())
-
-
-@command()
-@click.argument("directory", type=TargetPath(path_type=Path, file_okay=False))
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The broker's storePathRootDir, for the connection.",
-)
-@click.option(
-    "--broker-conf",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The broker's own config file, for the connection.",
-)
-@click.option(
-    "--time-zone",
-    metavar="ZONE",
-    default="UTC",
-    callback=known_time_zone,
-    help="IANA zone deleteWhen is meant in.",
-)
-@click.option(
-    "--older-dag-ids",
-    is_flag=True,
-    help="Add DAGs under which runs of releases end that had one DAG for all stores.",
-)
-def init(
-    directory: Path, store: Path | None, broker_conf: Path | None, time_zone: str, older_dag_ids: bool
-) -> None:
-    """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY."""
-    from storage_engine.project.init import init_project, next_steps
-
-    project = init_project(
-        directory,
-        store_root=store,
-        broker_conf=broker_conf,
-        time_zone=time_zone,
-        older_dag_ids=older_dag_ids,
-    )
-    say(next_steps(project, store_is_known=store is not None))
 
 
 @command()

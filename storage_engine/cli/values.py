@@ -7,11 +7,11 @@ import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 import click
 
-from storage_engine.nearest import meant
+from storage_engine.nearest import meant_zone
 
 
 class TargetPath(click.Path):
@@ -90,8 +90,7 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
         return name if name is None else ZoneInfo(name).key
     except (KeyError, ValueError) as error:
         raise click.BadParameter(
-            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}."
-            f"{meant(str(name), available_timezones())}",
+            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}.{meant_zone(str(name))}",
             param=parameter,
         ) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from storage_engine.brokers import broker_names, default_broker
+from storage_engine.brokers import broker_names, default_broker, find_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
 from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
@@ -79,9 +79,9 @@ def managed_store(
     return ManagedStore(
         name=conn_id,
         root=read.path("root", required=True),
-        broker=_broker_type(read),
+        broker=(broker := _broker_type(read)),
         broker_conf=read.path("broker_conf") or None,
-        overrides=read.mapping("overrides"),
+        overrides=_overrides(read, broker),
         time_zone=read.zone("time_zone"),
         lake=_lake(read, defaults, directory),
         journal_url=_journal_url(read, password, defaults, directory),
@@ -132,6 +132,19 @@ def _broker_type(read: Fields) -> str:
         expected = f"a broker that is installed ({', '.join(broker_names())})"
         raise read.error("broker_type", expected, name, meant(name, broker_names()))
     return name
+
+
+def _overrides(read: Fields, broker: str) -> dict[str, str]:
+    """Return the broker's settings that the connection has.
+
+    :raises BadInputError: one decides nothing; names the nearest that does.
+    """
+    found = read.mapping("overrides")
+    known = find_broker(broker).known_settings if found else None
+    for name in sorted(set() if known is None else found.keys() - known):
+        expected = "a setting of the broker that decides something here"
+        raise read.error("overrides", expected, name, meant(name, known or ()))
+    return found
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store_settings import Kind, StoreSetting
-from storage_engine.nearest import meant
+from storage_engine.nearest import meant, meant_zone
 
 PAGE = "connection"
 """Of the documentation, about all fields."""
@@ -170,12 +170,8 @@ class Fields:
         try:
             return ZoneInfo(text).key if text else None
         except (KeyError, OSError, ValueError):
-            # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
-            zones = [
-                zone for zone in available_timezones() if not zone.startswith(("Etc/", "posix/", "right/"))
-            ]
             expected = "an IANA time zone such as Asia/Shanghai"
-            raise self.error(name, expected, text, meant(text, zones)) from None
+            raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
         """Return what is ``host:port``, several separated by ``;`` where that may be; empty: nothing."""

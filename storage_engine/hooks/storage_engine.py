@@ -86,7 +86,7 @@ class StorageEngineHook(BaseHook):
     @cached_property
     def managed_store(self) -> ManagedStore:
         conn_id, extra = self.storage_engine_conn_id, self.connection.extra_dejson
-        store = managed_store(conn_id, extra, self.connection.password, _defaults())
+        store = managed_store(conn_id, extra, self.connection.password, section_defaults())
         second, live = store.second_lake, store.live
         store = replace(
             store,
@@ -180,7 +180,9 @@ def airflow_home() -> Path:
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 
-def _defaults() -> Defaults:
+def section_defaults() -> Defaults:
+    """Return what Airflow's settings say for connections that leave a field empty."""
+
     def option(name: str) -> str:
         return str(conf.get(SECTION, name, fallback="") or "")
 

@@ -27,6 +27,12 @@ from storage_engine.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
 SPARK_CONNECTION = "spark_default"
+_SPARK_DEFINITION: dict[str, object] = {
+    "conn_type": "spark",
+    "description": "Spark, inside the task's own process tree",
+    "host": "local[*]",
+    "extra": json.dumps({"spark-binary": "spark-submit", "deploy-mode": "client"}),
+}
 _TREES = ("dags", "spark_jobs", "expectations")
 _OLDER_DAGS = "older_dags"
 _OLDER_DAG_IDS = "older_dag_ids.py"
@@ -163,10 +169,10 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         f"{edit}\n"
         "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
         f"  storage-engine up {project.home}\n\n"
-        "Or use an Airflow that you have:\n"
-        f"  copy {project.home / 'dags'} into its DAGs folder\n"
-        f"  airflow connections import {project.connections_file}\n"
-        f"  copy the section [storage_engine] of {project.settings_file} into its airflow.cfg\n\n"
+        "It archives by Spark jobs. With the field spark_conn_id empty the tasks archive by themselves,\n"
+        "with the same proof.\n\n"
+        "Or use an Airflow that you have; this project isn't needed then:\n"
+        "  storage-engine init --airflow\n\n"
         f"{_older_dags(project)}"
     )
 
@@ -191,27 +197,31 @@ def connection_definitions(
     *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, Any]
 ) -> dict[str, dict[str, object]]:
     """The two connections of a project, in the format of ``airflow connections import``."""
-    # Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
-    extra = {name: field["schema"].get("default") for name, field in form_fields().items()}
-    extra["root"] = str(store_root.resolve()) if store_root else "/path/to/store"
-    extra["broker_conf"] = str(broker_conf.resolve()) if broker_conf else None
-    extra["time_zone"] = time_zone
-    extra["spark_conn_id"] = SPARK_CONNECTION
-    extra |= fields
+    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": SPARK_CONNECTION, **fields}
+    return {STORE_CONNECTION: store_definition(said), SPARK_CONNECTION: _SPARK_DEFINITION}
+
+
+def store_fields(store_root: Path | None, broker_conf: Path | None, time_zone: str | None) -> dict[str, Any]:
+    """Return the fields of a store's connection; a placeholder where no store is given.
+
+    Airflow's form for editing shows only the fields that a connection has, so it gets all of them.
+    """
     return {
-        STORE_CONNECTION: {
-            "conn_type": "storage_engine",
-            "description": "The message store whose retention is managed",
-            # Airflow's form tests with port 0, and refuses where the connection has none.
-            "port": 0,
-            "extra": json.dumps(extra),
-        },
-        SPARK_CONNECTION: {
-            "conn_type": "spark",
-            "description": "Spark, inside the task's own process tree",
-            "host": "local[*]",
-            "extra": json.dumps({"spark-binary": "spark-submit", "deploy-mode": "client"}),
-        },
+        **{name: field["schema"].get("default") for name, field in form_fields().items()},
+        "root": str(store_root.resolve()) if store_root else "/path/to/store",
+        "broker_conf": str(broker_conf.resolve()) if broker_conf else None,
+        "time_zone": time_zone,
+    }
+
+
+def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
+    """Return a store's connection, in the format of ``airflow connections import``."""
+    return {
+        "conn_type": "storage_engine",
+        "description": "The message store whose retention is managed",
+        # Airflow's form tests with port 0, and refuses where the connection has none.
+        "port": 0,
+        "extra": json.dumps(fields),
     }
 
 

@@ -291,8 +291,8 @@ def test_what_older_connections_have_by_themselves_is_in_nobody_s_way() -> None:
     assert store.live is not None
     assert store.live.may_change_settings
     assert moved_fields(WRITTEN_BY_INIT) == ""
-    same = {"overrides": '{"a": "1"}', "broker_settings": {"overrides": {"a": "1"}}}
-    assert _store(same).overrides == {"a": "1"}
+    same = {"overrides": '{"deleteWhen": "1"}', "broker_settings": {"overrides": {"deleteWhen": "1"}}}
+    assert _store(same).overrides == {"deleteWhen": "1"}
     assert "lake = what lake_properties says" in moved_fields({"lake_properties": {"token": "hush"}})
 
 
@@ -363,6 +363,10 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ({"minimum_retention_hors": 48}, r"Did you mean minimum_retention_hours\?"),
         ({"policy": {"undo_window": 24}}, r"field policy.undo_window: .* Did you mean undo_window_hours\?"),
         ({"lag_policy": "blok"}, "field lag_policy: expected one of block, warn, ignore, found 'blok'"),
+        (
+            {"broker_settings": {"overrides": {"fileReservedTimes": "1"}}},
+            r"field broker_settings.overrides: .* Did you mean fileReservedTime\?",
+        ),
         ({"tls": "on"}, "field tls: expected broker_tls, or tls inside broker_settings, found 'tls'"),
         ({"broker_tls": "yes"}, "field broker_tls: expected one of off, on, unverified, found 'yes'"),
         ({"qqqq": 1}, "field qqqq: expected one of allow_same_disk, archive, .*, found 'qqqq'"),

@@ -27,3 +27,34 @@ def test_constraints_are_those_of_this_release(cli) -> None:
     printed = cli("constraints")
     assert printed.out == (Path(__file__).parents[2] / "constraints.txt").read_text()
     assert "index" not in printed.out
+
+
+def test_init_takes_a_directory_or_an_airflow(cli, tmp_path) -> None:
+    for words in ((), (tmp_path / "project", "--airflow")):
+        refused = cli("init", *words)
+        assert refused.exit_code == 2
+        assert "Expected either DIRECTORY, for a project of its own, or --airflow." in refused.err
+    only = cli("init", tmp_path / "project", "--conn-id", "orders")
+    assert only.exit_code == 2
+    assert "--conn-id: expected --airflow with it." in only.err
+    assert not (tmp_path / "project").exists()
+
+
+def test_init_refuses_an_airflow_that_would_not_start(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW_CONFIG", raising=False)
+    absent = cli("init", "--airflow")
+    assert absent.exit_code == 2
+    assert f"{tmp_path}/airflow.cfg: expected the settings of an Airflow" in absent.err
+    assert "storage-engine docs own-airflow" in absent.err
+    (tmp_path / "airflow.cfg").write_text("[storage_engine]\nlake = /l\n\n[storage_engine]\n")
+    twice = cli("init", "--airflow")
+    assert twice.exit_code == 2
+    assert "airflow.cfg, line 4: expected the section [storage_engine] once, found it again" in twice.err
+    assert [path.name for path in tmp_path.iterdir()] == ["airflow.cfg"]
+
+
+def test_init_refuses_an_id_that_airflow_does_not_take(cli) -> None:
+    refused = cli("init", "--airflow", "--conn-id", "orders/a")
+    assert refused.exit_code == 2
+    assert "found 'orders/a'" in refused.err

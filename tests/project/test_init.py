@@ -92,7 +92,8 @@ def test_init_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert f"storage-engine up {tmp_path / 'p'}" in said
-    assert "airflow connections import" in said
+    assert "storage-engine init --airflow\n" in said
+    assert "With the field spark_conn_id empty the tasks archive by themselves" in said
     assert "names no store yet" in said
 
 

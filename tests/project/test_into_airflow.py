@@ -1,0 +1,113 @@
+"""An Airflow that is there gets DAG files and one option, and loses nothing that a person wrote."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.project.into_airflow import (
+    OwnAirflow,
+    add_words,
+    dag_changes,
+    make,
+    settings_change,
+    stores_with,
+)
+
+DAGS = sorted(path.name for path in (Path(__file__).parents[2] / "dags").glob("*.py"))
+SETTINGS = "[core]\nfernet_key = hush\n\n[storage_engine]\nstores = storage_engine_default\nlake =\n"
+
+
+@pytest.fixture
+def airflow(tmp_path: Path) -> OwnAirflow:
+    (tmp_path / "airflow.cfg").write_text(SETTINGS)
+    return OwnAirflow(
+        home=tmp_path,
+        settings_file=tmp_path / "airflow.cfg",
+        dags_folder=tmp_path / "dags",
+        stores="storage_engine_default",
+        set_by_environment=False,
+        may_test=False,
+        connections=frozenset(),
+    )
+
+
+def test_dag_files_are_new_once_and_then_as_they_should_be(airflow: OwnAirflow) -> None:
+    changes = dag_changes(airflow.dags_folder, older_dag_ids=False)
+    assert [change.path.name for change in changes] == DAGS
+    assert all(change.text.startswith("new ") for change in changes)
+    assert make(changes) == ()
+    assert dag_changes(airflow.dags_folder, older_dag_ids=False) == ()
+    assert sorted(path.name for path in airflow.dags_folder.iterdir()) == DAGS
+    for path in airflow.dags_folder.iterdir():
+        compile(path.read_bytes(), path, "exec")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_files_of_an_earlier_release_are_renewed_and_those_of_a_person_refused(airflow: OwnAirflow) -> None:
+    from storage_engine.project.into_airflow import _marked
+
+    airflow.dags_folder.mkdir()
+    earlier, changed, other = (airflow.dags_folder / name for name in DAGS[:3])
+    earlier.write_bytes(_marked(b"x = 1\n"))
+    (renewed, *_) = dag_changes(airflow.dags_folder, older_dag_ids=False)
+    assert (renewed.path, renewed.text) == (earlier, f"renewed  {earlier}")
+    changed.write_bytes(_marked(b"x = 1\n") + b"y = 2\n")
+    other.write_text("mine")
+    with pytest.raises(
+        BadInputError, match=rf"found others: {changed.name}, {other.name}\. Nothing was changed"
+    ):
+        dag_changes(airflow.dags_folder, older_dag_ids=False)
+    assert other.read_text() == "mine"
+
+
+def test_files_that_were_copied_by_hand_are_ours(airflow: OwnAirflow) -> None:
+    airflow.dags_folder.mkdir()
+    for name in DAGS:
+        (airflow.dags_folder / name).write_bytes((Path(__file__).parents[2] / "dags" / name).read_bytes())
+    assert len(dag_changes(airflow.dags_folder, older_dag_ids=False)) == len(DAGS)
+
+
+def test_older_dag_ids_come_where_they_are_asked_for(airflow: OwnAirflow) -> None:
+    names = [change.path.name for change in dag_changes(airflow.dags_folder, older_dag_ids=True)]
+    assert names == [*DAGS, "older_dag_ids.py"]
+
+
+def test_the_settings_are_changed_in_one_line_and_kept_as_they_were(airflow: OwnAirflow) -> None:
+    airflow.settings_file.chmod(0o640)
+    stores = stores_with(airflow, "orders", "storage_engine_default")
+    (change,) = settings_change(airflow, stores)
+    assert change.text.splitlines()[1:] == ["  -stores = storage_engine_default", "  +stores = orders"]
+    assert "hush" not in change.text
+    (copy,) = make((change,))
+    assert copy.read_text() == SETTINGS
+    assert airflow.settings_file.read_text() == SETTINGS.replace("storage_engine_default", "orders")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (copy, airflow.settings_file)} == {0o640}
+    assert settings_change(airflow, stores) == ()
+
+
+def test_a_link_to_the_settings_stays_one(airflow: OwnAirflow, tmp_path: Path) -> None:
+    real = tmp_path / "etc.cfg"
+    airflow.settings_file.rename(real)
+    airflow.settings_file.symlink_to(real)
+    make(settings_change(airflow, "orders"))
+    assert airflow.settings_file.is_symlink()
+    assert "stores = orders" in real.read_text()
+
+
+def test_nothing_is_written_where_a_file_has_changed_since_it_was_shown(airflow: OwnAirflow) -> None:
+    changes = (*dag_changes(airflow.dags_folder, older_dag_ids=False), *settings_change(airflow, "orders"))
+    airflow.settings_file.write_text(SETTINGS + "mine = 1\n")
+    with pytest.raises(BadInputError, match="expected it as it was a moment ago, found it changed"):
+        make(changes)
+    assert not airflow.dags_folder.exists()
+
+
+def test_a_connection_is_added_by_airflows_own_command() -> None:
+    assert add_words("orders", {"conn_type": "storage_engine", "port": 0, "extra": "{}"}) == [
+        *("airflow", "connections", "add", "orders", "--conn-type", "storage_engine"),
+        *("--conn-port", "0", "--conn-extra", "{}"),
+    ]
