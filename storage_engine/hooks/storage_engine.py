@@ -109,7 +109,7 @@ class StorageEngineHook(BaseHook):
     def journal_url(self) -> str:
         """The URL of the store's journal; nothing is looked up for it but the connection."""
         extra, password = self.connection.extra_dejson, self.connection.password
-        found = managed_store(self.storage_engine_conn_id, extra, password, _defaults()).journal_url
+        found = managed_store(self.storage_engine_conn_id, extra, password, section_defaults()).journal_url
         for secret in url_secrets(found):
             mask_secret(secret)
         return found

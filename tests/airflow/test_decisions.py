@@ -86,7 +86,7 @@ def test_a_connection_and_what_it_says_itself_exclude_each_other(connected: Any)
 @pytest.mark.usefixtures("airflow_database")
 def test_a_connection_that_is_not_there_is_named() -> None:
     refused = run_command("adopt", "--conn-id", "nobody", "--reason", "a test")
-    assert (refused.exit_code, "--conn-id nobody: expected a connection" in refused.err) == (2, True)
+    assert (refused.exit_code, "connection nobody: expected a connection" in refused.err) == (2, True)
 
 
 @pytest.mark.usefixtures("airflow_database")
