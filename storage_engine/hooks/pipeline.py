@@ -18,7 +18,13 @@ from storage_engine.retention.diagnosis.pipeline_findings import (
     PipelineFacts,
 )
 
-_OF_STORE = ("storage_retention", "storage_monitor", "storage_flush_checkpoint", "storage_forced_cleanup")
+_OF_STORE = (
+    "storage_retention",
+    "storage_monitor",
+    "storage_archive",
+    "storage_flush_checkpoint",
+    "storage_forced_cleanup",
+)
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
