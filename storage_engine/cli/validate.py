@@ -12,6 +12,7 @@ from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.pages.advice import check_advice
 from storage_engine.quality.validate import validate_store, validation_directory
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report_files import store_directory
@@ -71,5 +72,7 @@ def _print_result(result: ValidationResult) -> None:
     for check in result.checks:
         for example in check.examples:
             say(f"{check.status.value} {check.expectation}: {example}")
+        if check.status is not Status.OK:
+            say(f"→ {check_advice(check.expectation)}")
     for note in result.notes:
         say(f"Note: {note}")

@@ -68,6 +68,7 @@ def test_a_hole_fails_the_validation_and_is_named(cli, store_copy, tmp_path) -> 
     result = cli("validate", store, "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert "FAILURE ExpectSegmentsToBeBackToBack" in result.out
+    assert "\n→ The log has a hole or an overlap. Compare the named files with a replica" in result.out
 
 
 def test_no_store_is_no_validation(cli, tmp_path) -> None:
