@@ -142,17 +142,16 @@ _CONFIG_SECTION = {
         ),
         "lake": _option(
             "Directory of the embedded lake, or a JSON object of PyIceberg catalog properties, for "
-            "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME.\n",
+            "connections that name none. Empty: ``storage_engine/lake`` in AIRFLOW_HOME. Credentials belong "
+            "into connections that it names: airflow.s3-conn-id, airflow.catalog-conn-id.\n",
             '{"type": "rest", "uri": "http://catalog:8181"}',
             "",
-            sensitive=True,
         ),
         "second_lake": _option(
             "As ``lake``: where segments are archived while the lake can't be reached, for connections that "
             "name none. Empty: nowhere.\n",
             "/mnt/other/lake",
             "",
-            sensitive=True,
         ),
         "policies": _option(
             "JSON object of policies by name, for connections whose policy names one.\n",

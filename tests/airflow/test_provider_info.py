@@ -64,3 +64,9 @@ def test_airflow_shows_the_connection_form() -> None:
     assert "extra__storage_engine__root" in manager.connection_form_widgets
     assert ProvidersManagerTaskRuntime().hooks["storage_engine"] is not None
     assert manager.field_behaviours["storage_engine"]["relabeling"] == {"password": "Journal password"}
+
+
+def test_only_what_has_a_password_in_it_is_masked() -> None:
+    """Airflow masks a sensitive value wherever it stands: of a path, each form and log would lose it."""
+    options = get_provider_info()["config"]["storage_engine"]["options"]
+    assert [name for name, one in options.items() if one.get("sensitive")] == ["journal_url"]

@@ -61,6 +61,7 @@ def test_an_own_airflow_comes_to_its_first_proven_deletion(tmp_path: Path, wheel
         page.locator("input[name=connection_id]").fill(CONN_ID)
         page.get_by_role("combobox").first.click()
         page.get_by_text("Storage Engine", exact=True).click()
+        page.get_by_role("dialog").get_by_text("Store", exact=True).click()
         page.locator("input[name='element_root']").fill(str(sample.root))
         page.locator("input[name='element_broker_conf']").fill(str(sample.broker_conf))
         page.get_by_role("button", name="Save").click()
