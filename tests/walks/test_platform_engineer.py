@@ -80,10 +80,8 @@ def test_an_own_airflow_comes_to_its_first_proven_deletion(tmp_path: Path, wheel
         assert eventually("the run ends", lambda: _ended(api.run_state(FORCED, run))) == "success"
         assert not sample.old[0].exists()
 
-        page.goto(f"{airflow.address}/dags/{FORCED}/runs/{run}/tasks/report")
-        link = page.get_by_role("link", name="Report")
-        link.first.wait_for()
-        link.first.click()
-        page.get_by_text("deleted").first.wait_for()
+        page.goto(f"{airflow.address}/dags/{FORCED}/runs/{run}/tasks/release/details")
+        page.get_by_role("link", name="Report", exact=True).click()
+        page.get_by_text("were archived, proven and deleted").wait_for()
 
     engineer.summary("platform-engineer")
