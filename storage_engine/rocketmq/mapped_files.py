@@ -152,7 +152,8 @@ def list_mapped_files(
     found = list_raw_files(directories)
     if not found:
         return ()
-    expected = size_bytes or Counter(size for _, size in found).most_common(1)[0][0]
+    sizes = Counter(size for _, size in found if size > 0)
+    expected = size_bytes or (sizes.most_common(1)[0][0] if sizes else 0)
     why = "as configured" if size_bytes else "as the other files"
     files: list[MappedFile] = []
     for path, size in found:
@@ -167,6 +168,8 @@ def list_mapped_files(
             )
         if size > MAX_FILE_BYTES:
             raise error(f"{path}: expected at most {MAX_FILE_BYTES} bytes, found {size}. {_CHECK}")
+        if size == 0:
+            raise error(f"{path}: expected a file of whole entries, found 0 bytes. {_EMPTY}")
         if size != expected:
             raise error(f"{path}: expected {expected} bytes {why}, found {size}. {_CHECK}")
         if size % unit_bytes:
@@ -191,6 +194,10 @@ def list_mapped_files(
 
 
 _CHECK = "Compare the directory with a replica or a backup; nothing was changed."
+_EMPTY = (
+    "Nothing was changed. Put the file back from a replica or a backup. The broker removes an empty file by "
+    "itself only where it is the last one."
+)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_what_a_store_is_comes_from_its_files(cli, store_copy: StoreCopy) -> Non
     assert (figures["segments"], figures["sealed_segments"], figures["size_bytes"]) == (8, 7, 8 * MIB)
     assert figures["logs"] == [{"name": "commitlog", "min_offset": 0, "max_offset": 7442667}]
     assert figures["oldest_message_ms"] < figures["newest_message_ms"]
-    assert figures["growth"]["source"] == "segments"
+    assert figures["growth"] is None, "all its segments are of a few seconds"
     assert {one["name"] for one in found["settings"]} >= {"deleteWhen", "fileReservedTime"}
     assert {one["source"] for one in found["settings"]} == {"default"}
 
@@ -193,6 +193,22 @@ def test_consumers_that_are_about_to_lose_messages_are_urgent(cli, store_copy: S
     assert finding["severity"] == "urgent"
     assert "cg_orders 51" in finding["what"]
     assert f"storage-engine lag {store}" in finding["advice"]
+
+
+def test_an_empty_file_of_a_queue_is_named_and_as_urgent_as_what_it_may_hide(
+    cli, store_copy: StoreCopy
+) -> None:
+    store = store_copy("clean-stop")
+    aged(store, 5)
+    first = next(iter(sorted(store.glob("consumequeue/orders/*/*"))))
+    second = first.with_name(f"{first.stat().st_size:020d}")
+    second.write_bytes(bytes(first.stat().st_size))
+    first.write_bytes(b"")
+    outcome = cli("doctor", store, "--json")
+    assert outcome.exit_code == 1
+    (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "consumers-unknown"]
+    assert finding["severity"] == "urgent"
+    assert f"{first}: expected a file of whole entries, found 0 bytes" in finding["what"]
 
 
 def test_a_clock_that_is_off_is_told(cli, store_copy: StoreCopy) -> None:

@@ -44,3 +44,14 @@ def test_a_file_that_ends_within_an_entry_is_told_by_its_size(tmp_path: Path) ->
     (tmp_path / file_name(0)).write_bytes(bytes(30))
     with pytest.raises(StoreLayoutError, match="expected a multiple of 20 bytes, found 30"):
         list_mapped_files((tmp_path,), error=StoreLayoutError, unit_bytes=20)
+
+
+def test_an_empty_file_before_the_last_is_named_and_an_empty_last_one_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / file_name(0)).write_bytes(b"")
+    assert list_mapped_files((tmp_path,), error=StoreLayoutError, unit_bytes=20) == ()
+    for base_offset, size_bytes in ((100, 100), (200, 0)):
+        (tmp_path / file_name(base_offset)).write_bytes(bytes(size_bytes))
+        with pytest.raises(StoreLayoutError, match=rf"{file_name(0)}: expected a file of whole .* 0 bytes"):
+            list_mapped_files((tmp_path,), error=StoreLayoutError, unit_bytes=20)
+    (tmp_path / file_name(0)).unlink()
+    assert [file.base_offset for file in list_mapped_files((tmp_path,), error=StoreLayoutError)] == [100]

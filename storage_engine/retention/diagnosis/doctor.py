@@ -139,6 +139,7 @@ def diagnose(
         crashed=figures is not None and figures.snapshot.crashed,
         live_option=said.live_option,
         retention_dag=retention_dag,
+        dag_known=_is_known(pipeline, retention_dag),
         next_deletion_ms=None if figures is None else figures.next_deletion_ms,
     )
     return Diagnosis(
@@ -153,6 +154,11 @@ def diagnose(
         due=due,
         pipeline=pipeline,
     )
+
+
+def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
+    """Return whether Airflow is known to have a DAG; where it can't be asked nothing speaks against it."""
+    return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
 
 
 def findings_of(

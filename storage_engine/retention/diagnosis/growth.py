@@ -9,8 +9,10 @@ from enum import StrEnum
 from storage_engine.model.store import DiskUsage, LogSnapshot
 
 DAY_MS = 24 * 3_600_000
-LEAST_SPAN_MS = 30 * 60_000
+LEAST_SPAN_MS = 3_600_000
 """Samples of a shorter time say too little."""
+LEAST_SPREAD_MS = 6 * 3_600_000
+"""Between the oldest and the newest sealed segment: those of one burst say too little of a day."""
 
 
 class GrowthFrom(StrEnum):
@@ -48,9 +50,12 @@ def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return what came behind the segment that was sealed a day ago, or behind the oldest one."""
+    """Return what came behind the segment that was sealed a day ago, or behind the oldest one.
+
+    :return: None where the sealed segments are of too short a time.
+    """
     known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
-    if not known:
+    if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
         return None
     before = [one for one in known if one.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
     since = before[-1] if before else known[0]

@@ -21,10 +21,11 @@ def consumer_findings(found: Figures) -> Iterator[Finding]:
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread
     if unread.error:
+        # What can't be told may be anything: it is as urgent as a loss.
         yield Finding(
-            Severity.WARNING,
+            severity,
             "consumers-unknown",
-            f"what consumers lose isn't known: {reason_of(unread.error)}",
+            f"what consumers lose {_when(found)} isn't known: {reason_of(unread.error)}",
             "look closer: storage-engine lag",
         )
     known = [row for row in unread.rows if row.messages is not None]

@@ -31,6 +31,7 @@ class State:
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
     :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
+    :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
     """
 
     refused: bool = False
@@ -44,6 +45,7 @@ class State:
     crashed: bool = False
     live_option: str = ""
     retention_dag: str = ""
+    dag_known: bool = True
     next_deletion_ms: int | None = None
 
 
@@ -75,6 +77,10 @@ def next_step(state: State) -> NextStep:
 
 
 def _in_airflow(state: State) -> NextStep:
+    if not state.dag_known:
+        return NextStep(
+            "airflow dags reserialize", "makes Airflow parse the DAG files, the store's among them"
+        )
     if state.unproven or state.due:
         return NextStep(
             f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"

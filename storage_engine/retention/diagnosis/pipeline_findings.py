@@ -96,7 +96,8 @@ def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:
             _severity(missing),
             "dag-missing",
             f"Airflow knows no DAG {named_in_short([dag.dag_id for dag in missing])}",
-            "put the DAG files in place (storage-engine init) and list the store in [storage_engine] stores",
+            "make Airflow parse the DAG files: start it, or airflow dags reserialize; where the files or the "
+            "store's entry are missing: storage-engine init --airflow --conn-id ID",
         )
     paused = [dag.dag_id for dag in dags if dag.known and dag.paused]
     if paused:

@@ -19,7 +19,7 @@ _FROM = {
 def growth_text(growth: Growth | None) -> str:
     """Say how fast a store grows and what tells it."""
     if growth is None:
-        return "its growth isn't known: no samples, and no sealed segment"
+        return "its growth isn't known: no samples of an hour, and no segments sealed 6 h apart"
     if growth.bytes_per_day == 0:
         return f"it didn't grow in the last day, {_FROM[growth.source]}"
     return f"it grows {bytes_text(growth.bytes_per_day)} a day, {_FROM[growth.source]}"

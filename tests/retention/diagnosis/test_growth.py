@@ -22,7 +22,7 @@ def test_samples_of_the_last_day_come_first() -> None:
 
 
 def test_samples_of_a_moment_or_of_another_log_say_nothing() -> None:
-    close = [(NOW_MS - 60_000, 0), (NOW_MS, 5 * GIB)]
+    close = [(NOW_MS - 59 * 60_000, 0), (NOW_MS, 5 * GIB)]
     shrunk = [(NOW_MS - 12 * HOUR_MS, 10 * GIB), (NOW_MS, GIB)]
     for samples in ([], close, shrunk):
         found = growth_of(samples, (log_of([48, 24, 12]),), NOW_MS)
@@ -34,7 +34,12 @@ def test_segments_tell_by_what_came_behind_the_one_of_a_day_ago() -> None:
         5 * GIB // 2, GrowthFrom.SEGMENTS
     )
     # A young store: behind its oldest segment.
-    assert growth_of((), (log_of([6, 3]),), NOW_MS) == Growth(4 * GIB, GrowthFrom.SEGMENTS)
+    assert growth_of((), (log_of([8, 2]),), NOW_MS) == Growth(3 * GIB, GrowthFrom.SEGMENTS)
+
+
+def test_segments_of_one_burst_say_nothing_of_a_day() -> None:
+    for ages in ([0.2, 0.1], [5.9, 0], [100.1, 100], [30]):
+        assert growth_of((), (log_of(ages),), NOW_MS) is None
 
 
 def test_without_a_sealed_segment_nothing_is_known() -> None:

@@ -31,6 +31,7 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
         (replace(READY, unproven=1, retention_dag="d"), "airflow dags trigger d"),
         (replace(READY, due=1, retention_dag="d"), "airflow dags trigger d"),
         (replace(READY, retention_dag="d"), ""),
+        (replace(READY, due=1, retention_dag="d", dag_known=False), "airflow dags reserialize"),
     ],
 )
 def test_the_command_fits_the_state(state: State, command: str) -> None:
