@@ -81,6 +81,11 @@ def _store_around(name: str, path: Path) -> Path | None:
     broker = find_broker(name)
     try:
         return broker.store_around(path)
+    except PermissionError as error:
+        raise BadInputError(
+            f"{error.filename or path}: expected a place that {name} may look into, found {error.strerror}. "
+            "Nothing was changed. Check its permissions, or run this as the user that it belongs to."
+        ) from error
     except Exception as error:
         # Whatever another package's code raises: unknown is no leave to write there.
         raise BadInputError(

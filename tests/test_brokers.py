@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from importlib.metadata import EntryPoint
@@ -122,6 +124,17 @@ def test_a_broker_that_fails_or_ends_the_process_is_one_clear_error(
             ask(tmp_path)
     # Another package's broker is no default, whatever it says.
     assert default_broker() == "rocketmq"
+
+
+def test_a_place_that_may_not_be_looked_into_is_no_fault_of_a_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(self: RocketMQ, path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(RocketMQ, "store_around", refuse)
+    with pytest.raises(BadInputError, match=f"^{tmp_path}: .* found Permission denied"):
+        store_around(tmp_path)
 
 
 def test_two_packages_with_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

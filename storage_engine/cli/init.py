@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import tzlocal
 
 from storage_engine.cli.airflow_connection import before_airflow
 from storage_engine.cli.command import AIRFLOW_GROUP, GroupedOption, command
@@ -48,8 +49,8 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
 @click.option(
     "--time-zone",
     metavar="ZONE",
-    default="UTC",
-    show_default=True,
+    default=tzlocal.get_localzone_name,
+    show_default="this machine's",
     callback=known_time_zone,
     help="IANA zone deleteWhen is meant in.",
 )
