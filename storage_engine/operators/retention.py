@@ -82,8 +82,9 @@ class StorageEngineReleaseOperator(StoreOperator):
 
         with self.cleanup(context) as cleanup:
             result = cycle.release(cleanup)
-            if self.tells and (counts := deleted_counts(cleanup.store, cleanup.run_key)):
-                self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
+            counts = deleted_counts(cleanup.store, cleanup.run_key) if self.tells else None
+        if counts is not None:
+            self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         unread = unread_lines(self.store, result.unread, done=True)
         self.say(task_log.release_lines(result))
         self.warn(*map(log_text, result.refused), *unread, *result.notices, task_log.kept_text(result))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention.known_heads import known_heads
@@ -65,9 +66,11 @@ def archived_counts(store: AnyStore, run_key: str, step: Step) -> tuple[Counts, 
 
 
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
-    """Return the figures of what a run deleted; None: nothing.
+    """Return the figures of what a run deleted, without those that only a lake knows where none can be read.
 
-    :raises LakeUnavailableError: no lake can be read.
+    What went is followed up whatever became of the lakes meanwhile.
+
+    :return: None: nothing went.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -76,7 +79,10 @@ def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
     if released is None or not released.deleted:
         return None
     proven = {(one.log, one.base_offset) for one in released.deleted if one.receipt_hash is not None}
-    by_lake = _receipts(context, proven)
+    try:
+        by_lake = _receipts(context, proven)
+    except LakeUnavailableError:
+        by_lake = {}
     rows = {(row.log, row.base_offset): row for found in by_lake.values() for row in found}
     lakes = {one.lake for one in released.deleted if one.lake}
     whole = len(rows) == len(released.deleted)

@@ -230,8 +230,10 @@ class StorageEngineDueSensor(_CauseSensor):
 
     def look(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps import look_for_due
+        from storage_engine.retention.steps.context import opened
 
-        found = look_for_due(self.hook.managed_store)
+        with opened(self.hook.managed_store) as store:
+            found = look_for_due(store)
         self.tell(found.sensed)
         if not found.why and not found.sensed.triggers:
             return PokeReturnValue(is_done=False)
@@ -258,10 +260,12 @@ class StorageEngineDueSensor(_CauseSensor):
     def _tell_of_sealed(self, context: Context) -> bool:
         """Tell whether sealed segments wait to be archived ahead."""
         from storage_engine.retention.steps import segments_to_archive
+        from storage_engine.retention.steps.context import opened
 
         try:
-            count = segments_to_archive(self.hook.managed_store)
-        except StorageEngineError as error:
+            with opened(self.hook.managed_store) as store:
+                count = segments_to_archive(store)
+        except (StorageEngineError, OSError) as error:
             # The monitor fails on that; what is due has to be told all the same.
             self.log.warning("%s: what is to be archived is unknown: %s", self.storage_engine_conn_id, error)
             return False

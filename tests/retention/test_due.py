@@ -149,3 +149,7 @@ def test_figures_of_a_run_are_those_of_all_its_attempts(managed: Make) -> None:
         assert replace(deleted, size_bytes=archived.size_bytes) == archived
     steps.make_plan(store, "next", PlanRequest())
     assert archived_counts(store, "next", Step.ARCHIVE) == ()
+    # Others are told of what went, also while no lake can say how many messages that was.
+    Path(store.lake.properties["warehouse"].removeprefix("file://")).parent.joinpath("catalog.db").unlink()
+    told = deleted_counts(store, "r")
+    assert told == replace(deleted, messages=None, first_message_ms=None, last_message_ms=None)

@@ -50,11 +50,16 @@ class Keeper:
 def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tuple[str, ...]:
     """End what is over before a run is planned, and what is in the way where space is its cause.
 
+    A dry run ends nothing, and says what would be.
+
     :return: what was emptied, and what stays and why, as sentences.
     """
     keeper = Keeper(context.journal, context.record, context.store.lakes)
     if not any(one.there for one in quarantines(keeper.journal, keeper.record.store_id)):
         return ()
+    if request.dry_run:
+        is_short = _space_is_the_cause(context, request, now_ms)
+        return expired_or_in_the_way(keeper.journal, keeper.record.store_id, now_ms, space_is_short=is_short)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:

@@ -23,6 +23,7 @@ from storage_engine.retention.steps.sealed import sample_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import shield_path
+from storage_engine.wording import unexpected
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,11 @@ def _findings(context: Context) -> tuple[Finding, ...]:
     """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
     try:
         return findings_of(context.store, context.journal, context.record, clock_ms())
-    except (StorageEngineError, OSError) as error:
-        return (Finding(Severity.WARNING, "unreadable", str(error).removesuffix(".")),)
+    except Exception as error:
+        # Whatever it is: what was found so far has to be kept, and alarms have to be told.
+        known = isinstance(error, (StorageEngineError, OSError))
+        told = str(error).removesuffix(".") if known else unexpected(error)
+        return (Finding(Severity.WARNING, "unreadable", told),)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:

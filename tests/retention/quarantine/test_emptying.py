@@ -61,6 +61,19 @@ def test_the_next_run_empties_what_is_over_and_keeps_what_is_not(undoable: Store
     undo(store, "second", "ann")
 
 
+def test_a_dry_run_says_what_would_be_emptied_and_empties_nothing(undoable: Stores) -> None:
+    store = undoable()
+    clean(store, "first", 1)
+    late_ms = clock_ms() + DAY_MS + 60_000
+    over = steps.make_plan(store, "over", PlanRequest(dry_run=True), late_ms)
+    asked = PlanRequest(manual=True, forced=True, target_used_percent=0, dry_run=True)
+    in_the_way = steps.make_plan(store, "in-the-way", asked)
+    assert aside(store) == ["first"]
+    said = "the quarantine of run first would be emptied: "
+    assert any(text.startswith(f"{said}its window was over at") for text in over.notices)
+    assert f"{said}space is short" in in_the_way.notices
+
+
 def test_a_policy_without_undo_still_ends_what_an_earlier_one_began(undoable: Stores) -> None:
     store = undoable()
     clean(store, "r", 1)
