@@ -10,8 +10,9 @@ from benchmarks.generate import Shape, write_store
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import Selection, export_messages
+from storage_engine.lake.export import export_messages
 from storage_engine.lake.making import make_lake
+from storage_engine.lake.selection import Selection
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.store import RocketMQStore
 

@@ -16,11 +16,12 @@ from storage_engine.cli.values import TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import ExportFormat, Selection, check_topic, export_messages
+from storage_engine.lake.export import ExportFormat, check_topic, export_messages
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import archived_in
 from storage_engine.lake.restore import restore as restore_segments
 from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
+from storage_engine.lake.selection import Selection
 from storage_engine.retention.proofs import none_reachable
 from storage_engine.wording import bytes_text, time_text
 

@@ -14,22 +14,21 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
 from storage_engine.brokers import find_broker
 from storage_engine.durable import new_file, remove_abandoned
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.message_batches import ReadCount, message_batches
+from storage_engine.lake.selection import Selection, has_key, row_filter
 from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
 from storage_engine.model.broker import Broker
@@ -57,7 +56,6 @@ COLUMNS = (
 
 Write = Callable[[pa.Table], None]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
 _BUFFER_BYTES = 1 << 20
@@ -69,24 +67,6 @@ class ExportFormat(StrEnum):
 
     PARQUET = "parquet"
     JSON_LINES = "jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which messages; every part that is None selects all.
-
-    :param key: one of the message's keys, or its unique key.
-    :param from_ms: stored at or after, ms since the epoch.
-    :param to_ms: stored before.
-    """
-
-    topic: str | None = None
-    key: str | None = None
-    queue_id: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    store_id: str | None = None
-    lineage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,45 +172,6 @@ def check_topic(lake: Lake, topic: str) -> None:
             f"lake {lake.location}: expected one of the {len(topics)} topics that are archived, found "
             f"{topic!r}.{meant(topic, topics)} Nothing was written. Topics are compared letter by letter."
         )
-
-
-def row_filter(selection: Selection) -> BooleanExpression:
-    """Return what the table itself can select by; a key is looked for in what it gives."""
-    equal: dict[str, str | int | None] = {
-        "kind": "message",
-        "store_id": selection.store_id,
-        "lineage": selection.lineage,
-        "topic": selection.topic,
-        "queue_id": selection.queue_id,
-    }
-    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
-    terms: list[BooleanExpression] = [
-        EqualTo(name, value)  # type: ignore[call-arg,arg-type]
-        for name, value in equal.items()
-        if value is not None
-    ]
-    if selection.from_ms is not None:
-        terms.append(GreaterThanOrEqual("store_timestamp", _instant(selection.from_ms)))  # type: ignore[call-arg,arg-type]
-    if selection.to_ms is not None:
-        terms.append(LessThan("store_timestamp", _instant(selection.to_ms)))  # type: ignore[call-arg,arg-type]
-    return reduce(And, terms)
-
-
-def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
-    """Return which rows have ``key`` among their keys, which blanks separate, or as their unique key.
-
-    No row has an empty one.
-    """
-    if not key:
-        return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
-    # Any: the stubs know no scalar beside an array.
-    compute: Any = pc
-    keys = compute.binary_join_element_wise("", rows["keys"], "", " ")
-    among = compute.or_kleene(
-        compute.match_substring(keys, f" {key} "), compute.equal(rows["unique_key"], key)
-    )
-    found: pa.ChunkedArray[Any] = compute.fill_null(among, False)
-    return found
 
 
 def _selected(
@@ -377,10 +318,6 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextMana
     ExportFormat.PARQUET: _parquet,
     ExportFormat.JSON_LINES: _json_lines,
 }
-
-
-def _instant(timestamp_ms: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
 
 
 @contextmanager

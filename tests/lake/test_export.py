@@ -20,9 +20,10 @@ from storage_engine.exceptions import BadInputError, ExportError, ProofError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import Exported, ExportFormat, Selection, export_messages, has_key
+from storage_engine.lake.export import Exported, ExportFormat, export_messages
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.selection import Selection, has_key
 from tests.fixture_stores import unpack
 from tests.lakes import path_of
 

@@ -11,7 +11,7 @@ import pytest
 from storage_engine.exceptions import BadInputError, LakeIdentityError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.copying import copy_lake
-from storage_engine.lake.export import Selection, export_messages
+from storage_engine.lake.export import export_messages
 from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.intents import INTENT_NAME
 from storage_engine.lake.making import make_lake
@@ -19,6 +19,7 @@ from storage_engine.lake.promoting import promote
 from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.restore import restore
+from storage_engine.lake.selection import Selection
 from tests.lake.lake_acts import archive, at, check, tree, unseen
 
 pytestmark = pytest.mark.slow
