@@ -85,6 +85,8 @@ def _words(command: str, store: object, lake: object, second: object, connection
     of_store = command in _STORE_OR_CONNECTION or command.startswith(_MOVE)
     if of_store and of_connection:
         return of_connection
+    if command == "doctor" and of_connection:
+        return of_connection
     if command in _STORE_ALONE:
         with_lake = of_lake if command == "doctor" else []
         return [] if store is None else [_as_path(str(store)), *with_lake]

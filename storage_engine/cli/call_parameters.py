@@ -8,7 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from storage_engine.brokers import default_broker
 from storage_engine.cli.command import GroupedOption
+from storage_engine.retention.managed_store import ManagedStore
 
 _OF_THE_STORE = ("Store", "Running broker")
 
@@ -25,6 +27,22 @@ def said_by(context: click.Context) -> Mapping[str, Any]:
         if typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
             words += _words(option, context.params[str(option.name)])
     return {**context.params, "store_options": tuple(words)}
+
+
+def with_store_of_connection(said: Mapping[str, Any], store: ManagedStore) -> Mapping[str, Any]:
+    """Return what a call says, with the store that its connection names and what its broker needs.
+
+    Commands that take no connection can be pasted by it. Secrets stay where they are.
+    """
+    words: list[str] = ["--broker-type", store.broker] if store.broker != default_broker() else []
+    words += [] if store.broker_conf is None else ["--broker-conf", store.broker_conf]
+    words += [word for name, value in store.overrides.items() for word in ("--set", f"{name}={value}")]
+    words += [] if store.time_zone is None else ["--time-zone", store.time_zone]
+    if store.live is not None:
+        words += ["--broker", store.live.address] if store.live.address else []
+        words += ["--name-servers", store.live.name_servers] if store.live.name_servers else []
+        words += ["--broker-name", store.live.broker_name] if store.live.broker_name else []
+    return {**said, "store": store.root, "store_options": tuple(words)}
 
 
 def _words(option: click.Option, value: Any) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from storage_engine.cli.airflow_connection import pipeline_of
-from storage_engine.cli.call_parameters import said_by
+from storage_engine.cli.call_parameters import said_by, with_store_of_connection
 from storage_engine.cli.command import command
 from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
 from storage_engine.cli.options import json_option
@@ -39,6 +39,8 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
             retention_dag=retention_dag,
         )
     said = said_by(context)
+    if conn_id is not None:
+        said = with_store_of_connection(said, managed)
     if as_json:
         print_json("doctor", diagnosis_json(found, said))
     else:

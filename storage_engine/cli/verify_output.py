@@ -21,6 +21,9 @@ def print_verification(result: StoreVerification) -> None:
     for finding in result.findings:
         say(f"\n{finding.status.value} {finding.subject}: {finding.detail}.")
         say(f"  {finding.advice}")
+    for log, offset in sorted(result.begins.items()):
+        if offset > 0:
+            say(f"\n{log}: nothing here tells what was before offset {offset}.")
     if result.level is not VerifyLevel.RECEIPTS:
         say(f"\n{coverage_text(result.coverage)}")
 

@@ -120,6 +120,14 @@ class StoreVerification:
     renewed_count: int = 0
 
     @property
+    def begins(self) -> dict[str, int]:
+        """Return from which offset on each log is known."""
+        found: dict[str, int] = {}
+        for row in self.ranges:
+            found[row.log] = min(found.get(row.log, row.start_offset), row.start_offset)
+        return found
+
+    @property
     def overall(self) -> Status:
         return worst([*(row.status for row in self.ranges), *(f.status for f in self.findings)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,13 +13,14 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.elsewhere import in_either
+from storage_engine.lake.identity import ancestors_of, copy_of, lake_id_of
 from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults, moved_receipts
 from storage_engine.lake.verify import Shown, unseen, verify
-from storage_engine.model.heads import ChainHead
+from storage_engine.model.heads import ChainHead, LakeHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
@@ -32,6 +33,7 @@ from storage_engine.retention.known_heads import KnownHeads, journalled_heads, k
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
+from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
 from storage_engine.retention.verification_memory import VerificationMemory
 
 
@@ -108,6 +110,7 @@ def verify_store(
     except JournalUnavailableError:
         if max_bytes is not None:
             raise
+    others = _others(known, lakes, unreachable)
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
@@ -131,7 +134,41 @@ def verify_store(
         )
         for location, why in unreachable.items()
     )
-    return tuple(replace(result, findings=(*result.findings, *missing)) for result in results)
+    return tuple(
+        replace(
+            result, findings=(*result.findings, *missing, *other_lake_findings(others, result, any(rows)))
+        )
+        for result in results
+    )
+
+
+def _others(known: KnownHeads, lakes: Sequence[Lake], unreachable: Collection[str]) -> tuple[LakeHead, ...]:
+    tables = [lake.segments() for lake in lakes]
+    ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
+    places = [*(lake.location for lake in lakes), *unreachable]
+    found = unnamed_heads(known.heads, ids, places)
+    return tuple(head for head in found if head.location not in unreachable)
+
+
+def other_lake_findings(
+    others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
+) -> Iterator[Finding]:
+    """Yield the lakes that a store was archived into and that nobody named, where that leaves a gap. Pure.
+
+    :param others: what those lakes held last of the store.
+    :param has_rows: a lake that was named has receipts of the store.
+    """
+    late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
+    if has_rows and not late:
+        return
+    here = f"only {', '.join(late)} on is known here" if has_rows else "the named lakes have none of it"
+    for head in others:
+        yield Finding(
+            Status.WARNING if has_rows else Status.FAILURE,
+            f"lake {lake_named(head)}",
+            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {here}",
+            f"Name that lake: {how_to_name(head)}; --second-lake names another one beside it.",
+        )
 
 
 def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:

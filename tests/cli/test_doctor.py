@@ -337,3 +337,32 @@ def test_our_own_directory_is_not_made(cli, store_copy: StoreCopy) -> None:
     store = store_copy("edge-frames")
     cli("doctor", store)
     assert not (store / DIRECTORY).exists()
+
+
+@pytest.mark.slow
+def test_a_lake_that_is_not_the_one_of_the_store_s_stamp_is_urgent_and_takes_nothing(
+    cli, store_copy: StoreCopy, lake: Path, tmp_path: Path, plainly: None
+) -> None:
+    store, other = store_copy("clean-stop"), tmp_path / "other"
+    aged(store, 5)
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    assert cli("clean", "--manual", "--max-segments", 5, store, "--lake", lake).exit_code == 0
+    assert cli("init-lake", "--lake", other).exit_code == 0
+    assert "other-lake" not in kinds(cli("doctor", store, "--lake", lake, "--json"))
+
+    outcome = cli("doctor", store, "--lake", other, "--json")
+    assert outcome.exit_code == 1
+    (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "other-lake"]
+    assert finding["severity"] == "urgent"
+    assert f"({lake})" in finding["what"]
+    assert "unproven" not in kinds(outcome)
+    assert outcome.json["next"]["command"] == f"storage-engine doctor {store} --lake {lake}"
+    both = cli("doctor", store, "--lake", lake, "--second-lake", other, "--json")
+    assert "other-lake" not in kinds(both)
+
+    verified = cli("verify", store, "--lake", other)
+    assert verified.exit_code == 1
+    assert f"({lake}): the store was archived into it" in verified.out
+    assert f"nothing here tells what was before offset {5 * MIB}" in verified.out
+    known = cli("verify", store, "--lake", lake)
+    assert (known.exit_code, "nothing here tells" in known.out) == (0, False)

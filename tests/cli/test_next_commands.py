@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage_engine.cli import cli as group
-from storage_engine.cli.call_parameters import parameters_of
+from storage_engine.cli.call_parameters import parameters_of, with_store_of_connection
+from storage_engine.cli.store_argument import managed_store
+from storage_engine.model.live import LiveBroker
 from storage_engine.next_commands import _COMMANDS, with_arguments
 
 
@@ -89,6 +92,18 @@ def test_what_is_not_known_is_left_out() -> None:
     assert with_arguments("init-lake --lake DIRECTORY, or --conn-id ID, of", {"conn_id": "c"}) == (
         "init-lake --lake DIRECTORY, or --conn-id c, of"
     )
+
+
+def test_a_connection_s_store_is_named_where_a_command_takes_no_connection() -> None:
+    store = replace(
+        managed_store(Path("/a store"), broker_conf=Path("/b.conf"), overrides={"deleteWhen": "05"}),
+        live=LiveBroker(address="host:10911", secret_key="never shown"),
+    )
+    said = with_store_of_connection({"conn_id": "c"}, store)
+    assert with_arguments("details: storage-engine lag", said) == (
+        "details: storage-engine lag '/a store' --broker-conf /b.conf --set deleteWhen=05 --broker host:10911"
+    )
+    assert with_arguments("storage-engine doctor", said) == "storage-engine doctor --conn-id c"
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["lake"], ["lake", "nothing"], ["verify", "--nothing"]])

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from storage_engine.brokers import find_broker
 from storage_engine.clock import jumped_forward_ms, read_clock
@@ -15,6 +14,7 @@ from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngi
 from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import Segment
@@ -32,7 +32,7 @@ from storage_engine.retention.diagnosis.losses_ahead import (
     pending_findings,
     unproven_findings,
 )
-from storage_engine.retention.diagnosis.next_step import NextStep, State, next_step
+from storage_engine.retention.diagnosis.next_step import NextStep, State, in_airflow, next_step
 from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts, pipeline_findings
 from storage_engine.retention.diagnosis.space_and_time import (
     minimum_findings,
@@ -41,6 +41,7 @@ from storage_engine.retention.diagnosis.space_and_time import (
 )
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import Stamp
+from storage_engine.retention.unnamed_lakes import directory_of
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
@@ -125,13 +126,20 @@ def diagnose(
     if pipeline is not None:
         found += pipeline_findings(pipeline, now_ms)
     stamped = _local_lakes(stamp)
+    other_lake = ""
+    if has_lake and (head := _misplaced(known, stamp)) is not None:
+        # What isn't proven here may be there: nothing of it is to be archived a second time.
+        known.unproven, other_lake = None, directory_of(head) or head.location
     if figures is not None and (known.unproven is not None or not has_lake):
         found += unproven_findings(figures, known.unproven, stamped, running=said.running)
+    if retention_dag:
+        found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
         refused=figures is None,
         has_lake=has_lake,
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
+        other_lake=other_lake,
         unproven=None if known.unproven is None else len(known.unproven),
         due=due,
         running=said.running,
@@ -154,6 +162,15 @@ def diagnose(
         due=due,
         pipeline=pipeline,
     )
+
+
+def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
+    """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
+    from storage_engine.retention.diagnosis.lake_check import misplaced, misplaced_findings
+
+    head = misplaced(stamp, known.lakes)
+    known.findings += misplaced_findings(head, known.lakes)
+    return head
 
 
 def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
@@ -317,6 +334,5 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, now_ms: int
 
 def _local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
     """Return the directories of the lakes that a stamp names and that are there."""
-    warehouses = [] if stamp is None else [unquote(urlsplit(head.location).path) for head in stamp.lakes]
-    places = [Path(path).parent for path in warehouses if path.startswith("/")]
-    return tuple(dict.fromkeys(str(place) for place in places if (place / CATALOG_FILE).is_file()))
+    places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
+    return tuple(dict.fromkeys(one for one in places if one and (Path(one) / CATALOG_FILE).is_file()))

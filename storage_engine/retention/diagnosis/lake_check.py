@@ -12,14 +12,17 @@ from storage_engine.lake.describing import LakeInfo, describe
 from storage_engine.lake.place import own_directory
 from storage_engine.lake.store_places import local_places
 from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.heads import LakeHead
 from storage_engine.model.store import DiskUsage, Segment
 from storage_engine.retention.broker_disks import shared_disks
 from storage_engine.retention.diagnosis.growth import DAY_MS
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
+from storage_engine.retention.stamp import Stamp
 from storage_engine.retention.steps.archiving import slots
 from storage_engine.retention.steps.sealed import still_unproven
+from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
 from storage_engine.retention.verification_memory import last_verified
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text
 
@@ -39,6 +42,8 @@ class LakeFacts:
     :param disk: that it lies on; None: it isn't on this machine.
     :param verified_at_ms: when a check of it was last remembered; None: never.
     :param faults: that the last checks found.
+    :param lake_id: its UUID; None: an older version made it, or it can't be read.
+    :param store_ids: of the stores that it has segments of.
     """
 
     title: str
@@ -51,6 +56,8 @@ class LakeFacts:
     disk: DiskUsage | None
     verified_at_ms: int | None
     faults: int
+    lake_id: str | None = None
+    store_ids: tuple[str, ...] = ()
 
 
 def look_at_lakes(
@@ -89,6 +96,8 @@ def _look(
         disk=disk,
         verified_at_ms=verified_at_ms,
         faults=faults,
+        lake_id=info.lake_id,
+        store_ids=tuple(one.store_id for one in info.stores),
     )
 
 
@@ -128,6 +137,40 @@ def lake_text(found: LakeFacts, now_ms: int) -> str:
     )
     space = "" if found.disk is None else f", {bytes_text(found.disk.usable_bytes)} free"
     return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
+
+
+def misplaced(stamp: Stamp | None, lakes: Sequence[LakeFacts]) -> LakeHead | None:
+    """Return the lake that a store was archived into, where none of the named ones has any of it. Pure.
+
+    None also where a named lake can't be read: nobody knows what it has.
+    """
+    if stamp is None or not lakes or any(one.refused or one.broker is None for one in lakes):
+        return None
+    if any(stamp.store_id in one.store_ids for one in lakes):
+        return None
+    named = [lake_id for one in lakes for lake_id in (one.lake_id, one.copy_of)]
+    others = unnamed_heads(stamp.lakes, named, [one.location for one in lakes])
+    # One of the named lakes is known to have had some: that it lacks them is told elsewhere.
+    is_other = len(others) == len([head for head in stamp.lakes if head.sequence >= 0])
+    return max(others, key=lambda head: head.sequence, default=None) if is_other else None
+
+
+def misplaced_findings(head: LakeHead | None, lakes: Sequence[LakeFacts]) -> Iterator[Finding]:
+    """Yield that the named lakes aren't the store's. Pure.
+
+    :param head: of the lake that the store was archived into; None: nothing is wrong.
+    """
+    if head is None:
+        return
+    named = " and ".join(one.location for one in lakes)
+    verb, kind = ("has", "this lake") if len(lakes) == 1 else ("have", "these lakes")
+    yield Finding(
+        Severity.URGENT,
+        "other-lake",
+        f"this store's stamp says that it was archived into lake {lake_named(head)}; {kind}, {named}, {verb} "
+        "none of it, and what is archived here splits the history over two lakes",
+        f"name that lake: {how_to_name(head)}; to go on in this one beside it, name it as --second-lake",
+    )
 
 
 def lake_findings(

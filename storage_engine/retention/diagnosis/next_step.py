@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from storage_engine.model.diagnosis import Finding
 from storage_engine.wording import count_text, time_text
+
+_IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
+"""What the DAG does in Airflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class State:
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
+    :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
     :param unproven: sealed segments that no lake proves; None: not known.
     :param due: segments that a cleanup asked for by a person would delete now.
     :param running: a broker runs on the store; None: that can't be told.
@@ -38,6 +44,7 @@ class State:
     has_lake: bool = False
     lake_refused: bool = False
     stamped_lakes: tuple[str, ...] = ()
+    other_lake: str = ""
     unproven: int | None = None
     due: int = 0
     running: bool | None = False
@@ -62,6 +69,8 @@ def next_step(state: State) -> NextStep:
         return NextStep(
             "storage-engine init-lake --lake DIRECTORY", "makes a lake; choose a disk that isn't the broker's"
         )
+    if state.other_lake:
+        return _in_other_lake(state)
     if state.lake_refused or state.unproven is None:
         return NextStep("storage-engine lake info", "says what is wrong with the lake")
     if state.retention_dag:
@@ -74,6 +83,29 @@ def next_step(state: State) -> NextStep:
     if state.due:
         return _clean(state)
     return _later(state)
+
+
+def _in_other_lake(state: State) -> NextStep:
+    if state.retention_dag:
+        return NextStep(
+            "", f"let the connection name the lake that has this store's history: {state.other_lake}"
+        )
+    if state.other_lake in state.stamped_lakes:
+        return NextStep(
+            f"storage-engine doctor STORE --lake {shlex.quote(state.other_lake)}",
+            "looks at the lake that has this store's history",
+        )
+    return NextStep("", f"find the lake that has this store's history, and name it: {state.other_lake}")
+
+
+def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
+    """Return a finding whose advice names the DAG in place of the commands that a store of Airflow has in it.
+
+    :param dag_id: of the DAG that archives, proves and deletes.
+    :param known: Airflow has it.
+    """
+    way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
+    return replace(finding, advice=_IN_DAG.sub(way, finding.advice))
 
 
 def _in_airflow(state: State) -> NextStep:

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
+from storage_engine.model.diagnosis import Severity
+from storage_engine.model.heads import LakeHead
 from storage_engine.retention.diagnosis.growth import DAY_MS
-from storage_engine.retention.diagnosis.lake_check import LakeFacts, lake_findings, lake_text
+from storage_engine.retention.diagnosis.lake_check import (
+    LakeFacts,
+    lake_findings,
+    lake_text,
+    misplaced,
+    misplaced_findings,
+)
+from storage_engine.retention.stamp import Stamp
 from tests.retention.diagnosis.stores import GIB, NOW_MS, disk
 
 WELL = LakeFacts("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS - DAY_MS, 0)
@@ -47,3 +56,25 @@ def test_a_lake_is_told_in_a_line() -> None:
     assert lake_text(replace(WELL, verified_at_ms=None, disk=None, segments=1), NOW_MS) == (
         "/lake: 1 segment of this store, never verified"
     )
+
+
+def test_a_lake_without_any_of_a_store_that_its_stamp_places_elsewhere_is_urgent() -> None:
+    head = LakeHead("first", "file:///my%20lake/warehouse", 6, "hash")
+    stamp = Stamp("id", 1, "here", "/s", (head,))
+    other = replace(WELL, lake_id="other", store_ids=("another",))
+    assert misplaced(stamp, [other]) == head
+    (finding,) = misplaced_findings(misplaced(stamp, [other]), [other])
+    assert (finding.kind, finding.severity) == ("other-lake", Severity.URGENT)
+    assert "into lake first (/my lake); this lake, /lake, has none of it" in finding.what
+    assert finding.advice.startswith("name that lake: --lake '/my lake'")
+    for fine in (
+        [replace(other, store_ids=("id",))],  # such as a copy that was promoted
+        [other, replace(other, lake_id="first")],  # what it lacks then is told elsewhere
+        [replace(other, copy_of="first")],
+        [other, replace(other, refused="gone")],  # nobody knows what that one has
+        [],
+    ):
+        assert misplaced(stamp, fine) is None
+    assert misplaced(None, [other]) is None
+    assert misplaced(replace(stamp, lakes=()), [other]) is None
+    assert not list(misplaced_findings(None, [other]))

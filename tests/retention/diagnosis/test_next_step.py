@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.retention.diagnosis.next_step import State, next_step
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.retention.diagnosis.next_step import State, in_airflow, next_step
 
 READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
 
@@ -31,6 +32,12 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
         (replace(READY, unproven=1, retention_dag="d"), "airflow dags trigger d"),
         (replace(READY, due=1, retention_dag="d"), "airflow dags trigger d"),
         (replace(READY, retention_dag="d"), ""),
+        (
+            replace(READY, unproven=None, other_lake="/a lake", stamped_lakes=("/a lake",)),
+            "storage-engine doctor STORE --lake '/a lake'",
+        ),
+        (replace(READY, unproven=2, other_lake="s3://gone"), ""),
+        (replace(READY, unproven=2, other_lake="/a lake", retention_dag="d"), ""),
         (replace(READY, due=1, retention_dag="d", dag_known=False), "airflow dags reserialize"),
     ],
 )
@@ -38,6 +45,14 @@ def test_the_command_fits_the_state(state: State, command: str) -> None:
     found = next_step(state)
     assert found.command == command
     assert found.why
+
+
+def test_in_airflow_the_dag_stands_for_the_commands_that_it_runs() -> None:
+    finding = Finding(Severity.WARNING, "unproven", "", "archive them: storage-engine archive")
+    assert in_airflow(finding, "d", known=True).advice == "archive them: airflow dags trigger d"
+    assert in_airflow(finding, "d", known=False).advice == "archive them: the DAG d, once Airflow knows it"
+    copied = replace(finding, advice="see: storage-engine lag; storage-engine clean-up")
+    assert in_airflow(copied, "d", known=True) == copied
 
 
 def test_where_nothing_is_due_it_says_when_to_look_again() -> None:
