@@ -16,7 +16,7 @@ from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
-from storage_engine.cli.plan_output import by_hand, plan_json, print_plan
+from storage_engine.cli.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
@@ -27,6 +27,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
+from storage_engine.retention.brokers import assumes_defaults
 from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -106,6 +107,8 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
                 "if the rules let it."
             )
             return _end(cleanup, as_json)
+        if assumes_defaults(managed):
+            tell(ASSUMED)
         tell(f"run {run_key}; if it is interrupted, --run-key {run_key} goes on with it")
         planned = cycle.plan(cleanup)
         tell(

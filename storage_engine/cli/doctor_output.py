@@ -177,7 +177,7 @@ def _next_command(found: Diagnosis, said: Mapping[str, Any]) -> str:
     """Return the command to type next, with all that this call was told of the store."""
     command = with_arguments(found.next.command, said)
     if not re.search(r"\bSTORE\b", command):
-        return command
+        return f"{command} {found.next.options}".rstrip()
     named = re.sub(r"\bSTORE\b", lambda _: shlex.quote(str(said.get("store") or "STORE")), command)
     return " ".join([named, *map(shlex.quote, said.get("store_options", ()))])
 

@@ -68,7 +68,7 @@ def info(
         print_json("info", {**_overview_json(found), "stores": stores})
     else:
         print_overview(found, stores)
-    return 0
+    return 0 if found.is_known else 1
 
 
 def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:

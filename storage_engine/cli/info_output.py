@@ -19,10 +19,16 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
     say(f"Journal {found.journal}" if not found.journal_missing else f"Journal: {found.journal_missing}")
     for lake in found.lakes:
         say(_lake(lake))
-    if not stores:
+    if not stores and not found.is_known:
+        say("Which stores are managed isn't known: a lake can't be read, or is refused.")
+    elif not stores:
         say("No store is managed: nothing was archived yet, and no run has begun.")
     for store in stores:
-        print_table(f"Store {store.name or store.path or store.store_id}", ("what", "value"), _facts(store))
+        print_table(
+            f"Store {store.name or store.path or store.store_id}",
+            ("what", "value"),
+            _facts(store, found.is_known),
+        )
 
 
 def _lake(lake: LakeInfo) -> str:
@@ -31,7 +37,7 @@ def _lake(lake: LakeInfo) -> str:
     return f"Lake    {lake.location}: {f'refused: {lake.refused}' if lake.refused else kind}"
 
 
-def _facts(store: ManagedOverview) -> Iterator[tuple[str, str]]:
+def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:
     yield "id", store.store_id
     if store.path is not None:
         yield "path", store.path
@@ -40,7 +46,7 @@ def _facts(store: ManagedOverview) -> Iterator[tuple[str, str]]:
     yield "broker", store.broker or "not known"
     yield from _on_disk(store)
     if not store.archived:
-        yield "in lake", "nothing"
+        yield "in lake", "nothing" if lakes_known else "not known"
     for part in store.archived:
         yield (
             "in lake",

@@ -16,7 +16,7 @@ import tzlocal
 from storage_engine.cli.airflow_connection import before_airflow
 from storage_engine.cli.command import AIRFLOW_GROUP, GroupedOption, command
 from storage_engine.cli.output import say
-from storage_engine.cli.values import TargetPath
+from storage_engine.cli.values import NamedPath, TargetPath
 from storage_engine.cli.values import time_zone as known_time_zone
 from storage_engine.exceptions import BadInputError
 from storage_engine.extras import require_provider
@@ -32,18 +32,18 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
 
 
 @command()
-@click.argument("directory", required=False, type=TargetPath(path_type=Path, file_okay=False))
+@click.argument("directory", required=False, type=TargetPath(file_okay=False))
 @click.option(
     "--airflow", "into_airflow", is_flag=True, help="Set up the Airflow of AIRFLOW_HOME instead of a project."
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=NamedPath(exists=True, file_okay=False),
     help="The broker's storePathRootDir, for the connection.",
 )
 @click.option(
     "--broker-conf",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=NamedPath(exists=True, dir_okay=False),
     help="The broker's own config file, for the connection.",
 )
 @click.option(
@@ -76,7 +76,7 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
     cls=GroupedOption,
     group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(file_okay=False),
     help="The store's lake, for the connection; default: the option lake of [storage_engine].",
 )
 @click.option(
@@ -91,7 +91,7 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
     cls=GroupedOption,
     group=AIRFLOW_GROUP,
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Where DAG files go; default: this Airflow's dags_folder.",
 )
 @click.option(

@@ -13,6 +13,7 @@ from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
+from storage_engine.cli.values import NamedPath
 from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -27,7 +28,7 @@ from storage_engine.lake.making import make_lake
     cls=GroupedOption,
     group="Lake",
     environment=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Directory for the lake, or one whose lake.json says where catalog and warehouse are.",
 )
 @click.option(
@@ -63,7 +64,7 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
         say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
         say_next(
-            f"archive STORE --lake {quote(str(lake_dir))}",
+            f"archive STORE --broker-conf FILE --lake {quote(str(lake_dir))}",
             "It takes the sealed segments of STORE, with proof",
         )
     return 0

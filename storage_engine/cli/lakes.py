@@ -16,7 +16,7 @@ from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import progress
-from storage_engine.cli.values import TargetPath
+from storage_engine.cli.values import NamedPath, TargetPath
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -63,7 +63,7 @@ def _directory_option(*, required: bool = True) -> Callable[[Function], Function
         cls=GroupedOption,
         group="Lake",
         environment=True,
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        type=NamedPath(file_okay=False, exists=True),
         required=required,
         help="Directory of the lake; its catalog need not be there.",
     )
@@ -145,7 +145,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
 @click.option(
     "--to",
     "target_dir",
-    type=TargetPath(path_type=Path, file_okay=False),
+    type=TargetPath(file_okay=False),
     required=True,
     help="Directory for the copy, or one whose lake.json says where its catalog and warehouse are.",
 )

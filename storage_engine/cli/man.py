@@ -12,6 +12,7 @@ import click
 from storage_engine import __version__
 from storage_engine.cli.command import GROUPS, command, records_of
 from storage_engine.cli.output import put, say
+from storage_engine.cli.values import NamedPath
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.wording import count_text
 
@@ -25,7 +26,7 @@ _EXIT_CODES = (
 
 
 @command()
-@click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", required=False, type=NamedPath(file_okay=False))
 def man(directory: Path | None) -> None:
     """Write a manual page for each command into DIRECTORY, or print that of the program.
 

@@ -6,6 +6,8 @@ from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.brokers import assumes_defaults
+from storage_engine.retention.diagnosis.next_step import LOOK_FIRST, OUTSIDE_HOURS
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.unread import unread_lines
@@ -30,7 +32,13 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
         if going := seen.plan.to_delete:
             for line in unread_lines(managed, seen.unread, done=False):
                 say(f"WARNING {line}")
-            whose = "by its rules now" if not request.manual else "if a person asks, as they have expired"
-            say_next(command, f"{count_text(len(going), 'segment')} would be deleted {whose}, once proven")
+            told = f"{count_text(len(going), 'segment')} would be deleted"
+            if assumes_defaults(managed):
+                # Its own settings may keep what the defaults delete.
+                say_next("clean", f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
+            elif request.manual:
+                say_next(command, f"{told} if a person asks: they have expired. {OUTSIDE_HOURS}")
+            else:
+                say_next(command, f"{told} by its rules now, once proven")
             return
     say_next("doctor", "Nothing may be deleted yet, and doctor says when")

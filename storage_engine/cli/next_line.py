@@ -10,15 +10,17 @@ from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable
 
 
-def say_next(command: str, why: str) -> None:
+def say_next(command: str, why: str, options: str = "") -> None:
     """Say what to do next and why.
 
     :param command: without arguments, which those of this call are; "": there is none to type now.
+    :param options: as typed, which follow this call's.
     """
     say()
     if not command:
         say(f"Next: {why}")
         return
     told = with_arguments(f"storage-engine {command}", said_by(click.get_current_context()))
+    told = f"{told} {options}".rstrip()
     say(f"{why}.")
     say_styled(f"Next: {click.style(printable(told), bold=True)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from storage_engine.cli.command import GroupedOption
-from storage_engine.cli.values import LakePath
+from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
@@ -46,6 +47,8 @@ def setting_option(name: str, **more: Any) -> click.Option:
         more["is_flag"] = True
     else:
         more["metavar"] = one.argument
+    if one.kind is Kind.PATH:
+        more.setdefault("type", NamedPath(path_type=str))
     if one.kind is Kind.WHOLE_NUMBER:
         more["type"] = click.IntRange(min=1)
     return GroupedOption([one.option, argument_of(name)], **more)
@@ -87,7 +90,8 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     ):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
-            f"another directory, or make a lake there: storage-engine init-lake --lake {lake}",
+            f"another directory, or make a lake there: storage-engine init-lake --lake "
+            f"{shlex.quote(str(lake))}",
             context,
             parameter,
         )
@@ -98,7 +102,7 @@ SECOND_LAKE = GroupedOption(
     ["--second-lake", "second_lake_dir"],
     group="Lake",
     environment=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
 )
 second_lake_option = with_option(SECOND_LAKE)

@@ -13,12 +13,16 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention.brokers import assumes_defaults
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.decision_runs import DecisionRun, runs_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.unread import unread_lines
 from storage_engine.wording import bytes_text, count_text, time_text
+
+ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings: --broker-conf FILE"
+"""Said where :func:`~storage_engine.retention.brokers.assumes_defaults` holds."""
 
 
 def plan_json(seen: Decided) -> dict[str, Any]:
@@ -45,6 +49,8 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     :param asked: as of :func:`by_hand`.
     """
     plan = seen.plan
+    if assumes_defaults(store):
+        say(ASSUMED)
     for trigger in plan.triggers:
         say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
     if not plan.triggers:

@@ -10,6 +10,7 @@ import click
 
 from storage_engine.cli.command import command
 from storage_engine.cli.output import put, say
+from storage_engine.cli.values import NamedPath
 from storage_engine.extras import require_provider
 
 
@@ -22,7 +23,7 @@ def constraints() -> None:
 
 
 @command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo")
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo")
 def demo(directory: Path) -> int:
     """Run the whole cycle on the sample store in a real Airflow, then check it and sum it up.
 
@@ -35,7 +36,7 @@ def demo(directory: Path) -> int:
 
 
 @command("demo-live")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/live")
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo/live")
 def demo_live(directory: Path) -> int:
     """Run the cycle beside a real broker under load, in a real Airflow, then check it and sum it up.
 
@@ -49,7 +50,7 @@ def demo_live(directory: Path) -> int:
 
 
 @command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=".demo/up")
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo/up")
 def up(directory: Path) -> int:
     """Start Airflow on loopback for the project in DIRECTORY until Ctrl-C.
 

@@ -44,9 +44,7 @@ def _segments(
 @command()
 @lake_option()
 @second_lake_option
-@click.option(
-    "--to", "to_dir", type=TargetPath(path_type=Path), required=True, help="New directory to restore into."
-)
+@click.option("--to", "to_dir", type=TargetPath(), required=True, help="New directory to restore into.")
 @click.option("--store-id", help="Which store; needed only where the lake has several.")
 @click.option("--lineage", type=int, help="Which lineage; default: the newest.")
 @click.option("--log", help="Which log; default: all that the store has.")
@@ -218,9 +216,7 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 
 @command()
 @lake_option()
-@click.option(
-    "--to", "to_file", type=TargetPath(path_type=Path), required=True, help="New file to write; see --format."
-)
+@click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
 @click.option("--topic", help="Messages of this topic.")
 @click.option("--key", help="Messages that have this among their keys, or as their unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue.")

@@ -16,7 +16,7 @@ from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of, setting_option
 from storage_engine.cli.policy_options import policy_of, policy_option
-from storage_engine.cli.values import key_value_pairs, time_zone
+from storage_engine.cli.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.host import ANY_HOST
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
@@ -52,7 +52,7 @@ NAME = GroupedOption(
 """Commands that find a store in its journal have it."""
 
 STORE_OPTIONS = (
-    setting_option("broker_conf", type=click.Path(path_type=Path)),
+    setting_option("broker_conf", type=NamedPath()),
     setting_option("overrides", multiple=True, callback=key_value_pairs),
     setting_option("time_zone", callback=time_zone),
     setting_option("broker_type", callback=installed_broker),
@@ -119,9 +119,7 @@ def takes_store(
         options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
         options += [policy_option(name) for name in policy]
         params.extend(reversed(options))
-        params.append(
-            click.Argument(["store"], type=click.Path(path_type=Path), required=required and not connection)
-        )
+        params.append(click.Argument(["store"], type=NamedPath(), required=required and not connection))
         return called
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]

@@ -11,6 +11,7 @@ from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
+from storage_engine.cli.values import NamedPath
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.pages.advice import check_advice
 from storage_engine.quality.validate import validate_store, validation_directory
@@ -26,7 +27,7 @@ from storage_engine.retention.report_files import store_directory
 @click.option(
     "--output",
     "output_dir",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Directory for page, JSON and Data Docs; default: the lake's reports, or storage-engine-reports.",
 )
 @json_option

@@ -14,8 +14,11 @@ import click
 from storage_engine.nearest import meant_zone
 
 
-class TargetPath(click.Path):
-    """A path to write to. An empty one, as of an unset shell variable, is not the working directory."""
+class NamedPath(click.Path):
+    """A path. An empty one, as of an unset shell variable, is not the working directory."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"path_type": Path, **more})
 
     def convert(
         self,
@@ -25,6 +28,18 @@ class TargetPath(click.Path):
     ) -> Any:
         if value == "":
             self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class TargetPath(NamedPath):
+    """A path to write to."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
         if value == "-":
             self.fail(
                 "expected a path, found -, and nothing is written to standard output. Nothing was changed. "
@@ -35,11 +50,11 @@ class TargetPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-class LakePath(click.Path):
+class LakePath(NamedPath):
     """The directory of a lake."""
 
     def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False)
+        super().__init__(file_okay=False)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return "Name the lake's directory. Where there is none yet: storage-engine init-lake --lake DIRECTORY"
@@ -107,6 +122,9 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
             f"expected a time such as 2026-11-20T04:10 or 2026-11-20T04:10+08:00, found {text!r}",
             param_hint=option,
         ) from error
+    if not 1970 < moment.year < 9999:
+        # A day less or more, as of another zone, has to be a time as well.
+        raise click.BadParameter(f"expected a year from 1971 to 9998, found {text!r}", param_hint=option)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
     return round(moment.timestamp() * 1000)

@@ -18,6 +18,7 @@ from storage_engine.cli.options import lake_option, with_option
 from storage_engine.cli.output import say
 from storage_engine.cli.policy_options import policy_option
 from storage_engine.cli.store_argument import managed_store
+from storage_engine.cli.values import NamedPath
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.host import check_host
 from storage_engine.model.live import LiveBroker
@@ -29,7 +30,7 @@ _CHECK_SECONDS: Final = 1.0
 
 
 @command()
-@click.argument("stores", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("stores", nargs=-1, type=NamedPath())
 @lake_option(required=False)
 @click.option(
     "--conn-id",

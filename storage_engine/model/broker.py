@@ -69,6 +69,11 @@ class Broker(ABC):
         """Its own names of the settings that decide anything here, for who types one; None: any may."""
         return None
 
+    @property
+    def age_settings(self) -> frozenset[str] | None:
+        """Its own names of the settings that say how long segments stay; None: any setting may."""
+        return None
+
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
         """Return the root of the store that ``path`` is, or among whose own files it lies or would lie.

@@ -62,5 +62,13 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
     return ask(store.broker, "tell what runs", lambda: broker.running_broker(live))
 
 
+def assumes_defaults(store: ManagedStore) -> bool:
+    """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
+    if store.broker_conf is not None or store.is_live:
+        return False
+    names = find_broker(store.broker).age_settings
+    return not (store.overrides if names is None else names & set(store.overrides))
+
+
 def settings_of(store: ManagedStore) -> StoreSettings:
     return StoreSettings(store.root, store.broker_conf, store.overrides, store.time_zone, store.live)

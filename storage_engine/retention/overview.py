@@ -77,6 +77,11 @@ class Overview:
     lakes: tuple[LakeInfo, ...]
     stores: tuple[ManagedOverview, ...]
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether every lake told what it has."""
+        return not any(lake.refused for lake in self.lakes)
+
 
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.

@@ -56,6 +56,10 @@ class RocketMQ(Broker):
 
         return KNOWN_SETTINGS
 
+    @property
+    def age_settings(self) -> frozenset[str]:
+        return frozenset({"fileReservedTime"})
+
     def store_around(self, path: Path) -> Path | None:
         from storage_engine.rocketmq.places import store_around
 

@@ -280,7 +280,9 @@ def test_the_way_from_a_store_to_its_first_proof(
     assert found["figures"]["unproven_segments"] == 0
     assert found["figures"]["due_segments"] == 7
     assert found["lakes"][0]["segments"] == 7
-    assert found["next"]["command"] == f"storage-engine clean --manual {store} --lake '{lake}'"
+    assert found["next"]["command"] == (
+        f"storage-engine clean {store} --lake '{lake}' --broker-conf FILE --dry-run"
+    )
     assert kinds(outcome)["same-disk"] == "warning"
     assert tree(store, lake) == before
 

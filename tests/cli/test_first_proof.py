@@ -28,19 +28,26 @@ def _next(outcome: Outcome, **chosen: object) -> list[str]:
 def test_each_command_ends_with_the_next(cli, tmp_path: Path, conf: bool) -> None:
     sample = unpack_sample_store(tmp_path)
     lake = tmp_path / "a lake"
-    options = ["--broker-conf", str(sample.broker_conf)] if conf else []
+    of_file = ["--broker-conf", str(sample.broker_conf)]
+    options = of_file if conf else []
     seen = cli("doctor", sample.root, *options)
     words = _next(seen, DIRECTORY=lake)
     assert words == ["init-lake", "--lake", str(lake)]
-    words = _next(cli(*words), STORE=sample.root)
-    assert words == ["archive", str(sample.root), "--lake", str(lake)]
-    archived = cli(*words, *options)
+    words = _next(cli(*words), STORE=sample.root, FILE=sample.broker_conf)
+    assert words == ["archive", str(sample.root), *of_file, "--lake", str(lake)]
+    archived = cli(*(words if conf else [word for word in words if word not in of_file]))
     assert archived.exit_code == 0
     assert "WARNING 37 unread messages of cg_orders" in archived.out
     words = _next(archived)
-    manual = [] if conf else ["--manual"]
-    assert words == ["clean", *manual, str(sample.root), "--lake", str(lake), *options]
+    if not conf:
+        # The broker's own settings may keep what its defaults delete.
+        assert words == ["clean", str(sample.root), "--lake", str(lake), "--broker-conf", "FILE", "--dry-run"]
+        assert "broker's defaults, which were assumed" in archived.out
+        assert "broker's defaults are assumed" in cli("clean", sample.root, "--lake", lake, "--dry-run").out
+        return
+    assert words == ["clean", str(sample.root), "--lake", str(lake), *options]
     cleaned = cli(*words)
+    assert "defaults" not in cleaned.err
     assert cleaned.exit_code == 0, cleaned
     assert not any(path.exists() for path in sample.old)
     words = _next(cleaned)
@@ -57,8 +64,11 @@ def test_next_commands_keep_both_lakes(cli, tmp_path: Path) -> None:
     for option, name in (("--lake", "one"), ("--second-lake", "two")):
         assert cli("init-lake", "--lake", tmp_path / name).exit_code == 0
         lakes += [option, str(tmp_path / name)]
-    done = cli("archive", sample.root, *lakes, "--name", "orders")
-    assert _next(done) == ["clean", "--manual", str(sample.root), *lakes, "--name", "orders"]
+    # No clock shows that hour.
+    settings = ["--set", "fileReservedTime=72", "--set", "deleteWhen=99", "--name", "orders"]
+    done = cli("archive", sample.root, *lakes, *settings)
+    assert _next(done) == ["clean", "--manual", str(sample.root), *lakes, *settings]
+    assert "deletes outside deleteWhen" in done.out
 
 
 def test_an_archive_before_anything_expired_leads_to_doctor(cli, store_copy, lake) -> None:

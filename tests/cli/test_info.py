@@ -109,3 +109,10 @@ def test_an_empty_lake_manages_nothing(cli, lake) -> None:
     shown = cli("info", "--lake", lake)
     assert (shown.exit_code, "No store is managed" in shown.out) == (0, True)
     assert cli("info").exit_code == 2
+
+
+def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
+    (lake / "warehouse").rename(lake / "elsewhere")
+    shown = cli("info", "--lake", lake)
+    assert (shown.exit_code, "No store is managed" in shown.out) == (1, False)
+    assert "Which stores are managed isn't known" in shown.out

@@ -173,3 +173,40 @@ def test_an_empty_target_is_not_the_working_directory(
 ) -> None:
     refused = cli(*command, "--to", "", "--lake", tmp_path)
     assert (refused.exit_code, "found an empty one" in refused.err) == (2, True), refused.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", ""),
+        ("doctor", ""),
+        ("watch", ""),
+        ("clean", ".", "--lake", ""),
+        ("doctor", ".", "--second-lake", ""),
+        ("plan", ".", "--broker-conf", ""),
+        ("plan", ".", "--tls-ca-file", ""),
+        ("init-lake", "--lake", ""),
+        ("lake", "rebuild", "--lake", ""),
+        ("info", "--lake", ""),
+        ("validate", ".", "--output", ""),
+    ],
+)
+def test_no_empty_path_is_the_working_directory(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = cli(*words)
+    assert (refused.exit_code, "found an empty one" in refused.err) == (2, True), refused.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_lake_is_named_as_a_shell_takes_it(cli: Any, tmp_path: Path) -> None:
+    refused = cli("verify", "--lake", tmp_path / "a lake")
+    assert f"init-lake --lake '{tmp_path / 'a lake'}'" in refused.err
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01", "0001-01-01T00:00+08:00", "9999-12-31T23:59-14:00"])
+def test_a_moment_beyond_every_calendar_is_one_error(cli: Any, store: Path, moment: str) -> None:
+    refused = cli("plan", store, "--at", moment)
+    assert refused.exit_code == 2, refused
+    assert "expected a year from 1971 to 9998" in refused.err

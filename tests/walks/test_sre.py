@@ -35,14 +35,16 @@ def test_four_commands_lead_to_the_first_proof(tmp_path: Path, wheels: Path) -> 
     newcomer.installs("storage-engine")
     sample = unpack_sample_store(tmp_path / "data")
     lake = tmp_path / "lake"
-    store = f"{sample.root} --broker-conf {sample.broker_conf}"
     installed_cpu_seconds = cpu_seconds()
     typed = ["doctor"]
     # Unread messages are about to go, which is urgent.
-    said = newcomer.types(f"storage-engine doctor {store}", exit_code=1)
+    said = newcomer.types(
+        f"storage-engine doctor {sample.root} --broker-conf {sample.broker_conf}", exit_code=1
+    )
     while typed[-1] != "clean":
         # Each command says the next one; the newcomer fills in what only they know.
-        command = next_command(said).replace("DIRECTORY", str(lake)).replace("STORE", store)
+        command = next_command(said).replace("DIRECTORY", str(lake)).replace("STORE", str(sample.root))
+        command = command.replace("FILE", str(sample.broker_conf))
         typed.append(command.split()[1])
         said = newcomer.types(command)
     assert typed == ["doctor", "init-lake", "archive", "clean"]

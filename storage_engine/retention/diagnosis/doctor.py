@@ -20,7 +20,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import Segment
 from storage_engine.retention.answering import check_answers
 from storage_engine.retention.broker_answers import ask, propose
-from storage_engine.retention.brokers import open_store, settings_of
+from storage_engine.retention.brokers import assumes_defaults, open_store, settings_of
 from storage_engine.retention.diagnosis.access_rights import access_findings, look_at_access
 from storage_engine.retention.diagnosis.clock_check import clock_findings
 from storage_engine.retention.diagnosis.figures import Figures, take_figures
@@ -142,6 +142,8 @@ def diagnose(
         other_lake=other_lake,
         unproven=None if known.unproven is None else len(known.unproven),
         due=due,
+        due_by_rules=0 if figures is None else len(figures.going),
+        assumes_defaults=assumes_defaults(store),
         running=said.running,
         is_live=store.is_live,
         crashed=figures is not None and figures.snapshot.crashed,

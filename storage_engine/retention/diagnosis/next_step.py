@@ -11,16 +11,22 @@ from storage_engine.wording import count_text, time_text
 
 _IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
 """What the DAG does in Airflow."""
+LOOK_FIRST = "--broker-conf FILE --dry-run"
+"""Options of a cleanup that shows what goes by the broker's own settings."""
+OUTSIDE_HOURS = "It deletes outside deleteWhen, too"
+"""Of a cleanup that a person asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """:param command: "" where there is none to type now.
     :param why: what it does, or what to wait for.
+    :param options: as typed, which follow those of the store.
     """
 
     command: str
     why: str
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class State:
     :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
     :param unproven: sealed segments that no lake proves; None: not known.
     :param due: segments that a cleanup asked for by a person would delete now.
+    :param due_by_rules: those that go without being asked for.
+    :param assumes_defaults: nobody said how long the broker keeps its segments.
     :param running: a broker runs on the store; None: that can't be told.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
@@ -47,6 +55,8 @@ class State:
     other_lake: str = ""
     unproven: int | None = None
     due: int = 0
+    due_by_rules: int = 0
+    assumes_defaults: bool = False
     running: bool | None = False
     is_live: bool = False
     crashed: bool = False
@@ -129,7 +139,18 @@ def _clean(state: State) -> NextStep:
         )
     if state.crashed:
         return NextStep("", "start the broker and stop it cleanly: nothing is cleaned before that")
-    return NextStep("storage-engine clean --manual", f"deletes {told}, and checks what is left")
+    if state.assumes_defaults:
+        return NextStep(
+            "storage-engine clean",
+            f"shows what may go: by the broker's defaults, which were assumed, {told}",
+            LOOK_FIRST,
+        )
+    if state.due_by_rules:
+        going = count_text(state.due_by_rules, "proven segment")
+        return NextStep("storage-engine clean", f"deletes {going}, and checks what is left")
+    return NextStep(
+        "storage-engine clean --manual", f"deletes {told}, and checks what is left. {OUTSIDE_HOURS}"
+    )
 
 
 def _later(state: State) -> NextStep:

@@ -171,7 +171,7 @@ def deletion_text(found: Figures) -> str:
 def _room(found: Figures) -> str:
     if found.going:
         return "archive and delete with proof: storage-engine clean; or add space"
-    return "add space, or delete with proof at any hour: storage-engine clean --manual"
+    return "add space, or delete with proof: storage-engine clean"
 
 
 def _used(found: Figures) -> int:

@@ -22,6 +22,9 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
         (replace(READY, lake_refused=True), "storage-engine lake info"),
         (replace(READY, unproven=3, due=2), "storage-engine archive"),
         (replace(READY, due=2), "storage-engine clean --manual"),
+        (replace(READY, due=2, due_by_rules=1), "storage-engine clean"),
+        (replace(READY, due=2, assumes_defaults=True), "storage-engine clean"),
+        (replace(READY, due=2, due_by_rules=2, assumes_defaults=True), "storage-engine clean"),
         (replace(READY, due=2, running=True, is_live=True), "storage-engine clean --manual"),
         (
             replace(READY, due=2, running=True, live_option="--broker HOST:10911"),
@@ -53,6 +56,14 @@ def test_in_airflow_the_dag_stands_for_the_commands_that_it_runs() -> None:
     assert in_airflow(finding, "d", known=False).advice == "archive them: the DAG d, once Airflow knows it"
     copied = replace(finding, advice="see: storage-engine lag; storage-engine clean-up")
     assert in_airflow(copied, "d", known=True) == copied
+
+
+def test_nothing_is_deleted_by_settings_that_were_assumed() -> None:
+    assumed = next_step(replace(READY, due=2, due_by_rules=2, assumes_defaults=True))
+    assert assumed.options == "--broker-conf FILE --dry-run"
+    assert "defaults, which were assumed" in assumed.why
+    assert "outside deleteWhen" in next_step(replace(READY, due=2)).why
+    assert not next_step(replace(READY, due=2)).options
 
 
 def test_where_nothing_is_due_it_says_when_to_look_again() -> None:
