@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
 import click
 
 from storage_engine.cli.airflow_connection import pipeline_of
 from storage_engine.cli.call_parameters import said_by, with_store_of_connection
 from storage_engine.cli.command import command
 from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
-from storage_engine.cli.options import json_option
+from storage_engine.cli.options import is_lake_there, json_option
 from storage_engine.cli.output import print_json
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.clock import clock_ms
-from storage_engine.retention.diagnosis.doctor import diagnose
+from storage_engine.model.diagnosis import Finding, Severity, by_severity
+from storage_engine.retention.diagnosis.doctor import Diagnosis, diagnose
 from storage_engine.retention.managed_store import ManagedStore
 
 
@@ -30,14 +35,18 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     context = click.get_current_context()
     conn_id = context.params.get("conn_id")
     pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id)
+    lake_dir: Path | None = context.params.get("lake_dir")
+    lake_missing = lake_dir is not None and not is_lake_there(lake_dir)
     with waiting("Looking"):
         found = diagnose(
             managed,
             clock_ms(),
-            has_lake=has_lake(managed),
+            has_lake=has_lake(managed) and not lake_missing,
             pipeline=pipeline,
             retention_dag=retention_dag,
         )
+    if lake_missing:
+        found = _without_lake(found, str(lake_dir))
     said = said_by(context)
     if conn_id is not None:
         said = with_store_of_connection(said, managed)
@@ -46,3 +55,15 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     else:
         print_diagnosis(found, said)
     return 1 if found.is_urgent else 0
+
+
+def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
+    """Return a diagnosis that says that there is no lake where one was named."""
+    make = f"storage-engine init-lake --lake {shlex.quote(lake_dir)}"
+    finding = Finding(
+        Severity.WARNING, "no-lake", f"no lake there yet: {lake_dir}", f"mount its disk, or make it: {make}"
+    )
+    step = found.next
+    if step.command.startswith("storage-engine init-lake"):
+        step = replace(step, command=make)
+    return replace(found, findings=by_severity([*found.findings, finding]), next=step)

@@ -83,11 +83,17 @@ def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
     return with_option(lake_of(required=required))
 
 
+def is_lake_there(lake: Path) -> bool:
+    """Return whether anything of a lake lies in a directory."""
+    return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
+
+
 def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
-    """Refuse a directory without a lake before anything is written: its disk may not be mounted."""
-    if lake is not None and not any(
-        os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL)
-    ):
+    """Refuse a directory without a lake before anything is written: its disk may not be mounted.
+
+    To doctor it is a finding, which needs nothing but the store.
+    """
+    if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
             f"another directory, or make a lake there: storage-engine init-lake --lake "

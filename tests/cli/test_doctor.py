@@ -122,7 +122,6 @@ def test_a_setting_that_the_broker_does_not_work_with_is_urgent_and_no_bad_input
         ("nowhere",),
         ("STORE", "--set", "deleteWhen=four"),
         ("STORE", "--broker-conf", "nowhere.conf"),
-        ("STORE", "--lake", "nowhere"),
         ("STORE", "--conn-id", "a"),
         (),
     ],
@@ -368,3 +367,14 @@ def test_a_lake_that_is_not_the_one_of_the_store_s_stamp_is_urgent_and_takes_not
     assert f"nothing here tells what was before offset {5 * MIB}" in verified.out
     known = cli("verify", store, "--lake", lake)
     assert (known.exit_code, "nothing here tells" in known.out) == (0, False)
+
+
+def test_a_lake_that_is_not_there_yet_is_a_finding(
+    cli, store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "a lake"
+    monkeypatch.setenv("STORAGE_ENGINE_LAKE", str(lake))
+    outcome = cli("doctor", store_copy("clean-stop"), "--json")
+    assert kinds(outcome)["no-lake"] == "warning"
+    assert outcome.json["next"]["command"] == f"storage-engine init-lake --lake '{lake}'"
+    assert not lake.exists()
