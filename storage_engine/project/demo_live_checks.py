@@ -14,9 +14,11 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.message_batches import message_batches
 from storage_engine.lake.receipts import current, list_stores, receipt_history
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.project.demo_checks import Check, check_report
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.frame import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
+from storage_engine.rocketmq.live.local_hold import read_local
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import PullStatus
 
@@ -199,11 +201,13 @@ def _check_unmanaged(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, 
     )
     stayed = {name: mtime for name, mtime in before.mtimes.items() if name not in before.old}
     touched = [name for name, mtime in stayed.items() if outcome.mtimes_after.get(name) != mtime]
-    left = [path.name for path in Path(store.root).glob(".storage-engine*")]
+    # Our directory stays, with the stamp that says which store it is.
+    left = [path.name for path in Path(store.root).glob(".storage-engine*") if path.name != DIRECTORY]
+    left += ["a hold that is remembered"] if read_local(Path(store.root)) else []
     return (
         Check(not changed, f"unmanaged, the broker's settings are as before{_found(changed)}"),
         Check(bool(stayed) and not touched, f"so are the times of the segments that stayed{_found(touched)}"),
-        Check(not left, f"and none of our files is left in its store{_found(left)}"),
+        Check(not left, f"and no hold is left in its store{_found(left)}"),
     )
 
 

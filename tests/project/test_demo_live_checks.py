@@ -113,7 +113,7 @@ def _lose_one_more(outcome: LiveOutcome, store: ManagedStore) -> LiveOutcome:
             "the broker's settings are as before; found cleanFileForciblyEnable",
         ),
         (_touch, f"the times of the segments that stayed; found {STAYS[0]:020d}, {STAYS[1]:020d}"),
-        (_leave_a_marker, "none of our files is left in its store; found .storage-engine-hold"),
+        (_leave_a_marker, "no hold is left in its store; found .storage-engine-hold"),
     ],
 )
 def test_what_did_not_hold_is_told(
