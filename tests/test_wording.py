@@ -79,7 +79,7 @@ def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
     assert moment_ms(printed, "America/New_York", option="--at") == MOMENT_MS - 999
 
 
-DATA = {"lake/export.py", "lake/trash.py"}
+DATA = {"lake/export.py", "lake/selection.py", "lake/trash.py"}
 """Values of exported rows, and names of directories: no text for a person."""
 
 
