@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import ValidationResult, Where
 from storage_engine.pages.advice import reason_words
+from storage_engine.pages.environment import environment
 from storage_engine.pages.figures import STEPS, took_text, worst_status
 from storage_engine.pages.problems import SHOWN, broken_checks
 from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars_by_log, segment_groups
@@ -109,13 +110,6 @@ def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("storage_engine.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     filters: dict[str, Callable[..., str]] = {
         "size": bytes_text,
         "moment": _moment,
@@ -126,8 +120,7 @@ def _environment() -> Environment:
         "reason": reason_words,
         "words": _words,
     }
-    environment.filters |= filters
-    return environment
+    return environment(filters)
 
 
 def _moment(at_ms: int | None) -> str:

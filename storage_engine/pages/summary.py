@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
+from storage_engine.pages.environment import environment
 from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.wording import printable, shortened, time_text
 
@@ -81,12 +82,4 @@ def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("storage_engine.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["cut"] = lambda text: shortened(text, 2 * _TEXT_WIDTH)
-    return environment
+    return environment({"cut": lambda text: shortened(text, 2 * _TEXT_WIDTH)})
