@@ -33,6 +33,10 @@ class BadInputError(StorageEngineError):
         super().__init__(f"{message} See: storage-engine docs {page}" if page else message)
 
 
+class SimulationTooLongError(BadInputError):
+    """A simulation takes more processor time than it may; fewer days or larger segments take less."""
+
+
 class MissingExtraError(BadInputError):
     """What was asked for needs libraries that this install lacks; the message has the command for them."""
 

@@ -17,6 +17,7 @@ from storage_engine.model.diagnosis import BrokerDiagnosis
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.course import BrokerRules
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.inspection import Inspection
@@ -72,6 +73,11 @@ class Broker(ABC):
     @property
     def age_settings(self) -> frozenset[str] | None:
         """Its own names of the settings that say how long segments stay; None: any setting may."""
+        return None
+
+    @property
+    def rules(self) -> BrokerRules | None:
+        """Its rules of deletion without a store, for a simulation; None: it can't be simulated."""
         return None
 
     @abstractmethod

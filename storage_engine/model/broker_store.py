@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage_engine import durable
+from storage_engine.model.course import CourseStart, Ingest
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -162,6 +163,21 @@ class BrokerStore(ABC):
         Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
         """
         return {}
+
+    def rule_config(self) -> Mapping[str, str]:
+        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
+
+        They may have secrets among them.
+        """
+        return {}
+
+    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
+        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+
+        :param ingest: as samples tell it; None: as the segments' last writes do.
+        :raises OSError: a file can't be read.
+        """
+        return None
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.

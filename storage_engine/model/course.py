@@ -1,0 +1,378 @@
+"""The contract of a simulation: how a store would fill, and what its broker would delete, by other settings.
+
+All of it is data and pure functions of the standard library, because it is computed in a web server too. A
+broker that offers a :class:`BrokerRules` decides in it by the same rules as its real cleanup.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from storage_engine.exceptions import BadInputError
+
+HOURS_A_DAY = 24
+DAY_MS = 86_400_000
+LONGEST_HORIZON_MS = 366 * DAY_MS
+FLAT_PROFILE = (1.0,) * HOURS_A_DAY
+MOST_SECONDS = 5.0
+"""The processor time of one course: a web server that computes it has other requests to serve."""
+_MOST_BYTES = 1 << 60
+
+
+class SettingType(StrEnum):
+    INT = "int"
+    PERCENT = "percent"
+    BOOL = "bool"
+    HOURS = "hours"
+    """Hours of the day in the broker's own notation, such as 04 or 02;14."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSetting:
+    """A setting of the broker that a simulation can change.
+
+    :param name: the broker's own.
+    :param minimum: what a person may type at least; None: anything. The broker may clamp the value.
+    :param unit: of the value, such as h, %, ms; "": none.
+    """
+
+    name: str
+    type: SettingType
+    help: str
+    minimum: int | None = None
+    maximum: int | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLevels:
+    """The levels at which a broker acts, as they are in effect. A disk has to be above one.
+
+    :param notice_percent: a person is told.
+    :param cleans_percent: the broker deletes what has expired, at any hour.
+    :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
+    :param refuses_percent: it refuses writes.
+    """
+
+    notice_percent: int
+    cleans_percent: int
+    forces_percent: int | None
+    refuses_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """How much is written to the logs while the broker accepts it.
+
+    :param bytes_per_day: of the logs alone.
+    :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
+    :param factor: of all of it.
+    :param growth_per_day: of each day over the day before, such as 0.05 for 5 %.
+    """
+
+    bytes_per_day: int
+    profile: tuple[float, ...] = FLAT_PROFILE
+    factor: float = 1.0
+    growth_per_day: float = 0.0
+
+    def __post_init__(self) -> None:
+        """
+        :raises BadInputError: it can't be what a store takes in.
+        """
+        _require(0 <= self.bytes_per_day <= _MOST_BYTES, "bytes_per_day", "0 or more", self.bytes_per_day)
+        _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
+        weights = all(0 <= weight <= _MOST_BYTES for weight in self.profile)
+        _require(
+            weights and sum(self.profile) > 0, "profile", "weights of 0 or more, not all 0", self.profile
+        )
+        _require(0 <= self.factor <= 1_000_000, "factor", "0 to 1,000,000", self.factor)
+        _require(-1 <= self.growth_per_day <= 10, "growth_per_day", "-1 to 10", self.growth_per_day)
+
+    @property
+    def day_bytes(self) -> int:
+        """Return the bytes of the first day."""
+        return int(self.bytes_per_day * self.factor)
+
+    def hour_bytes(self, day: int) -> tuple[int, ...]:
+        """Return what each hour of a day brings.
+
+        :param day: counted from the start of the course, which is day 0.
+        """
+        whole, weights = self.day_bytes * (1 + self.growth_per_day) ** day, sum(self.profile)
+        return tuple(int(min(whole, _MOST_BYTES) * weight / weights) for weight in self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """Sealed segments in a row, of one size, last written at moments with equal distances.
+
+    :param size_bytes: of each.
+    :param first_written_ms: the last write to the first of them.
+    :param last_written_ms: the last write to the last of them.
+    """
+
+    segments: int
+    size_bytes: int
+    first_written_ms: int
+    last_written_ms: int
+
+    def written_ms(self, index: int) -> int:
+        """Return the last write to one of them.
+
+        :param index: 0 is the oldest.
+        """
+        if self.segments == 1:
+            return self.first_written_ms
+        spread_ms = self.last_written_ms - self.first_written_ms
+        return self.first_written_ms + spread_ms * index // (self.segments - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CourseStart:
+    """What a course begins with: one disk, and the log on it.
+
+    :param disk_bytes: used and usable bytes, without what the file system keeps for root.
+    :param other_bytes: used on it by what is neither the log nor its dependents.
+    :param segment_bytes: of a new segment, once it is full.
+    :param runs: the sealed segments, oldest first.
+    :param active_bytes: written to the segment behind them.
+    :param oldest_message_ms: of the first message that is still there.
+    :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
+        another disk.
+    :param time_zone: IANA name, in which the hours of settings and of the ingest are meant.
+    :param topic_bytes: of the log, by topic, where that is known.
+    """
+
+    now_ms: int
+    disk_bytes: int
+    other_bytes: int
+    segment_bytes: int
+    runs: tuple[SegmentRun, ...]
+    active_bytes: int
+    oldest_message_ms: int
+    time_zone: str
+    ingest: Ingest
+    dependents_share: float = 0.0
+    topic_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """
+        :raises BadInputError: no store can be so.
+        """
+        _require(0 < self.disk_bytes <= _MOST_BYTES, "disk_bytes", "above 0", self.disk_bytes)
+        _require(0 <= self.other_bytes <= _MOST_BYTES, "other_bytes", "0 or more", self.other_bytes)
+        _require(0 < self.segment_bytes <= _MOST_BYTES, "segment_bytes", "above 0", self.segment_bytes)
+        _require(
+            0 <= self.active_bytes <= self.segment_bytes,
+            "active_bytes",
+            "at most a segment",
+            self.active_bytes,
+        )
+        _require(0 <= self.dependents_share <= 100, "dependents_share", "0 to 100", self.dependents_share)
+        runs = all(run.segments > 0 and run.size_bytes > 0 for run in self.runs)
+        _require(runs, "runs", "segments that have bytes", self.runs)
+        _require(
+            sum(run.segments for run in self.runs) <= 1_000_000, "runs", "at most 1,000,000 segments", "more"
+        )
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(run.segments * run.size_bytes for run in self.runs) + self.active_bytes
+
+    def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
+        """Return the same store on a disk of another size, or with another ingest.
+
+        :raises BadInputError: a size or an ingest that can't be.
+        """
+        return replace(
+            self,
+            disk_bytes=self.disk_bytes if disk_bytes is None else disk_bytes,
+            ingest=self.ingest if ingest is None else ingest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CourseDeletion:
+    """Passes that followed each other closely and deleted for the same causes.
+
+    :param at_ms: the first of them.
+    :param until_ms: the last of them.
+    :param size_bytes: of the segments alone.
+    :param causes: as in plans, such as time-up.
+    :param forced: age was ignored.
+    :param unexpired_segments: of ``segments``, those that age alone would have kept.
+    """
+
+    at_ms: int
+    until_ms: int
+    passes: int
+    segments: int
+    size_bytes: int
+    causes: tuple[str, ...]
+    forced: bool
+    unexpired_segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class CourseSummary:
+    """
+    :param highest_percent: whole percent, rounded up, as brokers compare them.
+    :param end_percent: at the end of the course.
+    :param refused_ms: how long writes were refused.
+    :param refused_bytes: that would have been written meanwhile.
+    :param unexpired_segments: deleted before their time.
+    """
+
+    highest_percent: int
+    end_percent: int
+    shortest_retention_ms: int
+    end_retention_ms: int
+    refused_ms: int
+    refused_bytes: int
+    deleted_bytes: int
+    deleted_segments: int
+    unexpired_segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happens from the start on, thinned to at most 2,000 points that keep each peak and each drop.
+
+    Two points of one moment are before and behind a deletion.
+
+    :param used_percent: of the disk, with two decimals.
+    :param retention_ms: the age of the oldest message.
+    :param refused: spans in which writes are refused, and how long.
+    """
+
+    times_ms: tuple[int, ...]
+    used_percent: tuple[float, ...]
+    retention_ms: tuple[int, ...]
+    deletions: tuple[CourseDeletion, ...]
+    refused: tuple[tuple[int, int], ...]
+    summary: CourseSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something that follows from the figures; a page says it in its reader's language.
+
+    :param kind: a stable word, see the broker's rules.
+    """
+
+    kind: str
+    numbers: Mapping[str, float | int | str]
+
+
+class BrokerRules(ABC):
+    """A broker's rules of deletion without a store. Pure; standard library only, also to import.
+
+    Settings are texts by the broker's own names, as they stand in its configuration. Wherever values are
+    taken, those that are left out have the broker's defaults.
+    """
+
+    @property
+    @abstractmethod
+    def settings(self) -> tuple[RuleSetting, ...]:
+        """The settings that can be changed, in the order in which a person reads them."""
+
+    @abstractmethod
+    def values(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return the values in effect of all ``settings``, with the broker's defaults and clamps.
+
+        :param config: any of the broker's settings; others than ``settings`` are left out.
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    def unsupported(self, config: Mapping[str, str]) -> str:
+        """Say why a store with this configuration can't be simulated; "": it can."""
+        return ""
+
+    @abstractmethod
+    def levels(self, values: Mapping[str, str]) -> RuleLevels:
+        """Return the levels in effect.
+
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    @abstractmethod
+    def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
+        """Return the hours of the day at which the broker deletes by age alone.
+
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+    @abstractmethod
+    def windows(
+        self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the spans of these hours between two moments.
+
+        :param time_zone: IANA name.
+        :raises BadInputError: a value that the broker would not work with, or no such zone.
+        """
+
+    @abstractmethod
+    def course(
+        self,
+        values: Mapping[str, str],
+        start: CourseStart,
+        horizon_ms: int,
+        *,
+        limit_seconds: float = MOST_SECONDS,
+    ) -> Course:
+        """Compute what happens from the start on.
+
+        :param limit_seconds: of processor time.
+        :raises BadInputError: a value that the broker would not work with, or a horizon that is too long.
+        :raises SimulationTooLongError: it takes more than the limit.
+        """
+
+    @abstractmethod
+    def advice(
+        self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
+    ) -> tuple[Advice, ...]:
+        """Compute what a person may want to change at this ingest.
+
+        :param wished_hours: how long messages should stay; None: as long as the settings say.
+        :raises BadInputError: a value that the broker would not work with.
+        """
+
+
+def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tuple[SegmentRun, ...]:
+    """Return sealed segments as few runs, for a record that has to stay small.
+
+    :param segments: size and moment of the last write of each, oldest first.
+    :param most_runs: about so many; one whose size is another's always has a run of its own.
+    """
+    longest = max(1, -(-len(segments) // most_runs))
+    runs: list[list[tuple[int, int]]] = []
+    for segment in segments:
+        if runs and runs[-1][0][0] == segment[0] and len(runs[-1]) < longest:
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    return tuple(SegmentRun(len(run), run[0][0], run[0][1], run[-1][1]) for run in runs)
+
+
+def estimated_runs(
+    *, log_bytes: int, segment_bytes: int, oldest_message_ms: int, now_ms: int
+) -> tuple[tuple[SegmentRun, ...], int]:
+    """Return sealed segments as an even ingest would have left them, and the bytes behind them.
+
+    :param log_bytes: from the log's min offset to its max offset.
+    """
+    sealed, active = divmod(log_bytes, segment_bytes)
+    if sealed == 0:
+        return (), active
+    each_ms = max(now_ms - oldest_message_ms, 0) * segment_bytes // log_bytes
+    first_ms = oldest_message_ms + each_ms
+    return (SegmentRun(sealed, segment_bytes, first_ms, first_ms + each_ms * (sealed - 1)),), active
+
+
+def _require(holds: bool, what: str, expected: str, found: object) -> None:
+    if not holds:
+        raise BadInputError(f"{what}: expected {expected}, found {found!r}.")
