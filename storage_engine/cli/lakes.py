@@ -15,7 +15,7 @@ from storage_engine.cli.command import Group, GroupedOption
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
-from storage_engine.cli.progress import progress
+from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.values import NamedPath, TargetPath
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
@@ -114,8 +114,8 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     config, journal_url = _lake_of(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.
     part_journal(journal_url)
-    with progress("Checking", None) as advance:
-        done = relocate_lake(config, advance, take_over=take_over)
+    with waiting("Checking"):
+        done = relocate_lake(config, take_over=take_over)
     if as_json:
         print_json("lake relocate", done)
         return 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 
 import click
 
+from storage_engine.brokers import default_broker
 from storage_engine.cli.command import command
+from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output import print_json, print_table, say
-from storage_engine.cli.progress import progress
+from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.values import TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
@@ -127,6 +130,12 @@ def restore(
         ),
     )
     _print_others(chosen[0].lineage, others)
+    broker = chosen[0].broker
+    kind = "" if broker == default_broker() else f" --broker-type {broker}"
+    say_next(
+        f"inspect {quote(str(to_dir))}{kind}",
+        "A broker serves these messages once its settings name the new directory; look at it first",
+    )
     return 0
 
 
@@ -264,15 +273,8 @@ def export(
     lake = open_lake(LakeConfig.local(lake_dir))
     if topic is not None:
         check_topic(lake, topic)
-    with progress("Exporting", None) as advance:
-        found = export_messages(
-            lake,
-            to_file,
-            selection,
-            file_format=chosen,
-            decompress=decompress,
-            progress=advance,
-        )
+    with waiting("Exporting"):
+        found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
     if as_json:

@@ -148,15 +148,16 @@ def lag(
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
 
-    seen = preview(managed, PlanRequest(manual=True))
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
-    tables = in_process_lag(managed, tuple(segment.id for segment in seen.plan.to_delete))
-    for table in tables:
-        here = set(map(str, table["group"].unique().to_pylist()))
-        groups |= here
-        if group is None or group in here:
-            rows += only_group(table, group).to_pylist()
+    with waiting("Measuring lag"):
+        seen = preview(managed, PlanRequest(manual=True))
+        tables = in_process_lag(managed, tuple(segment.id for segment in seen.plan.to_delete))
+        for table in tables:
+            here = set(map(str, table["group"].unique().to_pylist()))
+            groups |= here
+            if group is None or group in here:
+                rows += only_group(table, group).to_pylist()
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "

@@ -96,14 +96,12 @@ def export_messages(
     *,
     file_format: ExportFormat = ExportFormat.PARQUET,
     decompress: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> Exported:
     """Write the messages that are selected into a new file; those of one queue are in their order.
 
     :param path: of the new file. It appears when it is whole; nothing is ever overwritten.
     :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
         as still compressed, as its column ``body_compressed`` says.
-    :param progress: called with the bytes read since the last call.
     :raises BadInputError: the key is empty, or the file would lie among a store's own.
     :raises ExportError: the file is there already, or can't be written.
     :raises LakeUnavailableError: the lake can't be read.
@@ -125,7 +123,7 @@ def export_messages(
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
             with _WRITERS[file_format](file, schema) as write:
-                found = _selected(lake, selection, schema, count, progress)
+                found = _selected(lake, selection, schema, count)
                 for rows in _gathered(_with_plain_bodies(bodies, found, decompress)):
                     tally.add(rows)
                     write(rows)
@@ -174,14 +172,8 @@ def check_topic(lake: Lake, topic: str) -> None:
         )
 
 
-def _selected(
-    lake: Lake,
-    selection: Selection,
-    schema: pa.Schema,
-    count: ReadCount,
-    progress: Callable[[int], None] | None,
-) -> Iterator[pa.Table]:
-    key, told_bytes = selection.key, 0
+def _selected(lake: Lake, selection: Selection, schema: pa.Schema, count: ReadCount) -> Iterator[pa.Table]:
+    key = selection.key
     for found in message_batches(
         lake.messages(),
         row_filter(selection),
@@ -190,9 +182,6 @@ def _selected(
         mask=None if key is None else lambda rows: has_key(rows, key),
         count=count,
     ):
-        if progress is not None:
-            progress(count.bytes - told_bytes)
-            told_bytes = count.bytes
         yield found.cast(schema)
 
 

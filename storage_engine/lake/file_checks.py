@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
@@ -14,10 +14,8 @@ from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable
 from storage_engine.lake.placed_table import PlacedTable, live_files
 from storage_engine.lake.receipts import current
 from storage_engine.lake.tables import MESSAGES, SEGMENTS
+from storage_engine.long_work import told
 from storage_engine.model.receipt import Receipt
-
-Advance = Callable[[int], None]
-"""Called with the bytes of data files that were read since the last call."""
 
 _THREADS = 2
 _NAMED = 3
@@ -43,9 +41,7 @@ def is_relative(name: str) -> bool:
     return "://" not in name and not name.startswith("/")
 
 
-def check_files(
-    tables: Mapping[str, PlacedTable], rows: Iterable[Receipt], advance: Advance
-) -> tuple[int, int]:
+def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> tuple[int, int]:
     """Make sure that every file of a lake is there, has its size, and its SHA-256 where a receipt has one.
 
     :param rows: every receipt.
@@ -59,13 +55,18 @@ def check_files(
         for location, file in live_files(table).items()
     ]
 
-    def look(item: tuple[FileIO, str, DataFile]) -> str:
-        file_io, location, file = item
-        fault = file_fault(file_io, location, file.file_size_in_bytes, hashes.get(location))
-        advance(file.file_size_in_bytes)
-        return fault
+    total_bytes = sum(file.file_size_in_bytes for _, _, file in files)
+    with (
+        told("Checking data files", total_bytes) as advance,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
+    ):
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool:
+        def look(item: tuple[FileIO, str, DataFile]) -> str:
+            file_io, location, file = item
+            fault = file_fault(file_io, location, file.file_size_in_bytes, hashes.get(location))
+            advance(file.file_size_in_bytes)
+            return fault
+
         faults = [fault for fault in pool.map(look, files) if fault]
     if faults:
         more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
@@ -75,7 +76,7 @@ def check_files(
             "where the lake was or from a second lake; or run storage-engine lake rebuild, which goes on "
             "with what is left."
         )
-    return len(files), sum(file.file_size_in_bytes for _, _, file in files)
+    return len(files), total_bytes
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:

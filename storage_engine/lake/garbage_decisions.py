@@ -22,6 +22,7 @@ from storage_engine.lake.garbage_rule import (
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.live_twins import LiveTwins, ReadBack
 from storage_engine.lake.trash import in_trash
+from storage_engine.long_work import told_each
 
 FOREIGN_GRACE_MS = 24 * 3_600_000
 """How long a data file that another program named is left alone, at least: a compaction that runs since then
@@ -143,7 +144,7 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Decis
     files = [file for file in in_place if file.key(place) not in needed] + list(due)
     candidates = [
         _candidate(table, scene, twins, waits, file, is_due=file in due, is_lost=file.key(place) in lost)
-        for file in files
+        for file in told_each(files, "Looking at files", "files")
     ]
     for file, candidate, verdict in zip(files, candidates, judge(candidates, needed), strict=True):
         if candidate.young:

@@ -23,6 +23,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import LongType
 
 from storage_engine.lake.errors import lake_errors, parquet_errors
+from storage_engine.long_work import told
 
 Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
@@ -70,16 +71,23 @@ def message_batches(
             count.total_files = int(snapshot.summary["total-data-files"] or 0)
     names = {table.schema().find_column_name(field) for field in extract_field_ids(bound)}
     deciding = sorted({*filter(None, names), *mask_columns})
-    for task in tasks:
-        count.files += 1
-        if task.delete_files:
-            found = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
-        else:
-            found = _row_groups(table, task, filter_expression, deciding, columns, mask, count)
-        for rows in found:
-            kept = rows if mask is None or not task.delete_files else rows.filter(mask(rows))
-            if kept.num_rows:
-                yield kept.select(columns)
+    with told("Reading data files", sum(task.file.file_size_in_bytes for task in tasks)) as advance:
+        for task in tasks:
+            count.files += 1
+            if task.delete_files:
+                found = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
+            else:
+                found = _row_groups(table, task, filter_expression, deciding, columns, mask, count)
+            told_bytes, before = 0, count.bytes
+            for rows in found:
+                # Columns that nobody asked for are not read; the file is done with all the same.
+                read_bytes = min(count.bytes - before, task.file.file_size_in_bytes)
+                advance(read_bytes - told_bytes)
+                told_bytes = read_bytes
+                kept = rows if mask is None or not task.delete_files else rows.filter(mask(rows))
+                if kept.num_rows:
+                    yield kept.select(columns)
+            advance(task.file.file_size_in_bytes - told_bytes)
 
 
 def _order(task: FileScanTask, base_offset_id: int) -> tuple[int, str]:

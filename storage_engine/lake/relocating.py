@@ -13,7 +13,7 @@ from storage_engine.exceptions import LakeIdentityError
 from storage_engine.lake.catalog import CHANGE_LOCK, connect
 from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.file_checks import Advance, check_files
+from storage_engine.lake.file_checks import check_files
 from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, metadata_version
 from storage_engine.lake.intents import end, read_intent
 from storage_engine.lake.leaves import find_metadata
@@ -55,12 +55,11 @@ class Relocated:
     dropped_snapshots: int = 0
 
 
-def relocate(config: LakeConfig, advance: Advance, *, take_over: bool = False) -> Relocated:
+def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
     """Make a lake whose files have another place, another catalog or no mark one that can be opened.
 
     Killed at any instant and run again, it goes on.
 
-    :param advance: called with the bytes of data files that were read since.
     :param take_over: another catalog that names the same files is not to be used any more.
     :raises LakeMissingError: the catalog has no tables.
     :raises LakeIdentityError: another lake lies there, or the catalog is older than what lies there.
@@ -93,7 +92,7 @@ def relocate(config: LakeConfig, advance: Advance, *, take_over: bool = False) -
                 end(segments.io, segments.location, intent)
             return _result(config, tables, changed=False)
         rows = all_receipts(segments)
-        count, size_bytes = check_files(tables, rows, advance)
+        count, size_bytes = check_files(tables, rows)
         former, dropped = None, 0
         if elsewhere:
             former = segments.named_location

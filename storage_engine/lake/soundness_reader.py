@@ -40,6 +40,7 @@ from storage_engine.lake.soundness import (
     reasons,
 )
 from storage_engine.lake.tables import IDENTITY_COLUMNS
+from storage_engine.long_work import told
 from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
 
 Chunk = Callable[[int, memoryview], None]
@@ -172,11 +173,15 @@ def find_faults(
     if not rows:
         return faults
     reader = _reader(lake.messages(), rows)
-    for row in rows:
-        if found := reader.look(row, depth).faults:
-            faults[row.identity] = found
-        if depth >= Depth.FILES and progress is not None:
-            progress()
+    reads_files = depth >= Depth.FILES
+    total_bytes = sum(row.data_file_bytes for row in rows) if reads_files else 0
+    with told("Checking data files", total_bytes) as advance:
+        for row in rows:
+            if found := reader.look(row, depth).faults:
+                faults[row.identity] = found
+            advance(row.data_file_bytes)
+            if reads_files and progress is not None:
+                progress()
     return faults
 
 

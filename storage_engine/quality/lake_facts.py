@@ -26,6 +26,7 @@ from storage_engine.lake.receipts import current, receipt_history
 from storage_engine.lake.segment_reader import origin_of
 from storage_engine.lake.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
 from storage_engine.lake.soundness_reader import Reader
+from storage_engine.long_work import told, told_each
 from storage_engine.model.heads import CHAIN_START, ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
@@ -163,27 +164,31 @@ def collect_lake(
         close, shallow = [row for row in rows if (row.log, row.base_offset) in deep], []
     looks: dict[SegmentIdentity, Look] = {}
     data_files: dict[str, DataFileFact] = {}
-    for receipt in shallow:
+    for receipt in told_each(shallow, "Looking at data files", "segments"):
         look = looks[receipt.identity] = reader.look(receipt, Depth.SIZES)
         data_files |= {fact.subject: fact for fact in _data_files(reader, look, Depth.SIZES)}
     row_facts: list[RowsFact] = []
     queues: set[tuple[str, int]] = set()
     notes: list[str] = []
-    for receipt in close:
-        look = reader.look(receipt, Depth.STATISTICS if full else Depth.FILES)
-        if look.is_displaced:
-            look = reader.look(receipt, Depth.ROWS)
-        looks[receipt.identity] = look
-        files = _data_files(reader, look, Depth.FILES)
-        if files:
-            found, met = _rows(receipt, _row_table(table, receipt, files))
-            row_facts.append(found)
-            queues |= met
-        if look.is_displaced and look.is_proven_by_rows:
-            # Another engine put the rows into other files, and they still prove the segment.
-            notes.append(f"{_name(receipt)}: its rows lie in other files by now, and prove the same bytes")
-            continue
-        data_files |= {fact.subject: fact for fact in files}
+    with told("Reading archived rows", sum(receipt.size_bytes for receipt in close)) as advance:
+        for receipt in close:
+            look = reader.look(receipt, Depth.STATISTICS if full else Depth.FILES)
+            if look.is_displaced:
+                look = reader.look(receipt, Depth.ROWS)
+            looks[receipt.identity] = look
+            files = _data_files(reader, look, Depth.FILES)
+            if files:
+                found, met = _rows(receipt, _row_table(table, receipt, files))
+                row_facts.append(found)
+                queues |= met
+            if look.is_displaced and look.is_proven_by_rows:
+                # Another engine put the rows into other files, and they still prove the segment.
+                notes.append(
+                    f"{_name(receipt)}: its rows lie in other files by now, and prove the same bytes"
+                )
+            else:
+                data_files |= {fact.subject: fact for fact in files}
+            advance(receipt.size_bytes)
     if unread := len(rows) - len(looks):
         notes.append(f"data files of {unread} segments that the run did not touch were not looked at")
     if shallow:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
+from storage_engine.long_work import told_each
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts
@@ -94,7 +95,8 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[DependentFile]:
-    for queue in iter_queues(layout.consumequeue, min_files=2):
+    queues = list(iter_queues(layout.consumequeue, min_files=2))
+    for queue in told_each(queues, "Looking at queues", "queues"):
         files = consume_queue.list_files(queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes)
         yield from _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled

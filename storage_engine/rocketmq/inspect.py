@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.exceptions import CorruptFrameError
+from storage_engine.long_work import told, told_each
 from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
@@ -140,14 +141,16 @@ def inspect(
 
 
 def _segments(segments: tuple[Segment, ...], max_offset: int, messages: bool) -> Iterator[SegmentInspection]:
-    for segment in segments:
-        used_bytes = min(segment.end_offset, max_offset) - segment.base_offset
-        if used_bytes <= 0:
-            yield SegmentInspection(segment, 0, None, None, 0)
-        elif messages:
-            yield _read_messages(segment, used_bytes)
-        else:
-            yield SegmentInspection(segment, None, _first_store_timestamp(segment), None, None)
+    used = [max(0, min(segment.end_offset, max_offset) - segment.base_offset) for segment in segments]
+    with told("Reading messages", sum(used) if messages else 0) as advance:
+        for segment, used_bytes in zip(segments, used, strict=True):
+            if not used_bytes:
+                yield SegmentInspection(segment, 0, None, None, 0)
+            elif messages:
+                yield _read_messages(segment, used_bytes)
+                advance(used_bytes)
+            else:
+                yield SegmentInspection(segment, None, _first_store_timestamp(segment), None, None)
 
 
 def _first_store_timestamp(segment: Segment) -> int | None:
@@ -186,7 +189,8 @@ def _index(file: IndexFile) -> IndexInspection:
 
 
 def _queues(found: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
-    for queue, batch in sorted(found, key=lambda item: (item[0].topic, item[0].queue_id)):
+    ordered = sorted(found, key=lambda item: (item[0].topic, item[0].queue_id))
+    for queue, batch in told_each(ordered, "Looking at queues", "queues"):
         kind = batch_consume_queue if batch else consume_queue
         files = kind.list_files(queue.path)
         bounds = kind.bounds(files, log_min_offset)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.long_work import told
 from storage_engine.model.facts import DispatchFact, FactsScope, FrameFact, LocalSegment, SegmentFact
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import frame
@@ -175,23 +176,25 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk
         for index, file in enumerate(log.named)
         if index <= log.active and (scope.full or index in (0, log.active))
     ]
-    for file in chosen:
-        end = min(file.size_bytes, log.max_offset - file.base_offset)
-        with mapped(file.path) as data, data[:end] as used:
-            table = scan_segment(used, file.base_offset)
-        bad = table.kind == FrameKind.UNDECODABLE
-        frames.append(
-            FrameFact(
-                subject=f"{file.path.parent.name}/{file.path.name}",
-                frames=len(table.kind) - int(bad.sum()),
-                accepted_damaged_bytes=scope.accepted_damage.get((LOG, file.base_offset), 0),
-                damaged_bytes=int(table.size_bytes[bad].astype(np.int64).sum()),
+    ends = [min(file.size_bytes, log.max_offset - file.base_offset) for file in chosen]
+    with told("Reading segments", sum(ends)) as advance:
+        for file, end in zip(chosen, ends, strict=True):
+            with mapped(file.path) as data, data[:end] as used:
+                table = scan_segment(used, file.base_offset)
+            bad = table.kind == FrameKind.UNDECODABLE
+            frames.append(
+                FrameFact(
+                    subject=f"{file.path.parent.name}/{file.path.name}",
+                    frames=len(table.kind) - int(bad.sum()),
+                    accepted_damaged_bytes=scope.accepted_damage.get((LOG, file.base_offset), 0),
+                    damaged_bytes=int(table.size_bytes[bad].astype(np.int64).sum()),
+                )
             )
-        )
-        stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
-        newest = max(newest, int(stamps.max(initial=-1)))
-        if scope.full:
-            dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
+            stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
+            newest = max(newest, int(stamps.max(initial=-1)))
+            if scope.full:
+                dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
+            advance(end)
     skipped = log.active + 1 - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
     return Walk(tuple(frames), tuple(dispatch), newest, notes)

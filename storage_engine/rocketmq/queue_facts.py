@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.long_work import told_each
 from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.layout import StoreLayout
@@ -76,7 +77,7 @@ def collect_queues(
     queues: list[QueueFact] = []
     left_over: list[Callable[[], int]] = []
     log = look()
-    for queue in _chosen(layout, scope):
+    for queue in told_each(list(_chosen(layout, scope)), "Reading queues", "queues"):
 
         def read(log: LogReader, queue: _Queue = queue) -> _Row:
             return _read(queue, log, scope.full)

@@ -5,7 +5,7 @@ Of each queue that some group reads the first entry is looked at; more only of q
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.long_work import told
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
 from storage_engine.name_columns import names_of, one_array
@@ -71,7 +72,7 @@ def unread_messages(
     committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
     found: dict[tuple[int, str], list[_InQueue]] = {}
     untold: set[tuple[int, str]] = set()
-    for topic, queue_id, span in queue_runs(positions):
+    for topic, queue_id, span in _told_runs(positions):
         look = partial(
             _in_queue, layout, (log_min_offset, new_min_offset), topic, queue_id, committed[span], known[span]
         )
@@ -93,6 +94,14 @@ def unread_messages(
     rows = [_row(names[key[0]], items, times) for key, items in found.items()]
     named = [(names[code], topic) for code, topic in untold]
     return Unread(tuple(sorted(rows, key=_most_first)), error=_untold_text(named) if named else "")
+
+
+def _told_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
+    """Yield what :func:`queue_runs` does, and tell how far it is."""
+    with told("Reading queues", positions.num_rows, "positions") as advance:
+        for run in queue_runs(positions):
+            yield run
+            advance(run[2].stop - run[2].start)
 
 
 def _untold_text(groups_and_topics: list[tuple[str, str]]) -> str:

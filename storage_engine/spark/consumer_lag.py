@@ -14,6 +14,7 @@ import pyarrow as pa
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.durable import create
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
+from storage_engine.long_work import told
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.lag_job import LagJob, LagRequest, Measure
@@ -186,8 +187,10 @@ class LagInProcess:
     def __iter__(self) -> Iterator[pa.Table]:
         if self.job is None:
             return
-        for start, end in self.job.shares(SHARE_ROWS):
-            yield self.job.measure(self.job.positions.slice(start, end - start))
+        with told("Measuring lag", self.job.positions.num_rows, "positions") as advance:
+            for start, end in self.job.shares(SHARE_ROWS):
+                yield self.job.measure(self.job.positions.slice(start, end - start))
+                advance(end - start)
 
 
 def lag_in_process(request: ConsumerLagRequest) -> LagInProcess:

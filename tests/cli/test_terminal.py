@@ -84,6 +84,21 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_trace(store, lake) -> None:
     assert "\x1b[2K" in text
 
 
+def test_what_has_parts_shows_how_far_each_is(archived) -> None:
+    text, code = _shown("inspect", archived.store, "--messages")
+    assert code == 0
+    assert re.search(r"Reading messages \S+ ([\d.]+)/\1 MiB \S+(?: \w+/s)? \S+", ESCAPE.sub("", text))
+    text, code = _shown("lag", archived.store)
+    assert code == 0
+    assert re.search(r"Measuring lag \S+ (\d+)/\1 positions \S+ \S+", ESCAPE.sub("", text))
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_who_wants_no_words_gets_no_progress(archived, option: str) -> None:
+    text, code = _shown("inspect", archived.store, "--messages", option)
+    assert (code, "Reading" in text, "\x1b" in text) == (0, False, False)
+
+
 def test_a_file_gets_no_progress(cli, store, lake) -> None:
     done = cli("archive", store, "--lake", lake)
     assert (done.exit_code, done.err) == (0, "")

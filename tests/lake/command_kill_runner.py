@@ -93,15 +93,12 @@ def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
         put(lake="two", back="back-of-two", copy=None)
         archive(open_lake(at(lake)), segments[2])
 
-    def silent(_bytes: int) -> None:
-        pass
-
     return {
         "relocate a moved lake": Case(
-            lambda: put(lake=None, copy="two"), lambda: relocate(at(copy), silent), copy, None, 2, False
+            lambda: put(lake=None, copy="two"), lambda: relocate(at(copy)), copy, None, 2, False
         ),
         "relocate a plain copy": Case(
-            lambda: put(lake="two", copy="two"), lambda: relocate(at(copy), silent), copy, lake, 2, True
+            lambda: put(lake="two", copy="two"), lambda: relocate(at(copy)), copy, lake, 2, True
         ),
         "copy": Case(
             lambda: put(lake="two", back=None),

@@ -101,7 +101,7 @@ def test_a_copy_of_a_copy_is_one_too(copy: Path, segments: list[Path], tmp_path:
 
 def test_a_copy_may_be_moved(copy: Path, lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> None:
     copy.rename(tmp_path / "moved")
-    relocate(at(tmp_path / "moved"), lambda _: None)
+    relocate(at(tmp_path / "moved"))
     archive(make_jobs, lake, segments[2])
     copy_lake(lake, at(tmp_path / "moved"), unseen)
     check(tmp_path / "moved", segments, tmp_path)

@@ -24,7 +24,9 @@ from storage_engine.lake.export import Exported, ExportFormat, export_messages
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.selection import Selection, has_key
+from storage_engine.long_work import listening
 from tests.fixture_stores import unpack
+from tests.heard import Heard
 from tests.lakes import path_of
 
 SEGMENTS = 7
@@ -170,8 +172,9 @@ def test_nothing_is_overwritten(archived: Lake, tmp_path: Path) -> None:
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(archived: Lake, tmp_path: Path) -> None:
     target = tmp_path / "there"
-    with pytest.raises(ExportError, match="found one"):
-        export_messages(archived, target, Selection(), progress=lambda _: target.write_bytes(b"x") and None)
+    late = Heard(lambda _: target.write_bytes(b"x"))
+    with listening(late), pytest.raises(ExportError, match="found one"):
+        export_messages(archived, target, Selection())
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert target.read_bytes() == b"x"
 
@@ -189,7 +192,8 @@ def test_two_exports_into_one_file_end_in_a_whole_file_and_one_error(archived: L
                 met.append(both.wait())
 
         try:
-            outcomes.append(export_messages(archived, target, Selection(topic="orders"), progress=meet))
+            with listening(Heard(meet)):
+                outcomes.append(export_messages(archived, target, Selection(topic="orders")))
         except ExportError as error:
             outcomes.append(error)
 

@@ -93,7 +93,7 @@ def test_a_lake_that_outlived_an_intent_moves_as_itself(
 ) -> None:
     own_id = lake_id_of(open_lake(at(outlived)).segments())
     outlived.rename(tmp_path / "moved")
-    relocate(at(tmp_path / "moved"), lambda _: None)
+    relocate(at(tmp_path / "moved"))
     found = open_lake(at(tmp_path / "moved")).segments()
     assert (lake_id_of(found), copy_of(found)) == (own_id, None)
     check(tmp_path / "moved", segments[1:2], tmp_path)
@@ -105,13 +105,13 @@ def test_a_catalog_from_right_after_a_move_is_told_that_the_lake_went_on(
     filled(1)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
-    killed_at("storage_engine.lake.moving.end", lambda: relocate(at(moved), lambda _: None))
+    killed_at("storage_engine.lake.moving.end", lambda: relocate(at(moved)))
     shutil.copy(moved / "catalog.db", tmp_path / "backup.db")
     archive(make_jobs, open_lake(at(moved)), segments[1])
     shutil.copy(tmp_path / "backup.db", moved / "catalog.db")
     before = tree(moved / "warehouse")
     with pytest.raises(LakeIdentityError, match="older"):
-        relocate(at(moved), lambda _: None)
+        relocate(at(moved))
     assert tree(moved / "warehouse") == before
     rebuild(at(moved), unseen, {})
     check(moved, segments[:2], tmp_path)

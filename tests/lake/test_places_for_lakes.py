@@ -95,7 +95,7 @@ class TestWhereSomethingElseHasTheCatalogsName:
             lambda: open_lake(config),
             lambda: make_lake(config),
             lambda: rebuild(config, unseen, {}),
-            lambda: relocate(config, lambda _bytes: None),
+            lambda: relocate(config),
             lambda: copy_lake(lake, config, unseen),
         ):
             with pytest.raises(LakeUnavailableError, match="storage-engine lake rebuild") as caught:

@@ -20,7 +20,7 @@ def copy(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Path:
     """A plain copy of a lake with two segments, relocated."""
     archive(make_jobs, lake, *segments[:2])
     copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
-    relocate(at(copy), lambda _: None)
+    relocate(at(copy))
     return copy
 
 

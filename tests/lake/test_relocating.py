@@ -27,10 +27,6 @@ from tests.rounds import again_but
 pytestmark = pytest.mark.slow
 
 
-def silent(_bytes: int) -> None:
-    pass
-
-
 def refused(directory: Path) -> str:
     """Why a lake is not opened."""
     with pytest.raises(LakeIdentityError) as caught:
@@ -51,7 +47,7 @@ def test_a_lake_that_was_moved_is_itself_at_its_new_place(
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
     assert "storage-engine lake relocate" in refused(moved)
-    done = relocate(at(moved), silent)
+    done = relocate(at(moved))
     assert (done.changed, done.copy_of, done.file_count) == (True, None, 4)
     assert identity(moved) == before
     check(moved, segments[:2], tmp_path)
@@ -70,7 +66,7 @@ def test_a_copy_of_hard_links_is_relocated_alone(
     (tmp_path / "lake/catalog.db").chmod(0o640)
     before, original = tree(tmp_path / "lake"), identity(tmp_path / "lake")
     if command == "relocate":
-        relocate(at(copy), silent)
+        relocate(at(copy))
     else:
         rebuild(at(copy), unseen, {})
     assert tree(tmp_path / "lake") == before
@@ -92,10 +88,10 @@ def test_the_same_directory_under_another_name_is_no_copy(
         pytest.skip("no bind mounts are allowed here")
     try:
         assert "storage-engine lake relocate" in refused(other)
-        assert relocate(at(other), silent).copy_of is None
+        assert relocate(at(other)).copy_of is None
         assert identity(other) == before
         archive(make_jobs, open_lake(at(other)), segments[1])
-        assert relocate(at(tmp_path / "lake"), silent).copy_of is None
+        assert relocate(at(tmp_path / "lake")).copy_of is None
     finally:
         subprocess.run(["umount", "--lazy", str(other)], check=True)
     assert identity(tmp_path / "lake") == before
@@ -108,7 +104,7 @@ def test_it_is_moved_back_and_forth(
     filled(1)
     for place, before in (("moved", "lake"), ("lake", "moved"), ("third", "lake")):
         (tmp_path / before).rename(tmp_path / place)
-        relocate(at(tmp_path / place), silent)
+        relocate(at(tmp_path / place))
     check(tmp_path / "third", segments[:1], tmp_path)
 
 
@@ -123,7 +119,7 @@ def test_a_plain_copy_becomes_a_copy_and_the_original_is_not_touched(
     archive(make_jobs, lake, *segments[: 2 + goes_on])
     original = tree(tmp_path / "lake")
     assert "storage-engine lake relocate" in refused(copy)
-    done = relocate(at(copy), silent)
+    done = relocate(at(copy))
     assert done.copy_of == lake_id_of(lake.segments())
     assert done.lake_id not in (None, done.copy_of)
     assert tree(tmp_path / "lake") == original
@@ -140,7 +136,7 @@ def test_no_commit_in_a_relocated_lake_reaches_the_old_place(
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
-    relocate(at(moved), silent)
+    relocate(at(moved))
     # Another disk is mounted where the lake was: its old metadata is the first that would be removed.
     (tmp_path / "kept").rename(tmp_path / "lake")
     there = tree(tmp_path / "lake")
@@ -159,7 +155,7 @@ def test_two_branches_of_one_lake_are_each_told_apart(
     lake = filled(1)
     copy = copy_tree(tmp_path / "lake", tmp_path / "copy")
     archive(make_jobs, lake, segments[1])
-    relocate(at(copy), silent)
+    relocate(at(copy))
     check(copy, segments[:1], tmp_path)
     check(tmp_path / "lake", segments[:2], tmp_path)
 
@@ -171,7 +167,7 @@ def test_receipts_with_whole_locations_are_read_where_their_files_are_now(
     archive(make_jobs, lake, segments[0])
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
-    relocate(at(moved), silent)
+    relocate(at(moved))
     check(moved, segments[:1], tmp_path)
 
 
@@ -186,7 +182,7 @@ def test_a_moved_lake_of_version_1_stays_one_until_it_is_written_to(
         Path(table.location().removeprefix("file://"), MARK_NAME).unlink()
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
-    assert relocate(at(moved), silent).lake_id is None
+    assert relocate(at(moved)).lake_id is None
     check(moved, segments[:1], tmp_path)
     archive(make_jobs, open_lake(at(moved)), segments[1])
     assert identity(moved)[0] is not None
@@ -208,7 +204,7 @@ def test_a_file_that_is_not_as_it_was_archived_refuses_all(
             victim.write_bytes(damaged)
         before = tree(moved)
         with pytest.raises(LakeUnavailableError, match=victim.name):
-            relocate(at(moved), silent)
+            relocate(at(moved))
         assert tree(moved) == before
         victim.write_bytes(sound)
 
@@ -220,9 +216,9 @@ def test_a_lost_mark_is_written_again(
     for mark in (tmp_path / "lake").rglob(MARK_NAME):
         mark.unlink()
     assert "storage-engine lake relocate" in refused(tmp_path / "lake")
-    assert relocate(at(tmp_path / "lake"), silent).changed
+    assert relocate(at(tmp_path / "lake")).changed
     check(tmp_path / "lake", segments[:1], tmp_path)
-    assert not relocate(at(tmp_path / "lake"), silent).changed
+    assert not relocate(at(tmp_path / "lake")).changed
 
 
 class TestAnotherCatalog:
@@ -245,13 +241,13 @@ class TestAnotherCatalog:
         assert "storage-engine lake relocate" in refused(second)
         before = tree(tmp_path / "lake")
         with pytest.raises(LakeIdentityError, match="--take-over"):
-            relocate(at(second), silent)
+            relocate(at(second))
         assert tree(tmp_path / "lake") == before
 
     def test_a_person_may_take_the_first_ones_place(
         self, second: Path, segments: list[Path], tmp_path: Path
     ) -> None:
-        done = relocate(at(second), silent, take_over=True)
+        done = relocate(at(second), take_over=True)
         assert done.other_catalog is not None
         check(second, segments[:1], tmp_path)
         assert "catalog" in refused(tmp_path / "lake")
@@ -260,7 +256,7 @@ class TestAnotherCatalog:
         self, second: Path, segments: list[Path], tmp_path: Path
     ) -> None:
         (tmp_path / "lake" / "catalog.db").unlink()
-        relocate(at(second), silent)
+        relocate(at(second))
         check(second, segments[:1], tmp_path)
 
     def test_an_older_one_is_sent_to_rebuild(
@@ -269,7 +265,7 @@ class TestAnotherCatalog:
         archive(make_jobs, lake, segments[1])
         before = tree(tmp_path)
         with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
-            relocate(at(second), silent, take_over=True)
+            relocate(at(second), take_over=True)
         assert tree(tmp_path) == before
 
 
@@ -297,7 +293,7 @@ def test_without_marks_a_catalog_that_is_older_is_sent_to_rebuild(
             max(metadata.glob("*.metadata.json")).write_bytes(b"{")
     before = tree(tmp_path)
     with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
-        relocate(at(here), silent)
+        relocate(at(here))
     assert tree(tmp_path) == before
     rebuild(at(here), unseen, {})
     check(here, segments[:2], tmp_path)
@@ -313,8 +309,8 @@ def test_without_marks_a_move_that_was_killed_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr("storage_engine.lake.moving.repoint", _killed)
         with pytest.raises(KeyboardInterrupt):
-            relocate(at(moved), silent)
-    relocate(at(moved), silent)
+            relocate(at(moved))
+    relocate(at(moved))
     check(moved, segments[:1], tmp_path)
 
 
@@ -328,7 +324,7 @@ def test_without_marks_what_lost_a_race_does_not_count(
         shutil.copy2(last, last.with_name(f"{last.name[:6]}{'f' * 8}-lost.metadata.json"))
     for mark in tmp_path.rglob(MARK_NAME):
         mark.unlink()
-    assert relocate(at(tmp_path / "lake"), silent).changed
+    assert relocate(at(tmp_path / "lake")).changed
     check(tmp_path / "lake", segments[:1], tmp_path)
 
 
@@ -346,7 +342,7 @@ def test_the_warehouse_of_another_lake_is_refused(
     shutil.copy2(tmp_path / "lake" / "catalog.db", mixed / "catalog.db")
     before = tree(mixed)
     with pytest.raises(LakeUnavailableError, match="catalog and warehouse"):
-        relocate(at(mixed), silent)
+        relocate(at(mixed))
     assert tree(mixed) == before
 
 
@@ -354,7 +350,7 @@ def test_a_catalog_without_tables_is_no_lake(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     sqlite3.connect(tmp_path / "lake" / "catalog.db").execute("CREATE TABLE t (x)").connection.close()
     with pytest.raises(LakeMissingError, match="storage-engine lake rebuild"):
-        relocate(at(tmp_path / "lake"), silent)
+        relocate(at(tmp_path / "lake"))
 
 
 def test_rows_that_count_as_deleted_by_position_are_refused(
@@ -366,7 +362,7 @@ def test_rows_that_count_as_deleted_by_position_are_refused(
     (tmp_path / "lake").rename(moved)
     before = tree(moved)
     with pytest.raises(LakeUnavailableError, match="rewrite_data_files"):
-        relocate(at(moved), silent)
+        relocate(at(moved))
     assert tree(moved) == before
 
 
@@ -377,9 +373,9 @@ def test_what_an_earlier_move_left_does_not_count_for_the_next(
     (tmp_path / "lake").rename(tmp_path / "second")
     with monkeypatch.context() as patch:
         patch.setattr("storage_engine.lake.moving.end", lambda *_: None)
-        relocate(at(tmp_path / "second"), silent)
+        relocate(at(tmp_path / "second"))
     (tmp_path / "second").rename(tmp_path / "third")
-    assert relocate(at(tmp_path / "third"), silent).former is not None
+    assert relocate(at(tmp_path / "third")).former is not None
     check(tmp_path / "third", segments[:1], tmp_path)
 
 
@@ -387,5 +383,5 @@ def test_nothing_is_left_of_what_was_meant(filled: Callable[[int], Lake], tmp_pa
     filled(1)
     moved = tmp_path / "moved"
     (tmp_path / "lake").rename(moved)
-    relocate(at(moved), silent)
+    relocate(at(moved))
     assert not list(moved.rglob(INTENT_NAME))

@@ -15,6 +15,7 @@ from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, Lak
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
 from storage_engine.lake.pace import pace_at
+from storage_engine.long_work import told
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
@@ -274,19 +275,22 @@ def _hash_again(
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
     reading = _reading(context, lease) if again else None
-    for verdict in judged.verdicts:
-        segment, receipt = verdict.segment, verdict.receipt
-        if segment.log in refusals:
-            continue
-        if reading is not None and receipt is not None and segment.id in again:
-            said = nothing(segment.log)
-            try:
-                check_bytes(segment, receipt, context.record.real_path, said, reading)
-            except (LakeConflictError, ChangedUnderUsError, OSError) as error:
-                refusals[segment.log] = refusal(segment.log, error, said)
+    sizes = [one.segment.disk_bytes for one in judged.verdicts if one.segment.id in again]
+    with told("Hashing segments again", sum(sizes)) as advance:
+        for verdict in judged.verdicts:
+            segment, receipt = verdict.segment, verdict.receipt
+            if segment.log in refusals:
                 continue
-            verdict = passed(verdict)
-        compared.append(verdict)
+            if reading is not None and receipt is not None and segment.id in again:
+                said = nothing(segment.log)
+                try:
+                    check_bytes(segment, receipt, context.record.real_path, said, reading)
+                except (LakeConflictError, ChangedUnderUsError, OSError) as error:
+                    refusals[segment.log] = refusal(segment.log, error, said)
+                    continue
+                advance(segment.disk_bytes)
+                verdict = passed(verdict)
+            compared.append(verdict)
     return Judged(tuple(compared), judged.refusals).without(tuple(refusals.values()))
 
 

@@ -19,6 +19,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
+from storage_engine.long_work import told
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
@@ -300,29 +301,33 @@ def _delete_all(
     """
     stopped: list[Refusal] = []
     left, size = deque(verdicts), context.broker.max_delete_batch or len(verdicts)
-    while left:
-        batch = [left.popleft() for _ in range(min(size, len(left)))]
-        compared = compared_last(context, batch, unseen, lease)
-        refusals = list(compared.refusals)
-        if not refusals:
-            try:
-                _delete(context, run, compared.verdicts, proofs, lease, remove)
-                continue
-            except ChangedUnderUsError as error:
-                changed = [
-                    one.segment.log
-                    for one in batch
-                    if any(file.path == error.path for file in one.segment.files)
-                ]
-                if not changed:
-                    raise
-                refusals = [refusal(changed[0], error, MAY_BE_GONE)]
-        stopped += refusals
-        done, _ = releases(context.journal.events(run, Step.RELEASE))
-        gone = {release.segment.id for release in done.values()}
-        logs = refused_logs(refusals)
-        again = [one for one in (*batch, *left) if one.segment.log not in logs and one.segment.id not in gone]
-        left = deque(again)
+    with told("Deleting segments", len(verdicts), "segments") as advance:
+        while left:
+            batch = [left.popleft() for _ in range(min(size, len(left)))]
+            compared = compared_last(context, batch, unseen, lease)
+            refusals = list(compared.refusals)
+            if not refusals:
+                try:
+                    _delete(context, run, compared.verdicts, proofs, lease, remove)
+                    advance(len(batch))
+                    continue
+                except ChangedUnderUsError as error:
+                    changed = [
+                        one.segment.log
+                        for one in batch
+                        if any(file.path == error.path for file in one.segment.files)
+                    ]
+                    if not changed:
+                        raise
+                    refusals = [refusal(changed[0], error, MAY_BE_GONE)]
+            stopped += refusals
+            done, _ = releases(context.journal.events(run, Step.RELEASE))
+            gone = {release.segment.id for release in done.values()}
+            logs = refused_logs(refusals)
+            again = [
+                one for one in (*batch, *left) if one.segment.log not in logs and one.segment.id not in gone
+            ]
+            left = deque(again)
     return stopped
 
 
