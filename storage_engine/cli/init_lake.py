@@ -67,6 +67,10 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
             f"archive STORE --broker-conf FILE --lake {quote(str(lake_dir))}",
             "It takes the sealed segments of STORE, with proof",
         )
+    elif lake_dir is not None:
+        say_next(f"lake info --lake {quote(str(lake_dir))}", "It is a copy, and this says of what")
+    else:
+        say_next("doctor", "It looks at store, lakes and DAGs, and says what to do next")
     return 0
 
 

@@ -17,7 +17,7 @@ from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import progress
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
-from storage_engine.cli.verify_output import print_verification
+from storage_engine.cli.verify_output import print_verification, say_next_step
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.extras import SPARK
@@ -198,4 +198,5 @@ def verify(
             print_verification(result)
         if not found:
             say(f"{LakeConfig.local(lake_dir).location}: no archived store.")
+        say_next_step(found, managed, lake_dir, VerifyLevel(level))
     return 1 if any(result.overall is Status.FAILURE for result in found) else 0

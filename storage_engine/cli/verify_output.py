@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+from storage_engine.cli.next_cleanup import say_cleanup
+from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import print_table, say
+from storage_engine.model.validation import Status
 from storage_engine.model.verification import Coverage, StoreVerification, VerifyLevel
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
@@ -26,6 +34,30 @@ def print_verification(result: StoreVerification) -> None:
             say(f"\n{log}: nothing here tells what was before offset {offset}.")
     if result.level is not VerifyLevel.RECEIPTS:
         say(f"\n{coverage_text(result.coverage)}")
+
+
+def say_next_step(
+    found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
+) -> None:
+    """Say what to type after a verification, by what it found.
+
+    :param managed: the store that the lake was compared with; None: there was none.
+    """
+    lake = f"--lake {quote(str(lake_dir))}"
+    if not any(result.receipt_count or result.overall is Status.FAILURE for result in found):
+        what = "archive" if managed is not None else f"archive STORE --broker-conf FILE {lake}"
+        say_next(what, "It takes the sealed segments of a store, with proof")
+    elif any(result.overall is Status.FAILURE for result in found):
+        again = "verify" if managed is not None else f"verify {lake}"
+        say_next(again, "Do first what is said at each finding, then look again", f"--level {level.value}")
+    elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
+        deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
+        again = "verify" if managed is not None else f"verify {lake}"
+        say_next(again, "It reads what was not looked at yet, every row", f"--level {deeper.value}")
+    elif managed is not None:
+        say_cleanup(managed)
+    else:
+        say_next(f"restore {lake} --to DIRECTORY", "It brings back what the lake holds, byte for byte")
 
 
 def coverage_text(coverage: Coverage) -> str:

@@ -77,6 +77,9 @@ def test_a_missing_lake_is_made_by_the_command_that_is_named(store_connection: A
     store_connection(make_lake=False, extra={"lake_directory": "", "lake_properties": remote})
     with pytest.raises(LakeMissingError, match=r"init-lake --lake DIRECTORY, .* or --conn-id a_store, of"):
         StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store").execute(CONTEXT)
+    made = run_command("init-lake", "--conn-id", "a_store")
+    assert made.exit_code == 0, made.err
+    assert made.out.splitlines()[-1] == "Next: storage-engine doctor --conn-id a_store"
 
 
 def test_an_error_about_the_second_lake_names_its_directory(

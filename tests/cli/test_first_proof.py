@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def test_each_command_ends_with_the_next(cli, tmp_path: Path, conf: bool) -> Non
     assert words == ["verify", str(sample.root), "--lake", str(lake), *options]
     verified = cli(*words)
     assert verified.exit_code == 0, verified
+    assert _next(verified) == ["doctor", str(sample.root), "--lake", str(lake), *options]
     again = cli("clean", sample.root, "--lake", lake, *options)
     assert _next(again) == ["doctor", str(sample.root), "--lake", str(lake), *options]
 
@@ -69,6 +71,32 @@ def test_next_commands_keep_both_lakes(cli, tmp_path: Path) -> None:
     done = cli("archive", sample.root, *lakes, *settings)
     assert _next(done) == ["clean", "--manual", str(sample.root), *lakes, *settings]
     assert "deletes outside deleteWhen" in done.out
+
+
+def test_a_verification_leads_on_by_what_it_found(cli, archived, tmp_path: Path) -> None:
+    lake = shutil.copytree(archived.lake, tmp_path / "the copy")
+    assert cli("lake", "relocate", "--lake", lake).exit_code == 0
+    of_lake = ["--lake", str(lake)]
+    near = cli("verify", *of_lake, "--level", "files")
+    assert _next(near) == ["verify", *of_lake, "--level", "bytes"]
+    some = cli("verify", *of_lake, "--max-bytes", "1KiB")
+    assert _next(some) == ["verify", *of_lake, "--level", "bytes"]
+    every = cli(*_next(some))
+    assert _next(every) == ["restore", *of_lake, "--to", "DIRECTORY"]
+    restored = cli(*_next(every, DIRECTORY=tmp_path / "back again"))
+    assert _next(restored) == ["inspect", str(tmp_path / "back again")]
+    assert cli(*_next(restored)).exit_code == 0
+    assert "Next:" not in cli("verify", *of_lake, "--json").out
+    largest = max(lake.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    broken = cli("verify", *of_lake)
+    assert (broken.exit_code, _next(broken)) == (1, ["verify", *of_lake, "--level", "bytes"])
+
+
+def test_a_verification_of_an_empty_lake_leads_to_archive(cli, store, lake) -> None:
+    of_lake = ["--lake", str(lake)]
+    assert _next(cli("verify", *of_lake), STORE=store)[:2] == ["archive", str(store)]
+    assert _next(cli("verify", store, *of_lake)) == ["archive", str(store), *of_lake]
 
 
 def test_an_archive_before_anything_expired_leads_to_doctor(cli, store_copy, lake) -> None:
