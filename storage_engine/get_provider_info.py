@@ -165,6 +165,15 @@ _CONFIG_SECTION = {
             "company_alerts.ON_FAILURE",
             "",
         ),
+        "dag_tab": {
+            **_option(
+                "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows it "
+                "on all DAGs, also on those that manage no store.\n",
+                "False",
+                "True",
+            ),
+            "type": "boolean",
+        },
         "report_dir": _option(
             "Directory that receives the reports of every run, for connections that name none. Empty: "
             "``storage_engine/reports`` in AIRFLOW_HOME.\n",

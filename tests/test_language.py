@@ -56,7 +56,9 @@ def _lines_alone(code: re.Match[str]) -> str:
     return "\n" * code[0].count("\n")
 
 
-@pytest.mark.parametrize("folder", ["storage_engine", "dags", "older_dags", "spark_jobs", "benchmarks"])
+@pytest.mark.parametrize(
+    "folder", ["storage_engine", "dags", "older_dags", "plugins", "spark_jobs", "benchmarks"]
+)
 def test_docstrings_messages_and_comments_are_in_the_fields_words(folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("*.py"))
     assert paths

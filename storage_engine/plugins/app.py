@@ -1,7 +1,7 @@
-"""Pages of stores as a web application: closed to who isn't logged in, each run to who can't read its DAG.
+"""Pages of stores as a web application: closed to who isn't logged in, each store to who can't read its DAG.
 
-Nothing of a request becomes a path of the disk: what is shown comes from the journal. No library is imported
-that reads segments or lakes.
+Nothing of a request becomes a path of the disk: what is shown comes from the journal, or from files that were
+read before. No library is imported that reads segments or lakes.
 """
 
 from __future__ import annotations
@@ -9,36 +9,41 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
-from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
-from fastapi.responses import HTMLResponse
+from airflow.api_fastapi.core_api.security import requires_access_view
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.links import REPORT_PATH
-from storage_engine.plugins.report import NoSuchRunError, message_html, report_of_run
+from storage_engine.links import CONSOLE_PATH, REPORT_PATH
+from storage_engine.plugins.access import ReadableDags, not_found
+from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run
 
 _HEADERS = {
-    # Pages bring their style with them, and nothing else.
+    # Reports bring their style with them, and nothing else; the console's page has a policy of its own.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
+"""Of each answer that has none of its own."""
 _LONGEST_ID = 250
 """Characters of an Airflow id."""
+_WRONG = "Something went wrong; the API server's log says what."
 
 _log = logging.getLogger(__name__)
 
 Id = Annotated[str, Query(min_length=1, max_length=_LONGEST_ID)]
 
 
-def make_app() -> FastAPI:
-    """Return the application, with no page that describes it: that would be open."""
+def make_app(*, has_console: bool) -> FastAPI:
+    """Return the application, with no page that describes it: that would be open.
+
+    :param has_console: this Airflow can show it.
+    """
     app = FastAPI(
         dependencies=[Depends(requires_access_view(AccessView.WEBSITE))],
         docs_url=None,
@@ -49,28 +54,42 @@ def make_app() -> FastAPI:
     @app.middleware("http")
     async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
         response = await call_next(request)
-        response.headers.update(_HEADERS)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
     @app.exception_handler(Exception)
     def say_nothing(request: Request, error: Exception) -> Response:
         # Starlette answers this outside of the middleware.
         _log.error("%s: %s", request.url.path, error, exc_info=error)
-        return HTMLResponse(
-            message_html("Error", "Something went wrong; the API server's log says what."), 500, _HEADERS
-        )
+        return _said(request, "Error", _WRONG, 500, _HEADERS)
+
+    @app.exception_handler(NoSuchStoreError)
+    def hide(request: Request, error: NoSuchStoreError) -> Response:
+        return JSONResponse({"detail": not_found().detail}, 404)
+
+    @app.exception_handler(StorageEngineError)
+    def say_why(request: Request, error: StorageEngineError) -> Response:
+        return _said(request, "This can't be shown", str(error), 503)
 
     @app.get(REPORT_PATH)
-    def report(user: GetUserDep, store: Id, dag_id: Id, run_id: Id) -> Response:
-        readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    def report(readable: ReadableDags, store: Id, dag_id: Id, run_id: Id) -> Response:
         if dag_id not in readable:
             # As for a run that isn't there: who may not read it isn't told that it is.
-            raise HTTPException(404, "Not found")
-        try:
-            return HTMLResponse(report_of_run(store, f"{dag_id}/{run_id}"))
-        except NoSuchRunError as error:
-            raise HTTPException(404, "Not found") from error
-        except StorageEngineError as error:
-            return HTMLResponse(message_html("The report can't be read", str(error)), 503)
+            raise not_found()
+        return HTMLResponse(report_of_run(store, f"{dag_id}/{run_id}"))
 
+    if has_console:
+        from storage_engine.plugins.console_routes import console
+
+        app.include_router(console, prefix=CONSOLE_PATH)
     return app
+
+
+def _said(
+    request: Request, title: str, text: str, status: int, headers: dict[str, str] | None = None
+) -> Response:
+    """Return a sentence in the form that who asked for it can read."""
+    if f"{CONSOLE_PATH}/api/" in request.url.path:
+        return JSONResponse({"detail": text}, status, headers)
+    return HTMLResponse(message_html(title, text), status, headers)

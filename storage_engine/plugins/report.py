@@ -1,13 +1,17 @@
-"""The page of a run's report, from the journal that the store's connection names."""
+"""Reports of runs, from the journal that the store's connection names: a page, or the story in short."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.journal.answers import StoredReport
 from storage_engine.journal.queries import JournalReader
 from storage_engine.pages.report import report_html
+from storage_engine.pages.story import of_any_release, tell
+from storage_engine.plugins.journals import journal_of
 
 _NONE = (
     "This run has no report of its own. Either nothing was due, or its last task has not run yet, or the "
@@ -16,7 +20,7 @@ _NONE = (
 )
 
 
-class NoSuchRunError(StorageEngineError):
+class NoSuchStoreError(StorageEngineError):
     """There is no such store here."""
 
 
@@ -24,18 +28,43 @@ def report_of_run(conn_id: str, run_key: str) -> str:
     """Return the page of a run's report; where it has none, one that says so.
 
     :param conn_id: of the store's connection.
-    :raises NoSuchRunError: there is no such store.
+    :raises NoSuchStoreError: there is no such store.
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: a newer release wrote the journal or the report.
     """
     try:
-        reader = JournalReader(StorageEngineHook(conn_id).journal_url)
+        reader = journal_of(conn_id)
     except BadInputError as error:
-        raise NoSuchRunError(str(error)) from error
-    for store in reader.stores():
-        if store.name == conn_id and (found := reader.report(store.store_id, run_key)) is not None:
-            return report_html(found.report, version=found.version)
+        raise NoSuchStoreError(str(error)) from error
+    if (found := _stored(reader, conn_id, run_key)) is not None:
+        return report_html(found.report, version=found.version)
     return message_html(run_key, _NONE)
+
+
+def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
+    """Return what a run came to, in the words of its report's first screen.
+
+    :param conn_id: of the store's connection.
+    :return: as JSON; without a report, outcome and story are None.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: there is no such store, or a newer release wrote its journal.
+    """
+    found = _stored(journal_of(conn_id), conn_id, run_key)
+    report = None if found is None else of_any_release(found.report)
+    return {
+        "kind": "run",
+        "version": 1,
+        "run_key": run_key,
+        "outcome": report and report["outcome"],
+        "story": report and tell(report),
+    }
+
+
+def _stored(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
+    for store in reader.stores():
+        if store.name == conn_id:
+            return reader.report(store.store_id, run_key)
+    return None
 
 
 def message_html(title: str, text: str) -> str:

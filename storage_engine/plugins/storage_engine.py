@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
 
+from airflow import __version__ as airflow_version
 from airflow.plugins_manager import AirflowPlugin
+
+from storage_engine.links import CONSOLE_PATH, URL_PREFIX
+
+VIEWS_SINCE = (3, 3, 2)
+"""Airflow's version that keeps a page's address while one moves about in it."""
+
+_CONSOLE = f"{URL_PREFIX}{CONSOLE_PATH}/".removeprefix("/")
+"""Without a slash before it: Airflow itself may be served below a path."""
+_ICON = f"{_CONSOLE}static/icon.svg"
+_ICON_DARK = f"{_CONSOLE}static/icon-dark.svg"
 
 
 class StorageEnginePlugin(AirflowPlugin):
-    """Serves the reports of runs to who may read their DAGs."""
+    """Serves the console, and the reports of runs, to who may read the DAGs that they are about."""
 
     name = "storage_engine"
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        from storage_engine.links import URL_PREFIX
         from storage_engine.plugins.app import make_app
 
-        return [{"app": make_app(), "url_prefix": URL_PREFIX, "name": "Storage Engine"}]
+        app = make_app(has_console=has_views(airflow_version))
+        return [{"app": app, "url_prefix": URL_PREFIX, "name": "Storage Engine"}]
+
+    @cached_property
+    def external_views(self) -> list[Any]:  # type: ignore[override]
+        if not has_views(airflow_version):
+            return []
+        icons = {"icon": _ICON, "icon_dark_mode": _ICON_DARK}
+        views: list[Any] = [
+            {
+                "name": "Retention",
+                "href": _CONSOLE,
+                "destination": "nav",
+                "url_route": "storage-engine",
+                "nav_top_level": True,
+                **icons,
+            }
+        ]
+        if _has_dag_tab():
+            views.append(
+                {
+                    "name": "Retention",
+                    "href": f"{_CONSOLE}?dag={{DAG_ID}}",
+                    "destination": "dag",
+                    "url_route": "storage-engine-store",
+                    # Read by Airflow 3.4; an older one shows the tab on each DAG.
+                    "applies_to": {"dag_tags": ["storage-engine"]},
+                    **icons,
+                }
+            )
+        return views
+
+
+def has_views(version: str) -> bool:
+    """Return whether an Airflow of this version can show the console."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3])) >= VIEWS_SINCE
+
+
+def _has_dag_tab() -> bool:
+    from airflow.providers.common.compat.sdk import conf
+
+    return bool(conf.getboolean("storage_engine", "dag_tab", fallback=True))

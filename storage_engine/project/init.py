@@ -33,7 +33,7 @@ _SPARK_DEFINITION: dict[str, object] = {
     "host": "local[*]",
     "extra": json.dumps({"spark-binary": "spark-submit", "deploy-mode": "client"}),
 }
-_TREES = ("dags", "spark_jobs", "expectations")
+_TREES = ("dags", "plugins", "spark_jobs", "expectations")
 _OLDER_DAGS = "older_dags"
 _OLDER_DAG_IDS = "older_dag_ids.py"
 OLDER_DAGS = {
@@ -162,6 +162,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
         "                    lake's storage_maintenance__LAKE (scheduled), storage_retention__STORE and\n"
         "                    storage_archive__STORE (when due), storage_forced_cleanup__STORE (by hand)\n"
+        "  plugins/          the console, where the provider's wheel isn't installed\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"

@@ -131,3 +131,16 @@ def load_dag() -> Callable[[str], Any]:
         return dag
 
     return load
+
+
+@pytest.fixture
+def airflow_web(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An auth manager as Airflow's web server has it, which lets who is logged in read no DAG yet."""
+    from storage_engine.plugins import journals
+    from tests.airflow.web_client import SomeDagsManager, airflow_app
+
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests " + "x" * 64)
+    monkeypatch.setattr(journals, "_addresses", {})
+    manager = SomeDagsManager()
+    monkeypatch.setattr(airflow_app._AuthManagerState, "instance", manager)
+    return manager

@@ -1,79 +1,32 @@
-"""The one route of the plugin: closed, from the journal, and cheap to load."""
+"""The route of reports: closed, and from the journal."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan import PlanRequest
-from storage_engine.plugins.storage_engine import StorageEnginePlugin
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
-
-with warnings.catch_warnings(action="ignore"):
-    # Airflow imports a client for tests, which warns.
-    from airflow.api_fastapi import app as airflow_app
-    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from tests.airflow.web_client import Client, SomeDagsManager, client_of
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
-HEAVY = ["great_expectations", "numba", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark"]
 STORE = "a_store"
 DAG_ID = f"storage_retention__{STORE}"
 RUN_ID = "manual__2026-11-24T10:58:43.747132+00:00"
 
 
-class OneDagManager(SimpleAuthManager):
-    """Lets everybody who is logged in read one DAG alone."""
-
-    def get_authorized_dag_ids(self, **_: Any) -> set[str]:
-        return {DAG_ID}
-
-
-class Client:
-    """Asks the application in this process.
-
-    :param token: of who asks; None: nobody is logged in.
-    """
-
-    def __init__(self, app: Any, token: str | None) -> None:
-        self._app, self._headers = app, {"Authorization": f"Bearer {token}"} if token else {}
-
-    def get(self, path: str, params: dict[str, str] | None = None) -> httpx.Response:
-        async def get() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.get(path, params=params, headers=self._headers)
-
-        return asyncio.run(get())
-
-
 @pytest.fixture
-def client(airflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
+def client(airflow_web: SomeDagsManager) -> Callable[..., Client]:
     """Ask the app as somebody: client("viewer"); client(None) is nobody."""
-    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests " + "x" * 64)
-    manager = OneDagManager()
-    monkeypatch.setattr(airflow_app._AuthManagerState, "instance", manager)
-    (described,) = StorageEnginePlugin().fastapi_apps
-
-    def as_somebody(role: str | None) -> Client:
-        user = SimpleAuthManagerUser(username="ann", role=role or "")
-        return Client(described["app"], manager.generate_jwt(user) if role else None)
-
-    return as_somebody
+    airflow_web.readable = frozenset({DAG_ID})
+    return lambda role: client_of(airflow_web, role)
 
 
 @pytest.fixture
@@ -188,51 +141,3 @@ def test_a_link_below_a_path_leads_below_it(monkeypatch: pytest.MonkeyPatch) -> 
 
     link = StorageEngineReportLink().get_link(Task(), ti_key=Key())  # type: ignore[arg-type]
     assert link.startswith("/airflow/storage-engine/report?")
-
-
-def imported(code: str, names: list[str]) -> list[str]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{code}\nimport sys, json\nprint(json.dumps(sorted(set({names!r}) & set(sys.modules))))",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def test_a_task_that_loads_the_plugin_imports_no_web_framework() -> None:
-    code = "import airflow.plugins_manager, sys\nbefore = set(sys.modules)\n"
-    code += "from storage_engine.plugins.storage_engine import StorageEnginePlugin\nStorageEnginePlugin()\n"
-    code += "assert 'fastapi' not in set(sys.modules) - before\n"
-    assert imported(code, HEAVY) == []
-
-
-def test_answering_imports_nothing_that_reads_segments_or_lakes(reported: Any) -> None:
-    code = f"""
-import asyncio, httpx
-import airflow.api_fastapi.app as airflow_app
-from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from storage_engine.plugins.storage_engine import StorageEnginePlugin
-class Manager(SimpleAuthManager):
-    def get_authorized_dag_ids(self, **_): return {{{DAG_ID!r}}}
-manager = airflow_app._AuthManagerState.instance = Manager()
-(described,) = StorageEnginePlugin().fastapi_apps
-app = described["app"]
-token = manager.generate_jwt(SimpleAuthManagerUser(username="ann", role="viewer"))
-async def get(params):
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
-        return await client.get("/report", params=params, headers={{"Authorization": f"Bearer {{token}}"}})
-for params in ({asked()!r}, {asked(run_id="other")!r}):
-    found = asyncio.run(get(params))
-    assert found.status_code == 200, found.text
-# Every route there is was asked.
-assert [route.path for route in app.routes] == ["/report"]
-"""
-    assert imported(code, HEAVY) == []

@@ -95,7 +95,7 @@ def test_no_wheel_comes_of_a_site_that_cannot_be_built(tmp_path: Path) -> None:
     parts = ("pyproject.toml", "hatch_build.py", "mkdocs.yml", "README.md", "LICENSE", "constraints.txt")
     for name in parts:
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("storage_engine", "docs", "dags", "older_dags", "spark_jobs", "expectations"):
+    for name in ("storage_engine", "docs", "dags", "older_dags", "plugins", "spark_jobs", "expectations"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "site"))
     with (tmp_path / "docs" / "index.md").open("a") as page:
         page.write("\n[gone](gone.md)\n")

@@ -31,7 +31,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 FILES = """
 import json
 from storage_engine.resources import project_path
-names = ("dags", "older_dags", "spark_jobs", "expectations")
+names = ("dags", "older_dags", "plugins", "spark_jobs", "expectations")
 print(json.dumps({name: sorted(path.name for path in project_path(name).glob("*.*")) for name in names}))
 """
 

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_a_project_has_everything_that_airflow_needs(tmp_path: Path) -> None:
     project = init_project(tmp_path / "p")
-    for tree in ("dags", "spark_jobs", "expectations"):
+    for tree in ("dags", "plugins", "spark_jobs", "expectations"):
         expected = sorted(path.name for path in (REPOSITORY / tree).iterdir() if path.name != "__pycache__")
         assert sorted(path.name for path in (project.home / tree).iterdir()) == expected
         assert expected

@@ -1,0 +1,90 @@
+"""Whose stores: a store's data goes to who may read its retention DAG in Airflow, and to nobody else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
+from fastapi import Depends, HTTPException
+from sqlalchemy import select
+
+from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores
+
+PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint")
+"""Of a store's DAGs, as their ids begin."""
+
+
+def not_found() -> HTTPException:
+    """Return what is said of anything that isn't there, or that somebody may not read: the same."""
+    return HTTPException(404, "Not found")
+
+
+def readable_dags(user: GetUserDep) -> frozenset[str]:
+    """Return the ids of the DAGs that a user may read."""
+    return frozenset(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+ReadableDags = Annotated[frozenset[str], Depends(readable_dags)]
+
+
+def readable_stores(dags: ReadableDags) -> tuple[ConfiguredStore, ...]:
+    """Return the configured stores that a user may read, in their order."""
+    return tuple(store for store in configured_stores() if dag_id(store, PURPOSES[0]) in dags)
+
+
+ReadableStores = Annotated[tuple[ConfiguredStore, ...], Depends(readable_stores)]
+
+
+def readable_store(store: str, stores: ReadableStores) -> ConfiguredStore:
+    """
+    :param store: id of its connection, from the address.
+    :raises HTTPException: there is none that the user may read.
+    """
+    for one in stores:
+        if one.conn_id == store:
+            return one
+    raise not_found()
+
+
+ReadableStore = Annotated[ConfiguredStore, Depends(readable_store)]
+
+
+def dag_id(store: ConfiguredStore, purpose: str) -> str:
+    """Return the id of one of a store's DAGs."""
+    return f"storage_{purpose}__{store.in_dag_ids}"
+
+
+def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
+    """Return a store's DAGs that a user may read: whether each is paused, and whether the user may run it."""
+    ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
+    with create_session() as session:
+        found = session.execute(
+            select(DagModel.dag_id, DagModel.is_paused).where(
+                DagModel.dag_id.in_(dags.intersection(ids)), DagModel.is_stale.is_(False)
+            )
+        ).all()
+        teams = DagModel.get_dag_id_to_team_name_mapping([row.dag_id for row in found], session=session)
+    paused = {row.dag_id: bool(row.is_paused) for row in found}
+    return [
+        {
+            "purpose": purpose,
+            "dag_id": one,
+            "is_paused": paused[one],
+            "may_run": _may_run(one, teams.get(one), user),
+        }
+        for one, purpose in ids.items()
+        if one in paused
+    ]
+
+
+def _may_run(one: str, team: str | None, user: Any) -> bool:
+    return get_auth_manager().is_authorized_dag(
+        method="POST",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=one, team_name=team),
+        user=user,
+    )

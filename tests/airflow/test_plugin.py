@@ -1,0 +1,126 @@
+"""The plugin: what it adds to Airflow's pages, that it is loaded once, and how little it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.plugins import storage_engine as plugin
+from storage_engine.plugins.storage_engine import StorageEnginePlugin, has_views
+from tests.airflow.conftest import REPOSITORY
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+
+HEAVY = ["great_expectations", "numba", "numpy", "pandas", "psutil", "pyarrow", "pyiceberg", "pyspark"]
+WEB = ["fastapi", "starlette"]
+FOLDER = REPOSITORY / "plugins"
+
+
+def run(code: str, environment: Mapping[str, str] = os.environ) -> Any:
+    """Run code in a process of its own, and return the JSON of its last line."""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=dict(environment))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_navigation_and_each_dag_have_an_entry() -> None:
+    nav, tab = StorageEnginePlugin().external_views
+    assert (nav["destination"], nav["nav_top_level"], nav["href"]) == ("nav", True, "storage-engine/console/")
+    assert (tab["destination"], tab["href"]) == ("dag", "storage-engine/console/?dag={DAG_ID}")
+    assert tab["applies_to"] == {"dag_tags": ["storage-engine"]}
+    assert nav["url_route"] != tab["url_route"]
+
+
+def test_airflow_takes_the_views_as_they_are() -> None:
+    from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+    for view in StorageEnginePlugin().external_views:
+        assert ExternalViewResponse(**view).icon == "storage-engine/console/static/icon.svg"
+
+
+def test_an_option_leaves_the_tab_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__DAG_TAB", "False")
+    assert [view["destination"] for view in StorageEnginePlugin().external_views] == ["nav"]
+
+
+@pytest.mark.parametrize(
+    ("version", "has"),
+    [
+        ("3.1.0", False),
+        ("3.3.1", False),
+        ("3.3.2", True),
+        ("3.3.2rc1", True),
+        ("3.10.0", True),
+        ("4.0.0.dev0", True),
+    ],
+)
+def test_views_need_an_airflow_that_keeps_their_address(version: str, has: bool) -> None:
+    assert has_views(version) is has
+
+
+def test_an_older_airflow_has_reports_and_no_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "airflow_version", "3.3.1")
+    older = StorageEnginePlugin()
+    assert older.external_views == []
+    (described,) = older.fastapi_apps
+    assert [route.path for route in described["app"].routes] == ["/report"]
+
+
+def test_a_task_that_loads_the_plugin_imports_no_web_framework() -> None:
+    code = f"""
+import json, sys
+import airflow.plugins_manager
+before = set(sys.modules)
+from storage_engine.plugins.storage_engine import StorageEnginePlugin
+StorageEnginePlugin()
+print(json.dumps(sorted((set(sys.modules) - before) & set({WEB + HEAVY}))))
+"""
+    assert run(code) == []
+
+
+WITHOUT_PROVIDER = """
+import importlib.metadata, importlib_metadata
+for module in (importlib.metadata, importlib_metadata):
+    def distributions(find=module.distributions, **asked):
+        return (one for one in find(**asked) if one.metadata["Name"] != "airflow-provider-storage-engine")
+    module.distributions = distributions
+"""
+"""As where only the code is on the path: the entry point is in the provider's metadata."""
+LOADED = """
+import json, logging
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins()
+ours = [str(one.source) for one in plugins if one.name == "storage_engine"]
+views = [view["url_route"] for view in plugins_manager._get_ui_plugins()[0]]
+apps = [app["url_prefix"] for app in plugins_manager.get_fastapi_plugins()[0]]
+print(json.dumps([ours, errors, views.count("storage-engine"), apps.count("/storage-engine")]))
+"""
+
+
+def test_the_folder_of_a_checkout_yields_to_the_entry_point() -> None:
+    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
+    (source,), errors, views, apps = run(LOADED, environment)
+    assert "airflow-provider-storage-engine==" in source
+    assert (errors, views, apps) == ({}, 1, 1)
+
+
+def test_the_folder_of_a_checkout_brings_the_plugin_where_no_provider_is_installed() -> None:
+    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
+    (source,), errors, views, apps = run(WITHOUT_PROVIDER + LOADED, environment)
+    assert source == "$PLUGINS_FOLDER/storage_engine_console.py"
+    assert (errors, views, apps) == ({}, 1, 1)
+
+
+def test_a_project_has_the_folder_of_plugins(tmp_path: Path) -> None:
+    from storage_engine.project.init import init_project
+
+    project = init_project(tmp_path / "project")
+    assert [path.name for path in (project.home / "plugins").iterdir()] == ["storage_engine_console.py"]
