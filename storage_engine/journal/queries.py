@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -37,6 +37,7 @@ from storage_engine.journal.answers import (
 )
 from storage_engine.journal.place import place_of
 from storage_engine.journal.read_only import read_only_engine
+from storage_engine.journal.run_rows import RUN_COLUMNS, Cleanup, read_cleanups, run_row
 from storage_engine.journal.schema import (
     SCHEMA_VERSION,
     disks,
@@ -50,6 +51,7 @@ from storage_engine.journal.schema import (
     stores,
 )
 from storage_engine.journal.standing import read_standing
+from storage_engine.journal.store_summaries import StoreSummary, read_summaries
 from storage_engine.model.topic_days import TopicDay
 from storage_engine.untrusted import MALFORMED
 
@@ -107,8 +109,20 @@ class JournalReader:
                 row.used_percent,
                 row.oldest_message_ms,
             )
-            for row in self._read(lambda connection: connection.execute(query).all())
+            for row in self.read(lambda connection: connection.execute(query).all())
         )
+
+    def summaries(self, names: Collection[str] | None, now_ms: int) -> tuple[StoreSummary, ...]:
+        """Return stores in short, by name and path.
+
+        :param names: those with these names; None: all.
+        """
+        return self.read(lambda connection: read_summaries(connection, names, now_ms))
+
+    def store_id(self, name: str) -> str | None:
+        """Return the id of the store with this name; None: the journal knows none."""
+        query = select(stores.c.store_id).where(stores.c.name == name)
+        return self.read(lambda connection: connection.execute(query).scalar())
 
     def runs(self, store_id: str, *, before_id: int | None = None, limit: int = 50) -> tuple[RunRow, ...]:
         """Return a store's runs, the newest first.
@@ -116,18 +130,7 @@ class JournalReader:
         :param before_id: only those begun before this run.
         """
         query = (
-            select(
-                runs.c.id,
-                runs.c.run_key,
-                runs.c.state,
-                runs.c.created_at_ms,
-                runs.c.finished_at_ms,
-                reports.c.outcome,
-                reports.c.causes,
-                reports.c.deleted_segments,
-                reports.c.freed_bytes,
-                reports.c.unchanged_since,
-            )
+            select(*RUN_COLUMNS)
             .outerjoin(reports, reports.c.run_id == runs.c.id)
             .where(runs.c.store_id == store_id)
             .order_by(runs.c.id.desc())
@@ -135,8 +138,15 @@ class JournalReader:
         )
         if before_id is not None:
             query = query.where(runs.c.id < before_id)
-        rows = self._read(lambda connection: connection.execute(query).all())
-        return tuple(_run(row) for row in rows)
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return tuple(run_row(row) for row in rows)
+
+    def cleanups(self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 500) -> tuple[Cleanup, ...]:
+        """Return the runs that deleted something, or were to and didn't, by time; the newest ones.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        """
+        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, limit))
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
@@ -154,7 +164,7 @@ class JournalReader:
                 return None
             return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
 
-        return self._read(read)
+        return self.read(read)
 
     def water_levels(
         self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int
@@ -181,7 +191,7 @@ class JournalReader:
                 for row in connection.execute(of_disk, {"disk_id": disk.id})
             )
 
-        return self._read(read)
+        return self.read(read)
 
     def log_extents(self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int) -> tuple[LogBucket, ...]:
         """Return what the logs held in each bucket that has a sample, by time.
@@ -205,7 +215,7 @@ class JournalReader:
         )
         found = []
         last_min = last_max = None
-        for row in self._read(lambda connection: connection.execute(query).all()):
+        for row in self.read(lambda connection: connection.execute(query).all()):
             into, out = _grown(last_max, row.max_offset), _grown(last_min, row.min_offset)
             found.append(LogBucket(**row._mapping, bytes_in=into, bytes_out=out))
             if row.max_offset is not None:
@@ -214,14 +224,14 @@ class JournalReader:
 
     def incidents(self, store_id: str, *, since_ms: int = 0, limit: int = 200) -> tuple[Incident, ...]:
         """Return what others did, losses that were accepted, and steps that failed, the newest first."""
-        return self._read(lambda connection: event_queries.incidents(connection, store_id, since_ms, limit))
+        return self.read(lambda connection: event_queries.incidents(connection, store_id, since_ms, limit))
 
     def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
         """Return the segments that runs archived or deleted last, the newest first; each once.
 
         What an undone run deleted is back: it is as it was before.
         """
-        return self._read(lambda connection: event_queries.segments(connection, store_id, limit))
+        return self.read(lambda connection: event_queries.segments(connection, store_id, limit))
 
     def topic_days(
         self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
@@ -230,17 +240,17 @@ class JournalReader:
 
         :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
         """
-        return self._read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
+        return self.read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
 
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""
         query = select(findings).where(findings.c.store_id == store_id)
-        row = self._read(lambda connection: connection.execute(query).first())
+        row = self.read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def standing(self, store_id: str, now_ms: int) -> Standing:
         """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
-        return self._read(lambda connection: read_standing(connection, store_id, now_ms))
+        return self.read(lambda connection: read_standing(connection, store_id, now_ms))
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
         """Return the consumer groups by the last look, those that lose messages first at the head."""
@@ -250,11 +260,12 @@ class JournalReader:
             .order_by(groups.c.time_to_loss_ms.is_(None), groups.c.time_to_loss_ms, groups.c.consumer_group)
             .limit(limit)
         )
-        rows = self._read(lambda connection: connection.execute(query).all())
+        rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(GroupRow(**row._mapping) for row in rows)
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        """
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which only asks.
+
         :raises JournalUnavailableError: there is no journal, or it can't be read.
         :raises BadInputError: it is of another version.
         """
@@ -303,18 +314,3 @@ def _bucket(at_ms: Any, bucket_ms: int) -> Any:
     if bucket_ms < 1:
         raise BadInputError(f"bucket_ms: expected at least 1 ms, found {bucket_ms}. Choose a longer one.")
     return (at_ms - at_ms % bucket_ms).label("start_ms")
-
-
-def _run(row: Any) -> RunRow:
-    return RunRow(
-        run_id=row.id,
-        run_key=row.run_key,
-        state=row.state,
-        created_at_ms=row.created_at_ms,
-        finished_at_ms=row.finished_at_ms,
-        outcome=row.outcome,
-        causes=tuple(row.causes.split(",")) if row.causes else (),
-        deleted_segments=0 if row.unchanged_since else row.deleted_segments,
-        freed_bytes=0 if row.unchanged_since else row.freed_bytes,
-        unchanged_since=row.unchanged_since,
-    )

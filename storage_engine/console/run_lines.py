@@ -1,0 +1,52 @@
+"""Runs as a page lists them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.journal.answers import RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run in short.
+
+    :param id: orders runs; a page of older ones is asked for by it.
+    :param dag_id: of the DAG that ran it; None: a person did, at a shell. ``run_id`` likewise.
+    :param outcome: None: it has not come to its report.
+    :param has_report: its report, or the one that answers for it, can be asked for.
+    """
+
+    id: int
+    run_key: str
+    dag_id: str | None
+    run_id: str | None
+    outcome: str | None
+    state: str
+    created_at_ms: int
+    finished_at_ms: int | None
+    causes: tuple[str, ...]
+    deleted_segments: int | None
+    freed_bytes: int | None
+    unchanged_since: str | None
+    has_report: bool
+
+
+def run_line(run: RunRow) -> RunLine:
+    """Return a run as a page lists it."""
+    dag_id, of_dag, run_id = run.run_key.partition("/")
+    return RunLine(
+        id=run.run_id,
+        run_key=run.run_key,
+        dag_id=dag_id if of_dag else None,
+        run_id=run_id if of_dag else None,
+        outcome=run.outcome,
+        state=run.state,
+        created_at_ms=run.created_at_ms,
+        finished_at_ms=run.finished_at_ms,
+        causes=run.causes,
+        deleted_segments=run.deleted_segments,
+        freed_bytes=run.freed_bytes,
+        unchanged_since=run.unchanged_since,
+        has_report=run.outcome is not None,
+    )

@@ -1,0 +1,150 @@
+"""One store on its page: its line, rules, ranges, consumer groups, topics, and what stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.console.rules import Rules
+from storage_engine.console.run_lines import RunLine, run_line
+from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines
+from storage_engine.console.stores import line_of
+from storage_engine.journal.answers import Findings, GroupRow, HoldRow, LossRow, VerifiedRow, WaiverRow
+from storage_engine.journal.queries import JournalReader
+from storage_engine.model.topic_days import TopicDay
+
+TOPIC_DAYS = 14
+MOST_RUNS = 50
+"""On one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLine:
+    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+
+    :param where: local, both, archived, due, lost or unknown.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+    where: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandingLine:
+    """What stands for a store now; see :class:`storage_engine.journal.answers.Standing`.
+
+    :param shield: None: nobody has recorded one.
+    """
+
+    hold: HoldRow | None
+    worker: str | None
+    worker_until_ms: int | None
+    waivers: tuple[WaiverRow, ...]
+    losses: tuple[LossRow, ...]
+    verified: VerifiedRow | None
+    shield: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLine:
+    """What the last look between two cleanups found."""
+
+    at_ms: int
+    alarms: tuple[str, ...]
+    notices: tuple[str, ...]
+    causes: tuple[str, ...]
+    doctor: tuple[FindingLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer:
+    """:param rules: None: nobody has recorded them.
+    :param ranges: None likewise.
+    """
+
+    now_ms: int
+    row: StoreLine
+    rules: Rules | None = None
+    ranges: tuple[RangeLine, ...] | None = None
+    groups: tuple[GroupRow, ...] = ()
+    topics: tuple[TopicDay, ...] = ()
+    standing: StandingLine | None = None
+    findings: FoundLine | None = None
+    kind: str = "store"
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunsAnswer:
+    """Runs of a store, the newest first."""
+
+    runs: tuple[RunLine, ...]
+    kind: str = "runs"
+    version: int = 1
+
+
+def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
+    """Return what the page of a store shows. Of one that the journal doesn't know, only its line.
+
+    :param name: the id of its connection.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises BadInputError: it is of another version.
+    """
+    row = line_of(reader, name, now_ms)
+    if row.store_id is None:
+        return StoreAnswer(now_ms, row)
+    today = now_ms // DAY_MS
+    return StoreAnswer(
+        now_ms,
+        row,
+        groups=reader.groups(row.store_id),
+        topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
+        standing=_standing(reader, row.store_id, now_ms),
+        findings=_found(reader.findings(row.store_id)),
+    )
+
+
+def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
+    """Return one page of a store's runs.
+
+    :param before_id: only those begun before this one.
+    """
+    store_id = reader.store_id(name)
+    if store_id is None:
+        return RunsAnswer(())
+    found = reader.runs(store_id, before_id=before_id, limit=MOST_RUNS)
+    return RunsAnswer(tuple(run_line(run) for run in found))
+
+
+def _standing(reader: JournalReader, store_id: str, now_ms: int) -> StandingLine:
+    found = reader.standing(store_id, now_ms)
+    return StandingLine(
+        found.hold,
+        found.worker,
+        found.worker_until_ms,
+        found.waivers,
+        found.losses,
+        found.verified,
+        None,
+    )
+
+
+def _found(findings: Findings | None) -> FoundLine | None:
+    if findings is None:
+        return None
+    found = findings.found
+    return FoundLine(
+        findings.at_ms,
+        tuple(found.get("alarms", ())),
+        tuple(found.get("notices", ())),
+        tuple(found.get("causes", ())),
+        finding_lines(found.get("doctor", ())),
+    )

@@ -1,0 +1,190 @@
+"""A store as the page of all stores lists it, and which of them is worst. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from storage_engine.console.rules import LevelState, Rules, level_state
+from storage_engine.console.run_lines import RunLine, run_line
+from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
+from storage_engine.wording import duration_text
+
+DAY_MS = 24 * 3_600_000
+STALE_MS = 3_600_000
+"""A store is looked at every ten minutes; so long after its last look nothing is known of it."""
+_LEAST_SPAN_MS = 3_600_000
+"""Levels of a shorter time say too little of how fast a disk fills."""
+
+
+class StoreState(StrEnum):
+    """How a store is; the first one is the worst."""
+
+    URGENT = "urgent"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+_WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """One thing that doctor found."""
+
+    severity: str
+    kind: str
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLine:
+    """How full the disk under a path is.
+
+    :param used_percent: None: not known, and ``error`` says why.
+    """
+
+    path: str
+    used_percent: int | None
+    total_bytes: int | None
+    usable_bytes: int | None
+    state: LevelState
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLine:
+    """One store; None where something isn't known.
+
+    :param store: the id of its connection.
+    :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
+    :param retention_ms: age of its oldest message at the last look.
+    :param time_to_full_ms: until its first disk is full at the pace of the last day; None: never, or unknown.
+    :param archive_lag_bytes: sealed, and in no lake.
+    :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
+    :param problem: why something is not known, as a sentence; "" where nothing is wrong.
+    """
+
+    store: str
+    store_id: str | None = None
+    broker: str | None = None
+    host: str | None = None
+    path: str | None = None
+    state: StoreState = StoreState.UNKNOWN
+    urgent: FindingLine | None = None
+    levels: tuple[LevelLine, ...] = ()
+    sampled_at_ms: int | None = None
+    retention_ms: int | None = None
+    time_to_full_ms: int | None = None
+    archive_lag_bytes: int | None = None
+    lagging_groups: int | None = None
+    last_run: RunLine | None = None
+    problem: str = ""
+
+
+def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
+    """Return doctor's findings as they were recorded."""
+    return tuple(
+        FindingLine(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
+    )
+
+
+def store_line(name: str, summary: StoreSummary, rules: Rules | None, now_ms: int) -> StoreLine:
+    """Return a store as a page lists it.
+
+    :param rules: those in effect; None: nobody has recorded them.
+    """
+    levels = tuple(
+        LevelLine(
+            one.path,
+            one.used_percent,
+            one.total_bytes,
+            one.usable_bytes,
+            level_state(one.used_percent, rules),
+            one.error,
+        )
+        for one in summary.levels
+    )
+    found = finding_lines(summary.doctor or ())
+    last_run = None if summary.last_run is None else run_line(summary.last_run)
+    problem = _problem(summary, now_ms)
+    return StoreLine(
+        store=name,
+        store_id=summary.store_id,
+        broker=summary.broker,
+        host=summary.host,
+        path=summary.real_path,
+        state=_state(levels, found, last_run, is_known=not problem and summary.doctor is not None),
+        urgent=next((one for one in found if one.severity in ("urgent", "warning")), None),
+        levels=levels,
+        sampled_at_ms=summary.sampled_at_ms,
+        retention_ms=_retention_ms(summary),
+        time_to_full_ms=_time_to_full_ms(summary.levels, rules),
+        archive_lag_bytes=summary.archive_lag_bytes,
+        lagging_groups=summary.lagging_groups,
+        last_run=last_run,
+        problem=problem,
+    )
+
+
+def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
+    """Return stores, the worst first; of equally bad ones the fullest."""
+
+    def rank(line: StoreLine) -> tuple[int, int, str]:
+        fullest = max((one.used_percent or 0 for one in line.levels), default=0)
+        return _WORST_FIRST[line.state], -fullest, line.store
+
+    return tuple(sorted(lines, key=rank))
+
+
+def _state(
+    levels: Iterable[LevelLine], found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool
+) -> StoreState:
+    states, severities = {one.state for one in levels}, {one.severity for one in found}
+    outcome = last_run.outcome if last_run else None
+    if LevelState.REFUSES in states or "urgent" in severities:
+        return StoreState.URGENT
+    if LevelState.FORCES in states or "warning" in severities or outcome in ("failed", "released-in-part"):
+        return StoreState.WARNING
+    return StoreState.OK if is_known else StoreState.UNKNOWN
+
+
+def _problem(summary: StoreSummary, now_ms: int) -> str:
+    if summary.sampled_at_ms is None:
+        return "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
+    if now_ms - summary.sampled_at_ms > STALE_MS:
+        ago = duration_text(now_ms - summary.sampled_at_ms)
+        return f"Nobody has looked at this store for {ago}. Check that its monitor DAG runs."
+    return ""
+
+
+def _retention_ms(summary: StoreSummary) -> int | None:
+    if summary.sampled_at_ms is None or summary.oldest_message_ms is None:
+        return None
+    return max(0, summary.sampled_at_ms - summary.oldest_message_ms)
+
+
+def _time_to_full_ms(levels: Iterable[DiskLevel], rules: Rules | None) -> int | None:
+    refuses = None if rules is None else rules.levels.refuses_percent
+    times = (_disk_full_in_ms(one, 100 if refuses is None else refuses) for one in levels)
+    return min((time_ms for time_ms in times if time_ms is not None), default=None)
+
+
+def _disk_full_in_ms(level: DiskLevel, full_percent: int) -> int | None:
+    if (
+        level.total_bytes is None
+        or level.usable_bytes is None
+        or level.earlier_usable_bytes is None
+        or level.earlier_ms is None
+    ):
+        return None
+    span_ms = level.at_ms - level.earlier_ms
+    filled = level.earlier_usable_bytes - level.usable_bytes
+    if span_ms < _LEAST_SPAN_MS or filled <= 0:
+        return None
+    room = max(0, level.usable_bytes - level.total_bytes * (100 - full_percent) // 100)
+    return room * span_ms // filled

@@ -1,0 +1,120 @@
+"""The chart: at most so many points, in which peaks and drops survive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, delete, insert
+
+from storage_engine.console.chart import MOST_POINTS, Columns, chart, read_columns, refused_spans
+from storage_engine.console.rules import RuleLevels, Rules
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.levels import put_levels
+from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.schema import levels as level_rows
+from storage_engine.journal.schema import samples
+from storage_engine.model.store import DiskUsage
+from tests.console.conftest import NOW_MS
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 1_440 * MINUTE_MS
+LOG = "/data/store_orders/commitlog"
+
+
+def test_a_chart_has_columns_of_one_length_cleanups_and_drift(past: JournalReader) -> None:
+    for days in (45, 3):
+        answer = chart(past, "store_orders", NOW_MS - days * DAY_MS, NOW_MS)
+        assert 100 < len(answer.times_ms) <= MOST_POINTS
+        assert all(earlier < later for earlier, later in pairwise(answer.times_ms))
+        columns = [answer.retention_ms, answer.archive_lag_bytes, *answer.levels.values()]
+        assert {len(column) for column in columns} == {len(answer.times_ms)}
+        assert {LOG, "/data/store_orders/consumequeue"} == answer.levels.keys()
+    whole = chart(past, "store_orders", NOW_MS - 45 * DAY_MS, NOW_MS)
+    assert [mark.what.partition(":")[0] for mark in whole.drift] == ["segment-gone"]
+    assert {one.causes for one in whole.cleanups} == {("time-up",), ("space-full",)}
+    assert {one.outcome for one in whole.cleanups} == {"done", "failed"}
+    assert chart(past, "nope", 0, NOW_MS).times_ms == ()
+
+
+def test_a_gap_in_the_samples_is_a_gap_in_the_chart(past: JournalReader) -> None:
+    for start_ms in (NOW_MS - 45 * DAY_MS, NOW_MS - 43 * DAY_MS):
+        answer = chart(past, "store_orders", start_ms, NOW_MS - 38 * DAY_MS)
+        unknown = [at for at, level in enumerate(answer.levels[LOG]) if level is None]
+        assert len(unknown) == 1
+        before, gap, after = answer.times_ms[unknown[0] - 1 : unknown[0] + 2]
+        assert before < gap < after
+        assert DAY_MS < after - before < 2 * DAY_MS
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[Journal, JournalReader, str]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('levels')}/journal.db"
+    journal = Journal(url)
+    return journal, JournalReader(url), journal.add_store("/s", "rocketmq").store_id
+
+
+def write_levels(journal: Journal, store_id: str, levels: list[int]) -> None:
+    """Write one sample a minute; messages are kept for so many hours as the disk has percent."""
+    rows = [
+        {"store_id": store_id, "levels": [], "at_ms": at * MINUTE_MS, "archive_lag_bytes": level,
+         "oldest_message_ms": at * MINUTE_MS - level * HOUR_MS}
+        for at, level in enumerate(levels)
+    ]  # fmt: skip
+
+    def write(connection: Connection) -> None:
+        connection.execute(delete(samples))
+        connection.execute(delete(level_rows))
+        connection.execute(insert(samples), rows)
+        put_levels(
+            connection,
+            store_id,
+            {at * MINUTE_MS: [DiskUsage("/s", level)] for at, level in enumerate(levels)},
+        )
+
+    journal._database.write(write)
+
+
+@given(
+    st.lists(st.tuples(st.integers(40, 99), st.integers(1, 200)), min_size=8, max_size=60),
+    st.integers(1_400, 4_000),
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_peaks_drops_and_crossings_survive(
+    bench: tuple[Journal, JournalReader, str], steps: list[tuple[int, int]], count: int
+) -> None:
+    journal, reader, store_id = bench
+    levels = [level for level, times in steps for _ in range(times)]
+    levels = (levels * (count // len(levels) + 1))[:count]
+    write_levels(journal, store_id, levels)
+    end_ms = count * MINUTE_MS
+    found = reader.read(lambda connection: read_columns(connection, store_id, 0, end_ms))
+    assert len(found.times_ms) <= MOST_POINTS
+    thinned = found.levels["/s"]
+    assert found.retention_ms == tuple(level * HOUR_MS for level in thinned if level is not None)
+    assert (thinned[0], thinned[-1], max(levels)) == (levels[0], levels[-1], max(map(int, thinned)))
+    # What the chart says is what was, in the same order.
+    at = 0
+    for level in thinned:
+        at = levels.index(level, at)
+    bucket_ms = -(-end_ms // 498)
+    for at, (earlier, later) in enumerate(pairwise(levels)):
+        if earlier == later:
+            continue
+        first = at * MINUTE_MS // bucket_ms * bucket_ms
+        last = (at + 1) * MINUTE_MS // bucket_ms * bucket_ms + bucket_ms
+        near = [level for at_ms, level in zip(found.times_ms, thinned, strict=True) if first <= at_ms < last]
+        # A drop or a rise is in the chart as large as it was, and so crosses each level that it crossed.
+        assert max(near) >= max(earlier, later)
+        assert min(near) <= min(earlier, later)
+
+
+def test_refused_spans_begin_and_end_where_looks_say_so() -> None:
+    rules = [Rules(3, levels=RuleLevels(refuses_percent=90))]
+    levels = (95, 95, 90, 91, 92, 90, 99, None, 80, 91)
+    columns = Columns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
+    # Nobody knows what was refused before the rules were recorded, nor within a gap.
+    assert refused_spans(columns, rules) == ((3, 5), (6, 6), (9, 9))

@@ -1,0 +1,45 @@
+"""A web server that answers for the console imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.console.conftest import NOW_MS
+
+ASK_ALL = """
+import sys
+from storage_engine.console.chart import chart
+from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.journal.queries import JournalReader
+from storage_engine.model.jsonable import to_jsonable
+
+reader, name, now_ms = JournalReader(sys.argv[1]), "store_orders", int(sys.argv[2])
+answers = (
+    all_stores([AskedJournal(reader, (name,))], now_ms),
+    one_store(reader, name, now_ms),
+    runs_page(reader, name),
+    chart(reader, name, 0, now_ms),
+)
+assert all(to_jsonable(one)["version"] == 1 for one in answers)
+print(*{module.partition(".")[0] for module in sys.modules})
+"""
+HEAVY = {
+    "airflow",
+    "fastapi",
+    "great_expectations",
+    "numba",
+    "numpy",
+    "pandas",
+    "psutil",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+}
+
+
+def test_no_answer_imports_anything_heavy(past_url: str) -> None:
+    command = [sys.executable, "-c", ASK_ALL, past_url, str(NOW_MS)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert not HEAVY & set(ran.stdout.split())

@@ -1,0 +1,94 @@
+"""All stores on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import event
+
+from storage_engine.console.store_line import StoreState
+from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.queries import JournalReader
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.store import DiskUsage
+from tests.console.conftest import NAMES, NOW_MS
+
+HOUR_MS = 3_600_000
+GIB = 1 << 30
+
+
+def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
+    answer = all_stores([AskedJournal(past, NAMES)], NOW_MS)
+    assert (answer.kind, answer.problem) == ("stores", "")
+    assert [one.store for one in answer.stores] == ["store_orders", "store_payments"]
+    worst = answer.stores[0]
+    assert worst.state is StoreState.URGENT
+    assert worst.urgent is not None
+    assert worst.urgent.kind == "disk-forces"
+    assert worst.last_run is not None
+    assert worst.last_run.dag_id == "storage_retention__store_orders"
+    assert (worst.last_run.outcome, worst.last_run.deleted_segments) == ("done", 9)
+    assert worst.lagging_groups == 1
+    assert worst.archive_lag_bytes is not None
+    assert worst.retention_ms is not None
+    assert 72 * HOUR_MS <= worst.retention_ms <= 96 * HOUR_MS
+
+
+def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, past: JournalReader) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    journal.add_store("/a", "rocketmq", name="never")
+    stale = journal.add_store("/b", "rocketmq", name="stale").store_id
+    journal.add_sample(stale, [DiskUsage("/b", 50)], NOW_MS - 5 * HOUR_MS)
+    gone = JournalReader(f"sqlite:///{tmp_path}/none.db")
+    asked = [AskedJournal(JournalReader(url), ("never", "stale", "nope")), AskedJournal(gone, ("lost",))]
+    answer = all_stores(asked, NOW_MS)
+    found = {one.store: one for one in answer.stores}
+    assert {one.state for one in found.values()} == {StoreState.UNKNOWN}
+    assert "looked at this store yet" in found["never"].problem
+    assert "for 5 h" in found["stale"].problem
+    assert "knows no store" in found["nope"].problem
+    assert "found none" in found["lost"].problem
+    assert "found none" in answer.problem
+
+
+def test_time_to_full_is_that_of_the_last_day_and_of_the_disk_that_is_full_first(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    store_id = journal.add_store("/a", "rocketmq", name="a").store_id
+    for hours in (20, 10, 0):
+        disks = [
+            DiskUsage("/a", 50, 100 * GIB, (30 + hours) * GIB),
+            DiskUsage("/b", 50, 100 * GIB, (5 + 2 * hours) * GIB),
+            DiskUsage("/emptied", 50, 100 * GIB, (90 - hours) * GIB),
+        ]
+        journal.add_sample(store_id, disks, NOW_MS - hours * HOUR_MS)
+    finding = Finding(Severity.WARNING, "a-kind", "something")
+    journal.save_findings(store_id, {"doctor": (finding,)}, None)
+    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    assert line.time_to_full_ms == 5 * HOUR_MS // 2
+    assert line.state is StoreState.WARNING
+
+
+def test_many_stores_take_no_more_queries_than_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    names = [f"store-{number}" for number in range(30)]
+    for name in names:
+        journal.add_store(f"/{name}", "rocketmq", name=name)
+    reader = JournalReader(url)
+    counts = []
+    for asked in (names[:1], names):
+        said: list[str] = []
+
+        def note(
+            connection: object, cursor: object, statement: str, *more: object, said: list[str] = said
+        ) -> None:
+            said.append(statement)
+
+        event.listen(reader._engine, "before_cursor_execute", note)
+        assert len(all_stores([AskedJournal(reader, asked)], NOW_MS).stores) == len(asked)
+        event.remove(reader._engine, "before_cursor_execute", note)
+        counts.append(len(said))
+    assert counts[0] == counts[1]
