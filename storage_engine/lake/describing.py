@@ -60,6 +60,7 @@ class TableInfo:
 class StoreInfo:
     """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
     :param head_sequence: number of the last receipt of the chain.
+    :param root: where it lay when its last receipt was written.
     """
 
     store_id: str
@@ -69,6 +70,7 @@ class StoreInfo:
     ranges: tuple[tuple[str, int, int, int], ...]
     head_sequence: int
     head_hash: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 ranges=tuple(_ranges(counting)),
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
+                root=of_store[-1].store_root,
             )
         )
     return stores

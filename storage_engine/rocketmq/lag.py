@@ -25,7 +25,7 @@ from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, has_directory, mapped
+from storage_engine.rocketmq.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
 from storage_engine.rocketmq.positions import NAME
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.rereading import reread
@@ -259,6 +259,8 @@ def read_queue(
     files = batch_consume_queue.list_files(batched)
     if files:
         return read_files(files, log_min_offset, wanted, is_batch=True)
+    for directory in (plain, batched):
+        check_not_emptied(directory)
     return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
 
 

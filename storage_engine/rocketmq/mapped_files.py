@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError
 from storage_engine.rocketmq.stored_files import open_stored, symbolic_link
 
 NAME_DIGITS = 20
@@ -89,6 +89,20 @@ def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
     if found and found[-1][1] == 0:
         found.pop()
     return tuple(found)
+
+
+def check_not_emptied(queue: Path) -> None:
+    """Make sure that a queue without a readable file has none that is empty: it may have had entries.
+
+    :raises CorruptFileError: it has one.
+    """
+    for path, size in _list_directory(queue):
+        if size == 0:
+            raise CorruptFileError(
+                f"{path}: expected a file of whole entries, found 0 bytes and no other file of its queue: "
+                "what the queue had is not known. Nothing was changed. Start the broker, which makes queues "
+                "again from its log, and stop it cleanly; or put the file back from a replica or a backup."
+            )
 
 
 def _list_directory(directory: Path) -> list[tuple[Path, int]]:

@@ -24,7 +24,7 @@ from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_files
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import MappedFile, has_directory
+from storage_engine.rocketmq.mapped_files import MappedFile, check_not_emptied, has_directory
 from storage_engine.rocketmq.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
@@ -186,7 +186,10 @@ def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) 
 
 
 def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
-    """Return a queue's format, its files, and its first entry or None; None: it has no file."""
+    """Return a queue's format, its files, and its first entry or None; None: it has no file.
+
+    :raises CorruptFileError: its files aren't a queue, or the only one is empty.
+    """
     if not has_directory(topic):
         return None
     plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
@@ -194,6 +197,8 @@ def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, t
     for path, kind in kinds:
         if files := kind.list_files(path):
             return kind, files, kind.FORMAT.entry(files[0], 0)
+    for path, _ in kinds:
+        check_not_emptied(path)
     return None
 
 

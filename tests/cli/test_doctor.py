@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_engine.cli.store_argument import managed_store
+from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.rocketmq.live.marker import write_marker
 from tests.services import toy
@@ -210,6 +216,22 @@ def test_an_empty_file_of_a_queue_is_named_and_as_urgent_as_what_it_may_hide(
     assert f"{first}: expected a file of whole entries, found 0 bytes" in finding["what"]
 
 
+def test_a_queue_whose_only_file_is_empty_is_unknown(cli, store_copy: StoreCopy) -> None:
+    store = store_copy("clean-stop")
+    aged(store, 5)
+    first, *others = sorted(store.glob("consumequeue/orders/0/*"))
+    for path in others:
+        path.unlink()
+    first.write_bytes(b"")
+    (finding,) = [
+        one for one in cli("doctor", store, "--json").json["findings"] if one["kind"] == "consumers-unknown"
+    ]
+    assert finding["severity"] == "urgent"
+    assert f"{first}: expected a file of whole entries, found 0 bytes" in finding["what"]
+    lag = cli("lag", store)
+    assert (lag.exit_code, "and no other file of its queue" in lag.err) == (2, True)
+
+
 def test_a_clock_that_is_off_is_told(cli, store_copy: StoreCopy) -> None:
     store = store_copy("clean-stop")
     aged(store, -3)
@@ -317,8 +339,35 @@ def test_a_journal_of_another_version_is_told_and_not_brought_up_to_date(
         lambda connection: connection.exec_driver_sql("UPDATE storage_engine_schema SET version = 3")
     )
     before = tree(lake)
-    assert kinds(cli("doctor", store, "--lake", lake, "--json"))["journal"] == "warning"
+    outcome = cli("doctor", store, "--lake", lake, "--json")
+    assert kinds(outcome)["journal"] == "warning"
+    assert kinds(outcome)["proof-unknown"] == "warning"
+    assert "unproven" not in kinds(outcome)
+    assert outcome.json["figures"]["unproven_segments"] is None
     assert tree(lake) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stamped", [True, False])
+def test_a_store_whose_journal_is_gone_is_not_called_unproven(
+    cli, store_copy: StoreCopy, lake: Path, stamped: bool
+) -> None:
+    store = store_copy("clean-stop")
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    for path in lake.glob("journal.db*"):
+        path.unlink()
+    if not stamped:
+        shutil.rmtree(store / DIRECTORY)
+    outcome = cli("doctor", store, "--lake", lake, "--json")
+    (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "proof-unknown"]
+    assert finding["what"].startswith("which of 7 sealed segments a lake proves isn't known")
+    assert "unproven" not in kinds(outcome)
+    words = shlex.split(outcome.json["next"]["command"])[1:]
+    assert words[0] == "archive"
+    assert cli(*words).exit_code == 0
+    again = cli("doctor", store, "--lake", lake, "--json")
+    assert again.json["figures"]["unproven_segments"] == 0
+    assert "proof-unknown" not in kinds(again)
 
 
 def test_another_packages_broker_need_not_know_of_doctor(cli, tmp_path: Path) -> None:
@@ -367,6 +416,21 @@ def test_a_lake_that_is_not_the_one_of_the_store_s_stamp_is_urgent_and_takes_not
     assert f"nothing here tells what was before offset {5 * MIB}" in verified.out
     known = cli("verify", store, "--lake", lake)
     assert (known.exit_code, "nothing here tells" in known.out) == (0, False)
+
+
+@pytest.mark.slow
+def test_a_journal_knows_the_lake_of_a_store_that_lost_its_stamp(
+    cli, store_copy: StoreCopy, lake: Path, tmp_path: Path
+) -> None:
+    store, other = store_copy("clean-stop"), tmp_path / "other"
+    for words in (("archive", store, "--lake", lake), ("init-lake", "--lake", other)):
+        assert cli(*words).exit_code == 0
+    shutil.rmtree(store / DIRECTORY)
+    named = managed_store(store, lake_dir=other)
+    found = diagnose(replace(named, journal_url=f"sqlite:///{lake}/journal.db"), clock_ms(), has_lake=True)
+    (finding,) = [one for one in found.findings if one.kind == "other-lake"]
+    assert f"({lake})" in finding.what
+    assert found.unproven is None
 
 
 def test_a_lake_that_is_not_there_yet_is_a_finding(

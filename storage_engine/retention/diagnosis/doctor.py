@@ -32,7 +32,14 @@ from storage_engine.retention.diagnosis.losses_ahead import (
     pending_findings,
     unproven_findings,
 )
-from storage_engine.retention.diagnosis.next_step import NextStep, State, in_airflow, next_step
+from storage_engine.retention.diagnosis.next_step import (
+    NextStep,
+    State,
+    UnknownProof,
+    in_airflow,
+    next_step,
+    unknown_proof_finding,
+)
 from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts, pipeline_findings
 from storage_engine.retention.diagnosis.space_and_time import (
     minimum_findings,
@@ -85,11 +92,14 @@ class _Known:
 
     journal: Journal | None = None
     record: StoreRecord | None = None
+    journalled_heads: tuple[LakeHead, ...] = ()
     samples: tuple[tuple[int, int], ...] = ()
     last_sample_ms: int | None = None
     jumped_ms: int = 0
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
+    some_unasked: bool = False
+    unknown_proof: UnknownProof | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -131,7 +141,9 @@ def diagnose(
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
     if figures is not None and (known.unproven is not None or not has_lake):
-        found += unproven_findings(figures, known.unproven, stamped, running=said.running)
+        found += unproven_findings(
+            figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
+        )
     if retention_dag:
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
@@ -140,6 +152,7 @@ def diagnose(
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
         other_lake=other_lake,
+        unknown_proof=known.unknown_proof,
         unproven=None if known.unproven is None else len(known.unproven),
         due=due,
         due_by_rules=0 if figures is None else len(figures.going),
@@ -170,7 +183,11 @@ def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
     """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
     from storage_engine.retention.diagnosis.lake_check import misplaced, misplaced_findings
 
-    head = misplaced(stamp, known.lakes)
+    store_id = stamp.store_id if stamp is not None else None
+    heads = () if stamp is None else stamp.lakes
+    if known.record is not None:
+        store_id, heads = known.record.store_id, (*heads, *known.journalled_heads)
+    head = misplaced(store_id, heads, known.lakes)
     known.findings += misplaced_findings(head, known.lakes)
     return head
 
@@ -244,7 +261,7 @@ def _open(
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
     found += [*consumer_findings(figures), *pending_findings(figures), *_hold_findings(figures)]
     if has_lake:
-        _ask_lakes(store, known, figures, now_ms)
+        _ask_lakes(store, known, figures, stamp)
         from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
 
         waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
@@ -281,6 +298,7 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     # The database's libraries, which a look without a lake needs for nothing.
     from storage_engine.journal.database import missing_sqlite_file
     from storage_engine.journal.journal import Journal
+    from storage_engine.retention.known_heads import journalled_heads
 
     known = _Known()
     if missing_sqlite_file(store.journal_url):
@@ -288,9 +306,11 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     try:
         known.journal = Journal(store.journal_url, read_only=True)
         known.record = known.journal.find_store(store.real_root, store.host)
+        if known.record is not None:
+            known.journalled_heads = tuple(journalled_heads(known.journal, known.record.store_id))
         _read_samples(known, now_ms)
     except StorageEngineError as error:
-        known.journal = None
+        known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(
             Finding(Severity.WARNING, "journal", f"the journal can't be read: {str(error).removesuffix('.')}")
         )
@@ -312,12 +332,21 @@ def _read_samples(known: _Known, now_ms: int) -> None:
     known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
 
 
-def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, now_ms: int) -> None:
-    """Read what the lakes prove of the sealed segments."""
-    from storage_engine.retention.diagnosis.lake_check import look_at_lakes, unproven_segments
+def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stamp | None) -> None:
+    """Read what the lakes prove of the sealed segments; where nobody can tell, that is a finding."""
+    from storage_engine.retention.diagnosis.lake_check import (
+        has_segments_of,
+        look_at_lakes,
+        unproven_segments,
+    )
 
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)
     if all(one.refused for one in known.lakes):
+        return
+    if known.record is None and has_segments_of(known.lakes, stamp, store.real_root):
+        known.unknown_proof = known.unknown_proof or UnknownProof.STORE
+    if known.unknown_proof is not None:
+        known.findings.append(unknown_proof_finding(known.unknown_proof, len(figures.sealed)))
         return
     try:
         known.unproven, notices = unproven_segments(store, known.journal, known.record, figures.sealed)
@@ -326,6 +355,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, now_ms: int
             Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")
         )
         return
+    known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
     refused = {one.refused for one in known.lakes if one.refused}
     known.findings += [
         Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))

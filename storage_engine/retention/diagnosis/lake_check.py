@@ -44,6 +44,7 @@ class LakeFacts:
     :param faults: that the last checks found.
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: of the stores that it has segments of.
+    :param roots: where these stores lay.
     """
 
     title: str
@@ -58,6 +59,7 @@ class LakeFacts:
     faults: int
     lake_id: str | None = None
     store_ids: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
 
 
 def look_at_lakes(
@@ -98,6 +100,7 @@ def _look(
         faults=faults,
         lake_id=info.lake_id,
         store_ids=tuple(one.store_id for one in info.stores),
+        roots=tuple(one.root for one in info.stores),
     )
 
 
@@ -117,7 +120,7 @@ def unproven_segments(
 ) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
     """Return the sealed segments that no lake proves, and lakes that couldn't be asked.
 
-    :param journal: that knows the store; None: none does yet, so that nothing of it is proven.
+    :param record: None: neither journal nor lake knows the store yet, so that nothing of it is proven.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
@@ -139,19 +142,32 @@ def lake_text(found: LakeFacts, now_ms: int) -> str:
     return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
 
 
-def misplaced(stamp: Stamp | None, lakes: Sequence[LakeFacts]) -> LakeHead | None:
+def has_segments_of(lakes: Sequence[LakeFacts], stamp: Stamp | None, root: str) -> bool:
+    """Return whether a lake has segments of a store that no journal knows: by its stamp, else by its place.
+
+    Pure.
+    """
+    if stamp is None:
+        return any(root in one.roots for one in lakes)
+    return any(stamp.store_id in one.store_ids for one in lakes)
+
+
+def misplaced(store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[LakeFacts]) -> LakeHead | None:
     """Return the lake that a store was archived into, where none of the named ones has any of it. Pure.
 
     None also where a named lake can't be read: nobody knows what it has.
+
+    :param store_id: by the journal, else by the stamp; None: neither knows the store.
+    :param heads: what both know of the store's lakes.
     """
-    if stamp is None or not lakes or any(one.refused or one.broker is None for one in lakes):
+    if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
         return None
-    if any(stamp.store_id in one.store_ids for one in lakes):
+    if any(store_id in one.store_ids for one in lakes):
         return None
     named = [lake_id for one in lakes for lake_id in (one.lake_id, one.copy_of)]
-    others = unnamed_heads(stamp.lakes, named, [one.location for one in lakes])
+    others = unnamed_heads(heads, named, [one.location for one in lakes])
     # One of the named lakes is known to have had some: that it lacks them is told elsewhere.
-    is_other = len(others) == len([head for head in stamp.lakes if head.sequence >= 0])
+    is_other = len(others) == len(unnamed_heads(heads, (), ()))
     return max(others, key=lambda head: head.sequence, default=None) if is_other else None
 
 
@@ -167,8 +183,8 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[LakeFacts]) -> Ite
     yield Finding(
         Severity.URGENT,
         "other-lake",
-        f"this store's stamp says that it was archived into lake {lake_named(head)}; {kind}, {named}, {verb} "
-        "none of it, and what is archived here splits the history over two lakes",
+        f"this store was archived into lake {lake_named(head)}, as its stamp or its journal says; {kind}, "
+        f"{named}, {verb} none of it, and what is archived here splits the history over two lakes",
         f"name that lake: {how_to_name(head)}; to go on in this one beside it, name it as --second-lake",
     )
 

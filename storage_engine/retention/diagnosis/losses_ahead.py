@@ -136,12 +136,14 @@ def unproven_findings(
     stamped_lakes: Sequence[str],
     *,
     running: bool | None,
+    some_unasked: bool = False,
 ) -> Iterator[Finding]:
     """Yield the sealed segments that nothing proves, and when they go.
 
     :param unproven: that no lake proves; None: no lake was named, so that it counts as none.
     :param stamped_lakes: where the store's own stamp says that it was archived.
     :param running: a broker runs, which deletes by itself; None: that can't be told.
+    :param some_unasked: one of two lakes couldn't be asked, and may prove some.
     """
     segments = found.sealed if unproven is None else tuple(unproven)
     if not segments:
@@ -162,7 +164,8 @@ def unproven_findings(
         [one for one in segments if found.deletes_at_ms.get(one.id) is not None or one in found.going]
     )
     severity = Severity.URGENT if soon and running is not False else Severity.WARNING
-    text = _plural(f"are proven in no lake; {span}", len(segments))
+    where = "no lake that could be asked" if some_unasked else "no lake"
+    text = _plural(f"are proven in {where}; {span}", len(segments))
     yield Finding(severity, "unproven", f"{told} {text}", "archive them: storage-engine archive")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from storage_engine.model.diagnosis import Finding
+from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.wording import count_text, time_text
 
 _IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
@@ -15,6 +16,23 @@ LOOK_FIRST = "--broker-conf FILE --dry-run"
 """Options of a cleanup that shows what goes by the broker's own settings."""
 OUTSIDE_HOURS = "It deletes outside deleteWhen, too"
 """Of a cleanup that a person asks for."""
+
+
+class UnknownProof(StrEnum):
+    """Why nobody can tell what lakes prove of a store, though they can be read."""
+
+    JOURNAL = "the journal can't be read"
+    STORE = "no journal knows this store, and a lake has segments of it"
+
+
+def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
+    """Return what says that proof is unknown, which is not the same as none."""
+    advice = {
+        UnknownProof.JOURNAL: "put the journal right first, or bring it back from a backup",
+        UnknownProof.STORE: "bring the journal back, or make the store known again: storage-engine archive",
+    }
+    what = f"which of {count_text(sealed_count, 'sealed segment')} a lake proves isn't known: {why.value}"
+    return Finding(Severity.WARNING, "proof-unknown", what, advice[why])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,7 @@ class State:
     :param stamped_lakes: where the store was archived before, by its own stamp.
     :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
     :param unproven: sealed segments that no lake proves; None: not known.
+    :param unknown_proof: why that isn't known; None: it is, or a lake is the reason.
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
     :param assumes_defaults: nobody said how long the broker keeps its segments.
@@ -54,6 +73,7 @@ class State:
     stamped_lakes: tuple[str, ...] = ()
     other_lake: str = ""
     unproven: int | None = None
+    unknown_proof: UnknownProof | None = None
     due: int = 0
     due_by_rules: int = 0
     assumes_defaults: bool = False
@@ -81,7 +101,11 @@ def next_step(state: State) -> NextStep:
         )
     if state.other_lake:
         return _in_other_lake(state)
-    if state.lake_refused or state.unproven is None:
+    if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
+        return NextStep("storage-engine doctor", "again, once the journal can be read")
+    if state.unknown_proof is UnknownProof.STORE and not state.retention_dag:
+        return NextStep("storage-engine archive", "makes the store known again, with what is proven of it")
+    if state.lake_refused or (state.unproven is None and state.unknown_proof is None):
         return NextStep("storage-engine lake info", "says what is wrong with the lake")
     if state.retention_dag:
         return _in_airflow(state)
@@ -123,7 +147,7 @@ def _in_airflow(state: State) -> NextStep:
         return NextStep(
             "airflow dags reserialize", "makes Airflow parse the DAG files, the store's among them"
         )
-    if state.unproven or state.due:
+    if state.unproven or state.due or state.unknown_proof is not None:
         return NextStep(
             f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"
         )

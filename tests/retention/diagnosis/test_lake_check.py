@@ -12,6 +12,7 @@ from storage_engine.model.heads import LakeHead
 from storage_engine.retention.diagnosis.growth import DAY_MS
 from storage_engine.retention.diagnosis.lake_check import (
     LakeFacts,
+    has_segments_of,
     lake_findings,
     lake_text,
     misplaced,
@@ -58,14 +59,23 @@ def test_a_lake_is_told_in_a_line() -> None:
     )
 
 
+def test_a_store_that_no_journal_knows_is_found_in_a_lake_by_stamp_or_place() -> None:
+    lake, stamp = replace(WELL, store_ids=("id",), roots=("/s",)), Stamp("id", 1, "here", "/s")
+    assert has_segments_of([WELL, lake], stamp, "/s")
+    assert has_segments_of([WELL, lake], None, "/s")
+    assert not has_segments_of([WELL, lake], replace(stamp, store_id="another"), "/s")
+    assert not has_segments_of([WELL, lake], None, "/t")
+
+
 def test_a_lake_without_any_of_a_store_that_its_stamp_places_elsewhere_is_urgent() -> None:
     head = LakeHead("first", "file:///my%20lake/warehouse", 6, "hash")
-    stamp = Stamp("id", 1, "here", "/s", (head,))
+    heads = (head, replace(head, sequence=4))
     other = replace(WELL, lake_id="other", store_ids=("another",))
-    assert misplaced(stamp, [other]) == head
-    (finding,) = misplaced_findings(misplaced(stamp, [other]), [other])
+    assert misplaced("id", heads, [other]) == head
+    (finding,) = misplaced_findings(misplaced("id", heads, [other]), [other])
     assert (finding.kind, finding.severity) == ("other-lake", Severity.URGENT)
-    assert "into lake first (/my lake); this lake, /lake, has none of it" in finding.what
+    assert "into lake first (/my lake), as its stamp or its journal says" in finding.what
+    assert "; this lake, /lake, has none of it" in finding.what
     assert finding.advice.startswith("name that lake: --lake '/my lake'")
     for fine in (
         [replace(other, store_ids=("id",))],  # such as a copy that was promoted
@@ -74,7 +84,7 @@ def test_a_lake_without_any_of_a_store_that_its_stamp_places_elsewhere_is_urgent
         [other, replace(other, refused="gone")],  # nobody knows what that one has
         [],
     ):
-        assert misplaced(stamp, fine) is None
-    assert misplaced(None, [other]) is None
-    assert misplaced(replace(stamp, lakes=()), [other]) is None
+        assert misplaced("id", heads, fine) is None
+    assert misplaced(None, heads, [other]) is None
+    assert misplaced("id", (), [other]) is None
     assert not list(misplaced_findings(None, [other]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.retention.diagnosis.next_step import State, in_airflow, next_step
+from storage_engine.retention.diagnosis.next_step import State, UnknownProof, in_airflow, next_step
 
 READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
 
@@ -20,6 +20,12 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
         (State(stamped_lakes=("/a lake",)), "storage-engine doctor STORE --lake '/a lake'"),
         (replace(READY, unproven=None), "storage-engine lake info"),
         (replace(READY, lake_refused=True), "storage-engine lake info"),
+        (replace(READY, unproven=None, unknown_proof=UnknownProof.JOURNAL), "storage-engine doctor"),
+        (replace(READY, unproven=None, unknown_proof=UnknownProof.STORE), "storage-engine archive"),
+        (
+            replace(READY, unproven=None, unknown_proof=UnknownProof.STORE, retention_dag="d"),
+            "airflow dags trigger d",
+        ),
         (replace(READY, unproven=3, due=2), "storage-engine archive"),
         (replace(READY, due=2), "storage-engine clean --manual"),
         (replace(READY, due=2, due_by_rules=1), "storage-engine clean"),
