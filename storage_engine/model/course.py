@@ -138,7 +138,7 @@ class CourseStart:
     :param other_bytes: used on it by what is neither the log nor its dependents.
     :param segment_bytes: of a new segment, once it is full.
     :param runs: the sealed segments, oldest first.
-    :param active_bytes: written to the segment behind them.
+    :param active_bytes: written to the segment behind them, which is not full.
     :param oldest_message_ms: of the first message that is still there.
     :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
         another disk.
@@ -165,12 +165,8 @@ class CourseStart:
         _require(0 < self.disk_bytes <= _MOST_BYTES, "disk_bytes", "above 0", self.disk_bytes)
         _require(0 <= self.other_bytes <= _MOST_BYTES, "other_bytes", "0 or more", self.other_bytes)
         _require(0 < self.segment_bytes <= _MOST_BYTES, "segment_bytes", "above 0", self.segment_bytes)
-        _require(
-            0 <= self.active_bytes <= self.segment_bytes,
-            "active_bytes",
-            "at most a segment",
-            self.active_bytes,
-        )
+        is_part = 0 <= self.active_bytes < self.segment_bytes
+        _require(is_part, "active_bytes", "less than a segment", self.active_bytes)
         _require(0 <= self.dependents_share <= 100, "dependents_share", "0 to 100", self.dependents_share)
         runs = all(run.segments > 0 and run.size_bytes > 0 for run in self.runs)
         _require(runs, "runs", "segments that have bytes", self.runs)
@@ -243,7 +239,7 @@ class Course:
 
     Two points of one moment are before and behind a deletion.
 
-    :param used_percent: of the disk, with two decimals.
+    :param used_percent: of the disk, rounded up to two decimals: what is above a level stays above it.
     :param retention_ms: the age of the oldest message.
     :param refused: spans in which writes are refused, and how long.
     """

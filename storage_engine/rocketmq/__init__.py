@@ -10,6 +10,7 @@ from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSett
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.course import BrokerRules
     from storage_engine.model.diagnosis import BrokerDiagnosis
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
@@ -59,6 +60,12 @@ class RocketMQ(Broker):
     @property
     def age_settings(self) -> frozenset[str]:
         return frozenset({"fileReservedTime"})
+
+    @property
+    def rules(self) -> BrokerRules:
+        from storage_engine.rocketmq.course_rules import RULES
+
+        return RULES
 
     def store_around(self, path: Path) -> Path | None:
         from storage_engine.rocketmq.places import store_around

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine import durable
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.course import CourseStart, Ingest
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.pending import Pending
@@ -21,6 +22,7 @@ from storage_engine.rocketmq import dependents, rules
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.causes import watch
 from storage_engine.rocketmq.checkpoint import read_checkpoint
+from storage_engine.rocketmq.course_start import course_start
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live.fence import with_original_times
 from storage_engine.rocketmq.log_tail import near_logical_end
@@ -86,6 +88,13 @@ class RocketMQBrokerStore(BrokerStore):
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)
+
+    def rule_config(self) -> Mapping[str, str]:
+        return self.config.raw
+
+    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
+        oldest_ms = self.oldest_message_ms(snapshot)
+        return course_start(snapshot, self.files.layout, self.zone, oldest_ms, ingest)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.layout)

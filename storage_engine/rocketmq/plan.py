@@ -8,7 +8,6 @@ nothing of a crashed store, and nothing by a clock that can't be right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
@@ -22,7 +21,7 @@ from storage_engine.model.store import (
     percent_rounded_up,
 )
 from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules import delete_hours, expires_at_ms, mtime_ms, triggers
+from storage_engine.rocketmq.rules import age_reason, delete_hours, expires_at_ms, mtime_ms, triggers
 from storage_engine.rocketmq.window import next_window_ms
 from storage_engine.wording import time_text
 
@@ -101,20 +100,19 @@ def _judge_each(
                 "recovers it, before anything is deleted"
             )
             return Decision(segment, Reason.STORE_CRASHED, detail)
-        age = _age(segment, config, now_ms)
+        reason = age_reason(mtime_ms(segment), now_ms, config, forced=forced)
+        age = _age_text(segment, config, now_ms, expired=reason is Reason.EXPIRED)
         if not causes:
-            return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age.detail}")
+            return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age}")
         if segment.end_offset > log.dispatched_offset:
             detail = (
                 f"it ends at {segment.end_offset}, but consume queues are complete only up to "
                 f"{log.dispatched_offset}: messages in it would be lost to every consumer"
             )
             return Decision(segment, Reason.NOT_DISPATCHED, detail)
-        if age.expired:
-            return Decision(segment, Reason.EXPIRED, age.detail)
-        if forced:
-            return Decision(segment, Reason.FORCED, f"age is ignored in a forced pass; {age.detail}")
-        return Decision(segment, Reason.NOT_EXPIRED, age.detail)
+        return Decision(
+            segment, reason, f"age is ignored in a forced pass; {age}" if reason is Reason.FORCED else age
+        )
 
     return [judge(segment) for segment in log.segments]
 
@@ -129,22 +127,14 @@ def _last_with_content(log: LogSnapshot) -> Segment | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Age:
-    expired: bool
-    detail: str
-
-
-def _age(segment: Segment, config: BrokerConfig, now_ms: int) -> _Age:
-    written_ms, expires_ms = mtime_ms(segment), expires_at_ms(segment, config)
-    written = f"last written {time_text(written_ms)}"
-    if written_ms > now_ms:
-        return _Age(False, f"{written}, which is in the future: not expired, as no clock says how old it is")
+def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: bool) -> str:
+    written = f"last written {time_text(mtime_ms(segment))}"
+    if mtime_ms(segment) > now_ms:
+        return f"{written}, which is in the future: not expired, as no clock says how old it is"
     # Moments, no ages: the same plan a minute later has the same words, and is stored once.
-    expired = now_ms >= expires_ms
     reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
-    when = f"{'expired' if expired else 'expires'} {time_text(expires_ms)}"
-    return _Age(expired, f"{written}, {reserved}: {when}")
+    when = f"{'expired' if expired else 'expires'} {time_text(expires_at_ms(segment, config))}"
+    return f"{written}, {reserved}: {when}"
 
 
 def _no_cause(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
+from storage_engine.model.plan import Cause, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, Segment, SegmentId, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.broker_config import BrokerConfig, parse_delete_when
 from storage_engine.rocketmq.window import HOUR_MS, in_window, next_window_ms
@@ -136,7 +136,35 @@ def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
 
 def expires_at_ms(segment: Segment, config: BrokerConfig) -> int:
     """Return when a segment's mtime is fileReservedTime ago (MappedFileQueue#deleteExpiredFileByTime)."""
-    return mtime_ms(segment) + config.file_reserved_time_hours * HOUR_MS
+    return expires_ms(mtime_ms(segment), config)
+
+
+def expires_ms(written_ms: int, config: BrokerConfig) -> int:
+    """Return when what was last written to then has expired."""
+    return written_ms + config.file_reserved_time_hours * HOUR_MS
+
+
+def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
+    """Return why a sealed segment goes in a pass, or that it has not expired.
+
+    One that was written to in the future has not: no clock says how old it is.
+    """
+    if written_ms <= now_ms and now_ms >= expires_ms(written_ms, config):
+        return Reason.EXPIRED
+    return Reason.FORCED if forced else Reason.NOT_EXPIRED
+
+
+def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> bool:
+    """Return whether the broker accepts writes after a pass (CleanCommitLogService#isSpaceToDelete).
+
+    Between the level of forced cleaning and the warning level a pass leaves it as it was.
+
+    :param used_percent: as the pass found it.
+    :param accepted: before the pass.
+    """
+    if used_percent > config.disk_space_warning_level_percent:
+        return False
+    return accepted or used_percent <= config.disk_space_clean_forcibly_percent
 
 
 def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> int | None:

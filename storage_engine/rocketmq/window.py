@@ -59,5 +59,22 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
     return next((moment for moment in steps if in_window(moment, hours, zone)), None)
 
 
+def window_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> tuple[int, ...]:
+    """Return when the window opens, closes, opens and so on: an opening first, then in turn.
+
+    One that is open at the start opens there.
+
+    :param end_ms: no change behind it.
+    """
+    found, is_open = list[int](), False
+    moment_ms = start_ms
+    while moment_ms <= end_ms:
+        if in_window(moment_ms, hours, zone) is not is_open:
+            found.append(moment_ms)
+            is_open = not is_open
+        moment_ms += _STEP_MS - moment_ms % _STEP_MS
+    return tuple(found)
+
+
 def _local(moment_ms: int, zone: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(moment_ms // 1000, UTC).astimezone(zone)

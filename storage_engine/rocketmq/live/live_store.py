@@ -10,6 +10,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.course import CourseStart, Ingest
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -140,6 +141,12 @@ class LiveStore(BrokerStore):
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         return oldest_message_ms(snapshot)
+
+    def rule_config(self) -> Mapping[str, str]:
+        return self.files.rule_config()
+
+    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
+        return self.files.course_start(snapshot, ingest)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.files.layout, attempts=ATTEMPTS)
