@@ -47,6 +47,8 @@ for store in configured_stores():
         schedule=None,
         catchup=False,
         max_active_runs=1,
+        # A run that hangs ends as failed; the next one goes on from what it left.
+        dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],
         doc_md=__doc__,

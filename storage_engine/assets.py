@@ -6,12 +6,28 @@ it goes through a store's alias: a plain outlet has one at each success.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
 from airflow.sdk import Asset, AssetAlias
 
 from storage_engine.hooks.configured_stores import DEFAULT_LAKE, in_dag_ids
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 GROUP = "storage-engine"
 _SCHEME = "x-storage-engine"
+
+
+def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, Any]) -> None:
+    """Have an event of an asset come when the task succeeds, where an alias is among its outlets.
+
+    :param extra: what the event says.
+    """
+    for alias in outlets:
+        if isinstance(alias, AssetAlias):
+            context["outlet_events"][alias].add(asset, extra=dict(extra))
 
 
 def store_alias(conn_id: str) -> AssetAlias:

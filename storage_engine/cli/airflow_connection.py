@@ -13,6 +13,7 @@ import click
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.extras import AIRFLOW
+from storage_engine.model.policy import ArchiveMode, ArchiveWhen, Policy
 from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -46,12 +47,16 @@ def store_of_connection(conn_id: str) -> ManagedStore:
     return store
 
 
-def pipeline_of(conn_id: str) -> tuple[PipelineFacts, str]:
-    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
+def pipeline_of(conn_id: str, policy: Policy) -> tuple[PipelineFacts, str]:
+    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it.
+
+    :param policy: of the store.
+    """
     with redirect_stdout(sys.stderr):
         from storage_engine.hooks.pipeline import read_pipeline
 
-        return read_pipeline(conn_id)
+        ahead = policy.archive is not ArchiveMode.OFF and policy.archive_when is ArchiveWhen.SEAL
+        return read_pipeline(conn_id, archives_ahead=ahead)
 
 
 def before_airflow() -> None:

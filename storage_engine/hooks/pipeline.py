@@ -18,10 +18,11 @@ from storage_engine.retention.diagnosis.pipeline_findings import (
     PipelineFacts,
 )
 
+_AHEAD = "storage_archive"
 _OF_STORE = (
     "storage_retention",
     "storage_monitor",
-    "storage_archive",
+    _AHEAD,
     "storage_flush_checkpoint",
     "storage_forced_cleanup",
 )
@@ -30,16 +31,20 @@ _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
 _WAITING = ("deferred", "up_for_reschedule")
 _MOST_WAITS = 20
+_ACTIVE = ("queued", "running")
+_MOST_ACTIVE = 5
 
 
-def read_pipeline(conn_id: str) -> tuple[PipelineFacts, str]:
+def read_pipeline(conn_id: str, *, archives_ahead: bool = False) -> tuple[PipelineFacts, str]:
     """Read what Airflow knows of the DAGs of a store.
 
+    :param archives_ahead: the store's policy archives what is sealed, so that its DAG for that is needed.
     :return: also the id of the DAG that cleans the store.
     """
     name = in_dag_ids(conn_id)
     retention = f"{_OF_STORE[0]}__{name}"
-    dags = {f"{one}__{name}": one in _NEEDED for one in _OF_STORE}
+    needed = (*_NEEDED, _AHEAD) if archives_ahead else _NEEDED
+    dags = {f"{one}__{name}": one in needed for one in _OF_STORE}
     lake = next((store.lake for store in configured_stores() if store.conn_id == conn_id), None)
     if lake is not None:
         dags[f"{_OF_LAKE}__{in_dag_ids(lake)}"] = False
@@ -101,6 +106,12 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
             .order_by(TaskInstance.start_date)
             .limit(_MOST_WAITS)
         ).all()
+        active = session.execute(
+            select(DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.queued_at)
+            .where(DagRun.dag_id == dag_id, DagRun.state.in_(_ACTIVE))
+            .order_by(DagRun.id)
+            .limit(_MOST_ACTIVE)
+        ).all()
         yield DagFacts(
             dag_id,
             needed,
@@ -108,6 +119,10 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
             paused=bool(found.is_paused),
             last=last and DagRunFacts(last.run_id, str(last.state), _ms(last.start_date), _ms(last.end_date)),
             waits=tuple((task_id, _ms(since)) for task_id, since in waits),
+            active=tuple(
+                DagRunFacts(run.run_id, str(run.state), _ms(run.start_date or run.queued_at), None)
+                for run in active
+            ),
         )
 
 

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow.sdk import AssetAlias
 
 from storage_engine import cycle
+from storage_engine.assets import tell
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
@@ -73,9 +74,7 @@ class StoreOperator(BaseOperator):
         :param figures: a frozen dataclass; its fields are in the event, beside the store and the run.
         """
         extra = {"store": self.storage_engine_conn_id, "run_key": run_key(context), **to_jsonable(figures)}
-        for alias in self.outlets:
-            if isinstance(alias, AssetAlias):
-                context["outlet_events"][alias].add(asset, extra=extra)
+        tell(context, self.outlets, asset, extra)
 
     @property
     def tells(self) -> bool:

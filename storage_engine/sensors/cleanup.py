@@ -15,16 +15,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseOperator,
     BaseSensorOperator,
     PokeReturnValue,
 )
-from airflow.sdk import AssetAlias
-from airflow.sdk.exceptions import TaskDeferralTimeout
+from airflow.sdk.exceptions import AirflowRuntimeError, TaskDeferralTimeout
 
-from storage_engine.assets import archive_due, cleanup_due
+from storage_engine.assets import archive_due, cleanup_due, tell
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
@@ -211,6 +211,8 @@ class StorageEngineDueSensor(_CauseSensor):
     (:mod:`storage_engine.assets`). What nobody takes up it tells again, the next time that it runs. It is
     skipped where a cause holds but a run would do nothing, as at its timeout with ``soft_fail``.
 
+    It fails where something is due and each DAG that would do it is paused: a person has to see that.
+
     :param cleanup_dag_id: a DAG that cleans up; while a run of it is queued or running, it is told nothing.
     :param archive_dag_id: likewise, a DAG that archives ahead.
     """
@@ -238,27 +240,34 @@ class StorageEngineDueSensor(_CauseSensor):
         if not found.why and not found.sensed.triggers:
             return PokeReturnValue(is_done=False)
         self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
+        unmet: list[str] = []
         if found.why:
             causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
             due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
-            self._tell_of(
+            unmet += self._tell_of(
                 context,
                 cleanup_due(self.storage_engine_conn_id),
                 {**due, "size_bytes": found.delete_bytes},
                 self.cleanup_dag_id,
             )
-        if not self._tell_of_sealed(context) and not found.why:
+        is_sealed_told = self._tell_of_sealed(context, unmet)
+        if not is_sealed_told and not found.why:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: {found.stays}")
+        self._require_somebody(unmet, of=bool(found.why) + is_sealed_told)
         return PokeReturnValue(is_done=True, xcom_value=to_jsonable(found))
 
     def time_is_up(self, context: Context) -> Any:
-        ended = self._timed_out()
-        if isinstance(ended, AirflowSkipException) and self._tell_of_sealed(context):
+        ended, unmet = self._timed_out(), list[str]()
+        if isinstance(ended, AirflowSkipException) and self._tell_of_sealed(context, unmet):
+            self._require_somebody(unmet, of=1)
             return None
         raise ended
 
-    def _tell_of_sealed(self, context: Context) -> bool:
-        """Tell whether sealed segments wait to be archived ahead."""
+    def _tell_of_sealed(self, context: Context, unmet: list[str]) -> bool:
+        """Tell whether sealed segments wait to be archived ahead.
+
+        :param unmet: gets why nobody is going to archive them.
+        """
         from storage_engine.retention.steps import segments_to_archive
         from storage_engine.retention.steps.context import opened
 
@@ -271,18 +280,53 @@ class StorageEngineDueSensor(_CauseSensor):
             return False
         if count:
             archive = archive_due(self.storage_engine_conn_id)
-            self._tell_of(context, archive, {"segments": count}, self.archive_dag_id)
+            unmet += self._tell_of(context, archive, {"segments": count}, self.archive_dag_id)
         return bool(count)
 
     def _tell_of(
         self, context: Context, asset: Asset, extra: dict[str, Any], told_dag_id: str | None
-    ) -> None:
+    ) -> list[str]:
+        """Tell that something is due, where no run does it already.
+
+        :return: why nobody is going to do it; empty where somebody is.
+        """
         if told_dag_id is not None:
+            if _is_paused(context["ti"], told_dag_id):
+                conn_id = self.storage_engine_conn_id
+                return [
+                    f"{conn_id}: {told_dag_id} has something to do and is paused, so that neither a run that "
+                    f"waits gets on nor a new one begins: airflow dags unpause {told_dag_id}. What waits: "
+                    f"storage-engine doctor --conn-id {conn_id}"
+                ]
             count = context["ti"].get_dr_count(dag_id=told_dag_id, states=["queued", "running"])
             if count:
                 self.log.info("a run of %s does that already", told_dag_id)
-                return
-        for alias in self.outlets:
-            if isinstance(alias, AssetAlias):
-                store = {"store": self.storage_engine_conn_id}
-                context["outlet_events"][alias].add(asset, extra={**store, **extra})
+                return []
+        tell(context, self.outlets, asset, {"store": self.storage_engine_conn_id, **extra})
+        return []
+
+    def _require_somebody(self, unmet: Sequence[str], *, of: int) -> None:
+        """Fail, without another try, where nobody is going to do anything of what is due.
+
+        Where somebody does some of it, it is said only: a task that fails tells nobody of anything.
+
+        :param unmet: why nobody does it, an entry for each thing.
+        :param of: how many things are due.
+        :raises AirflowFailException: nobody does anything.
+        """
+        if unmet and len(unmet) == of:
+            raise AirflowFailException("; ".join(unmet))
+        for why in unmet:
+            self.log.warning("%s", why)
+
+
+def _is_paused(task_instance: Any, dag_id: str) -> bool:
+    """Return whether a DAG is known to be paused."""
+    # Releases of Airflow before 3.2 don't say.
+    ask = getattr(task_instance, "get_dag", None)
+    if ask is None:
+        return False
+    try:
+        return bool(ask(dag_id).is_paused)
+    except AirflowRuntimeError:
+        return False

@@ -30,6 +30,8 @@ def _isolate() -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     os.environ |= {
         "AIRFLOW_HOME": str(home),
+        # As whoever sets the DAGs up leaves them.
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",

@@ -229,6 +229,35 @@ def test_a_run_that_is_there_already_is_told_nothing(
     assert len(run(dag_of("storage_monitor.py"))[1]) == 1
 
 
+def test_what_is_due_for_a_dag_that_is_paused_fails_and_says_so(
+    store_connection: Any, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    store = store_connection(STORE, extra={"archive_when": "seal"}, deleteWhen=ALL_HOURS)
+    age(store.root, 1)
+    run(dag_of("storage_retention.py"), dag_of("storage_archive.py"))
+    age(store.root, 1)
+
+    def pause(kind: str, paused: bool) -> None:
+        with create_session() as session:
+            session.get(DagModel, f"storage_{kind}__{STORE}").is_paused = paused
+
+    pause("retention", True)
+    states, events = run(dag_of("storage_monitor.py"))
+    # Its times were changed, so it is to be archived again.
+    assert (states["sense"], [uri for uri, _ in events]) == ("success", [archive_due(STORE).uri])
+    assert f"airflow dags unpause storage_retention__{STORE}." in capsys.readouterr().out
+    pause("archive", True)
+    states, events = run(dag_of("storage_monitor.py"))
+    assert (states["sense"], events) == ("failed", [])
+    assert f"airflow dags unpause storage_archive__{STORE}." in capsys.readouterr().out
+    pause("retention", False)
+    states, events = run(dag_of("storage_monitor.py"))
+    assert (states["sense"], [uri for uri, _ in events]) == ("success", [cleanup_due(STORE).uri])
+
+
 def test_what_cannot_be_planned_is_an_error_and_not_quiet(store_connection: Any) -> None:
     store = store_connection(STORE, deleteWhen=ALL_HOURS)
     age(store.root, 1)

@@ -82,8 +82,11 @@ def facts_of(conn_id: str) -> PipelineFacts:
 def test_what_airflow_knows_of_a_store_is_read(session: Any) -> None:
     from airflow.models.errors import ParseImportError
 
+    from storage_engine.hooks.pipeline import read_pipeline
+
     add_dag(session, "storage_retention__s", paused=True)
     add_run(session, "storage_retention__s", "older", "failed", NOW - timedelta(hours=2))
+    add_run(session, "storage_retention__s", "stuck", "running", NOW - timedelta(hours=3))
     add_run(session, "storage_retention__s", "newer", "success", NOW - timedelta(hours=1))
     add_dag(session, "storage_monitor__s", stale=True)
     add_dag(session, "storage_retention__another")
@@ -100,6 +103,15 @@ def test_what_airflow_knows_of_a_store_is_read(session: Any) -> None:
     assert (retention.known, retention.paused, retention.needed) == (True, True, True)
     assert retention.last is not None
     assert (retention.last.run_id, retention.last.state) == ("newer", "success")
+    (stuck,) = retention.active
+    began_ms = round((NOW - timedelta(hours=3)).timestamp() * 1000)
+    assert (stuck.run_id, stuck.state, stuck.began_at_ms) == ("stuck", "running", began_ms)
+    assert [dag.dag_id for dag in found.dags if dag.needed] == [
+        "storage_retention__s",
+        "storage_monitor__s",
+    ]
+    ahead, _ = read_pipeline("s", archives_ahead=True)
+    assert [dag.dag_id for dag in ahead.dags if dag.needed][-1] == "storage_archive__s"
     assert not dags["storage_monitor__s"].known
     assert not dags["storage_forced_cleanup__s"].known
     assert "storage_retention__another" not in dags

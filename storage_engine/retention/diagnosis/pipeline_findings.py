@@ -12,6 +12,8 @@ from storage_engine.wording import duration_text, time_text
 SILENT_MS = 5 * 60_000
 """A component whose heartbeat is older isn't alive; Airflow itself waits less."""
 _LONG_WAIT_MS = DAY_MS
+_LONG_QUEUED_MS = 3_600_000
+_LONG_RUN_MS = 6 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class DagFacts:
     :param known: Airflow has parsed it, and its file is still there.
     :param last: None: it never ran.
     :param waits: task ids that wait, each with the moment since which it does, or None.
+    :param active: runs that are queued or running, the oldest first; a queued one began when it was queued.
     """
 
     dag_id: str
@@ -39,6 +42,7 @@ class DagFacts:
     paused: bool = False
     last: DagRunFacts | None = None
     waits: tuple[tuple[str, int | None], ...] = ()
+    active: tuple[DagRunFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +141,33 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
             f"the last run of {dag.dag_id} failed{ended}: {dag.last.run_id}",
             f"see why: airflow tasks states-for-dag-run {dag.dag_id} {dag.last.run_id}",
         )
+    yield from _stuck(dag, now_ms)
     for task_id, since_ms in dag.waits:
         if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
             yield Finding(
                 Severity.NOTE,
                 "sensor-waits",
                 f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}",
+            )
+
+
+def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
+    """Yield the runs that don't get on: while there is one, no other is begun."""
+    for run in dag.active:
+        if run.began_at_ms is None:
+            continue
+        since_ms = now_ms - run.began_at_ms
+        told = f"run {run.run_id} of {dag.dag_id} has been {run.state} for {duration_text(since_ms)}"
+        if dag.paused:
+            advice = f"airflow dags unpause {dag.dag_id}"
+            yield Finding(_severity([dag]), "run-stuck", f"{told}, and its DAG is paused", advice)
+        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else _LONG_RUN_MS):
+            yield Finding(
+                _severity([dag]),
+                "run-stuck",
+                told,
+                f"see where it is: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if nothing "
+                "does it any more, mark it failed in Airflow's grid: the next one goes on from there",
             )
 
 

@@ -53,6 +53,22 @@ def test_a_task_that_waits_for_hours_is_normal_and_for_days_is_told() -> None:
     assert told(replace(WELL, dags=(long,))) == [("sensor-waits", Severity.NOTE)]
 
 
+def test_a_run_that_does_not_get_on_is_named_with_what_to_do() -> None:
+    def found(state: str, hours: float, *, paused: bool = False) -> list[str]:
+        run = DagRunFacts("asset_triggered__1", state, NOW_MS - round(hours * 3_600_000), None)
+        dag = replace(RETENTION, active=(run,), paused=paused)
+        findings = pipeline_findings(replace(WELL, dags=(dag,)), NOW_MS)
+        return [f"{one.what}: {one.advice}" for one in findings if one.kind == "run-stuck"]
+
+    assert found("running", 3) == found("queued", 0.5) == []
+    (slow,) = found("running", 7)
+    assert slow.startswith(f"run asset_triggered__1 of {RETENTION.dag_id} has been running for 7 h")
+    assert f"airflow tasks states-for-dag-run {RETENTION.dag_id} asset_triggered__1" in slow
+    assert len(found("queued", 2)) == 1
+    (paused,) = found("queued", 0.5, paused=True)
+    assert paused.endswith(f"and its DAG is paused: airflow dags unpause {RETENTION.dag_id}")
+
+
 def test_a_database_that_can_not_be_read_is_told_and_nothing_else_is() -> None:
     assert told(PipelineFacts(error="no such table: dag")) == [("airflow-unreachable", Severity.WARNING)]
 
