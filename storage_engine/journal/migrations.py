@@ -16,6 +16,8 @@ from storage_engine.journal.schema import (
     events_incidents,
     events_of_segments,
     lineages,
+    reports,
+    runs_by_store,
     samples,
     samples_measured,
     stores,
@@ -86,6 +88,16 @@ def find_events_by_kind(connection: Connection) -> None:
         index.create(connection, checkfirst=True)
 
 
+def show_rules_and_verdicts(connection: Connection) -> None:
+    """9 to 10: a table for the brokers' rules, and the verdicts of validations in columns from now on.
+
+    Reports that are there stay as they are: to unpack 90 days of them would keep everybody out for a minute.
+    """
+    _add(connection, reports.c.validation)
+    _add(connection, reports.c.lost_ranges)
+    runs_by_store.create(connection, checkfirst=True)
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     1: remember_hosts,
     2: sample_progress,
@@ -95,6 +107,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     6: name_stores,
     7: answer_without_scans,
     8: find_events_by_kind,
+    9: show_rules_and_verdicts,
 }
 """By the version that they take."""
 

@@ -37,6 +37,7 @@ from storage_engine.journal.answers import (
 )
 from storage_engine.journal.place import place_of
 from storage_engine.journal.read_only import read_only_engine
+from storage_engine.journal.rules import RulesRow, read_rules
 from storage_engine.journal.run_rows import RUN_COLUMNS, Cleanup, read_cleanups, run_row
 from storage_engine.journal.schema import (
     SCHEMA_VERSION,
@@ -241,6 +242,10 @@ class JournalReader:
         :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
         """
         return self.read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
+
+    def rules(self, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
+        """Return the rules that held between two moments, by time; the first may be older than that."""
+        return self.read(lambda connection: read_rules(connection, store_id, start_ms, end_ms))
 
     def findings(self, store_id: str) -> Findings | None:
         """Return what the last look found; None: nobody has looked yet."""

@@ -149,6 +149,8 @@ class ReportRow:
     :param causes: why the run deleted, such as ``time-up``.
     :param report: its JSON; None where another run's answers for it.
     :param unchanged_since: that run.
+    :param validation: its verdict; "" where the run had none.
+    :param lost_ranges: those that its validation found nowhere, and that nobody had excused.
     """
 
     version: int
@@ -158,6 +160,8 @@ class ReportRow:
     freed_bytes: int
     report: bytes | None
     unchanged_since: str | None = None
+    validation: str = ""
+    lost_ranges: int = 0
 
 
 @dataclass(frozen=True, slots=True)

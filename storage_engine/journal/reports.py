@@ -29,6 +29,8 @@ def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:
             unchanged_since=row.unchanged_since,
             report=None if row.report is None else zlib.compress(row.report),
             at_ms=clock_ms(),
+            validation=row.validation,
+            lost_ranges=row.lost_ranges,
         )
     )
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from storage_engine.journal.records import Phase, Step
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 metadata = MetaData()
 
@@ -96,6 +96,7 @@ runs = Table(
     Column("finished_at_ms", BigInteger),
     UniqueConstraint("store_id", "run_key"),
 )
+runs_by_store = Index("storage_engine_runs_by_store", runs.c.store_id, runs.c.id)
 
 plans = Table(
     "storage_engine_plans",
@@ -237,9 +238,12 @@ reports = Table(
     Column("unchanged_since", String(250)),
     Column("report", LargeBinary),
     Column("at_ms", BigInteger, nullable=False),
+    Column("validation", String(16)),
+    Column("lost_ranges", Integer),
 )
 """What a run came to, and its report: JSON, compressed by zlib; ``version`` is that of its fields. Where it
-has none, that of the run ``unchanged_since`` answers for it."""
+has none, that of the run ``unchanged_since`` answers for it. The verdict of its validation is NULL in rows of
+versions before 10, and so is the number of ranges that nobody excused and that were nowhere."""
 
 groups = Table(
     "storage_engine_groups",
@@ -285,6 +289,16 @@ findings = Table(
     Column("at_ms", BigInteger, nullable=False),
 )
 """What the last look at a store between its cleanups found."""
+
+rules = Table(
+    "storage_engine_rules",
+    metadata,
+    Column("store_id", ForeignKey(stores.c.store_id), primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True),
+    Column("rules", JSON, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The rules by which a store's broker deletes, from a moment on; a row only where they changed."""
 
 holds = Table(
     "storage_engine_holds",

@@ -10,8 +10,19 @@ from typing import Any
 from sqlalchemy import Connection, ScalarSelect, func, or_, select
 
 from storage_engine.journal.answers import RunRow
+from storage_engine.journal.rules import RulesRow
 from storage_engine.journal.run_rows import RUN_COLUMNS, run_row
-from storage_engine.journal.schema import disks, findings, groups, levels, reports, runs, samples, stores
+from storage_engine.journal.schema import (
+    disks,
+    findings,
+    groups,
+    levels,
+    reports,
+    rules,
+    runs,
+    samples,
+    stores,
+)
 
 DAY_MS = 24 * 3_600_000
 
@@ -45,6 +56,7 @@ class StoreSummary:
     :param archive_lag_bytes: by the last measure of the last day; None: there was none.
     :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
     :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
+    :param rules: those recorded last; None: none were.
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
     """
 
@@ -60,6 +72,7 @@ class StoreSummary:
     levels: tuple[DiskLevel, ...]
     lagging_groups: int
     last_run: RunRow | None
+    rules: RulesRow | None
     doctor: tuple[Mapping[str, Any], ...] | None
     found_at_ms: int | None
 
@@ -75,6 +88,7 @@ def read_summaries(
     ids = [row.store_id for row in rows]
     found_levels, lagging = _levels(connection, ids, now_ms), _lagging(connection, ids)
     last_runs, found = _last_runs(connection, ids), _findings(connection, ids)
+    last_rules = _last_rules(connection, ids)
     return tuple(
         StoreSummary(
             row.store_id,
@@ -90,6 +104,7 @@ def read_summaries(
             tuple(one for one in found_levels[row.store_id] if one.at_ms == row.sampled_at_ms),
             lagging.get(row.store_id, 0),
             last_runs.get(row.store_id),
+            last_rules.get(row.store_id),
             tuple(found[row.store_id].doctor or ()) if row.store_id in found else None,
             found[row.store_id].at_ms if row.store_id in found else None,
         )
@@ -200,6 +215,21 @@ def _last_runs(connection: Connection, ids: Sequence[str]) -> dict[str, RunRow]:
     )
     return {
         row.store_id: run_row(row)
+        for some in _chunks(ids)
+        for row in connection.execute(query.where(stores.c.store_id.in_(some)))
+    }
+
+
+def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRow]:
+    other = rules.alias("other")
+    last = select(func.max(other.c.at_ms)).where(other.c.store_id == stores.c.store_id).correlate(stores)
+    query = (
+        select(stores.c.store_id, rules.c.at_ms, rules.c.rules)
+        .select_from(stores)
+        .join(rules, (rules.c.store_id == stores.c.store_id) & (rules.c.at_ms == last.scalar_subquery()))
+    )
+    return {
+        row.store_id: RulesRow(row.at_ms, row.rules)
         for some in _chunks(ids)
         for row in connection.execute(query.where(stores.c.store_id.in_(some)))
     }

@@ -17,6 +17,7 @@ from storage_engine.journal.place_errors import moved as moved_here
 from storage_engine.journal.place_errors import name_taken
 from storage_engine.journal.records import Phase, Run, Step, StoreRecord
 from storage_engine.journal.rows import insert_events
+from storage_engine.journal.rules import put_rules
 from storage_engine.journal.schema import leases, lineages, log_lineages, stores
 from storage_engine.model.lineages import Lineages
 
@@ -142,6 +143,10 @@ class JournalStores:
             return _put_lineages(connection, store_id, known.merged(newer))
 
         return self._database.write(follow)
+
+    def save_rules(self, store_id: str, found: Mapping[str, Any]) -> None:
+        """Record by which rules a store's broker deletes, where they are others than those recorded last."""
+        self._database.write(lambda connection: put_rules(connection, store_id, found, clock_ms()))
 
     def _twice(self, work: Callable[[Connection], StoreRecord]) -> StoreRecord:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""

@@ -12,6 +12,7 @@ from storage_engine import durable
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.journal.journal import ReportRow, RunState, Step
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.validation import Status, Where
 from storage_engine.retention.refusing import refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import (
@@ -146,7 +147,14 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
         freed_bytes=report.freed_bytes,
         report=written,
         unchanged_since=since,
+        validation=report.validation.overall.value if report.validation else "",
+        lost_ranges=_lost(report),
     )
+
+
+def _lost(report: Report) -> int:
+    ranges = report.validation.ranges if report.validation else ()
+    return sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges)
 
 
 def _deleted(report: Report) -> int:

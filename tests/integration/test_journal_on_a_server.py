@@ -38,6 +38,10 @@ def test_a_journal_of_version_8_is_brought_up_to_date_after_a_kill_too(database:
     engine = create_engine(database.uri, poolclass=NullPool)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE storage_engine_topic_days")
+        connection.exec_driver_sql("DROP TABLE storage_engine_rules")
+        connection.exec_driver_sql("DROP INDEX storage_engine_runs_by_store")
+        for column in ("validation", "lost_ranges"):
+            connection.exec_driver_sql(f"ALTER TABLE storage_engine_reports DROP COLUMN {column}")
         connection.exec_driver_sql("DROP INDEX storage_engine_events_incidents")
         connection.exec_driver_sql("DROP INDEX storage_engine_events_of_segments")
         connection.exec_driver_sql("UPDATE storage_engine_schema SET version = 8")
@@ -48,6 +52,7 @@ def test_a_journal_of_version_8_is_brought_up_to_date_after_a_kill_too(database:
     Journal(database.uri)
     with engine.begin() as connection:
         assert inspect(connection).has_table("storage_engine_topic_days")
+        assert inspect(connection).has_table("storage_engine_rules")
         names = {index["name"] for index in inspect(connection).get_indexes(events.name)}
         version = connection.exec_driver_sql("SELECT version FROM storage_engine_schema").scalar_one()
     assert names >= {"storage_engine_events_incidents", "storage_engine_events_of_segments"}

@@ -226,7 +226,7 @@ def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, rea
     journal.add_store("/s", "rocketmq")
     set_back(tmp_path / "journal.db", 7)
     before = (tmp_path / "journal.db").read_bytes()
-    with pytest.raises(BadInputError, match="expected journal schema version 9, found 7"):
+    with pytest.raises(BadInputError, match="expected journal schema version 10, found 7"):
         reader.stores()
     assert (tmp_path / "journal.db").read_bytes() == before
 
