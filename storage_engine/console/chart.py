@@ -12,7 +12,7 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from storage_engine.console.rules import Rules
+from storage_engine.console.rules import Rules, rules_at, rules_of
 from storage_engine.console.windows import Spans, window_spans
 from storage_engine.journal.answers import Incident
 from storage_engine.journal.queries import JournalReader
@@ -106,7 +106,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     store_id = reader.store_id(name)
     if store_id is None or start_ms >= end_ms:
         return ChartAnswer(start_ms, end_ms)
-    rules: Sequence[Rules] = ()
+    rules = tuple(rules_of(row) for row in reader.rules(store_id, start_ms, end_ms))
     columns = reader.read(lambda connection: read_columns(connection, store_id, start_ms, end_ms))
     return ChartAnswer(
         start_ms,
@@ -227,14 +227,6 @@ def refused_spans(columns: Columns, rules: Sequence[Rules]) -> Spans:
     if begun is not None:
         spans.append((begun, last_ms))
     return tuple(spans)
-
-
-def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules that held at a moment; None: nobody had recorded them yet.
-
-    :param rules: by time.
-    """
-    return next((one for one in reversed(rules) if one.at_ms <= at_ms), None)
 
 
 def _rule_line(rules: Rules) -> RuleLine:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from storage_engine.journal.rules import RulesRow
 
 
 class LevelState(StrEnum):
@@ -54,6 +56,30 @@ class Rules:
     settings: Mapping[str, str] = field(default_factory=dict)
     levels: RuleLevels = RuleLevels()
     windows: Windows | None = None
+
+
+def rules_of(row: RulesRow) -> Rules:
+    """Return rules as they were recorded; what a newer release records beside is left out."""
+    levels, windows = row.rules.get("levels") or {}, row.rules.get("windows")
+    return Rules(
+        row.at_ms,
+        row.rules.get("settings") or {},
+        RuleLevels(
+            levels.get("notice_percent"),
+            levels.get("cleans_percent"),
+            levels.get("forces_percent"),
+            levels.get("refuses_percent"),
+        ),
+        None if windows is None else Windows(tuple(windows["hours"]), windows["time_zone"]),
+    )
+
+
+def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
+    """Return the rules that held at a moment; None: nobody had recorded them yet.
+
+    :param rules: by time.
+    """
+    return next((one for one in reversed(rules) if one.at_ms <= at_ms), None)
 
 
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
-from storage_engine.console.rules import Rules
+from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines
 from storage_engine.console.stores import line_of
@@ -38,6 +36,26 @@ class RangeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ShieldLine:
+    """What the shield of a store keeps: second names of segments that no lake proves yet.
+
+    :param mode: of the policy, on or off.
+    :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
+    :param foreign_files: in its directory, and none of ours.
+    """
+
+    mode: str
+    segments: int
+    size_bytes: int
+    gone_segments: int
+    gone_bytes: int
+    foreign_files: int
+
+
+_SHIELD = tuple(field.name for field in fields(ShieldLine))
+
+
+@dataclass(frozen=True, slots=True)
 class StandingLine:
     """What stands for a store now; see :class:`storage_engine.journal.answers.Standing`.
 
@@ -50,7 +68,7 @@ class StandingLine:
     waivers: tuple[WaiverRow, ...]
     losses: tuple[LossRow, ...]
     verified: VerifiedRow | None
-    shield: Mapping[str, Any] | None
+    shield: ShieldLine | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +119,16 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
+    found = reader.findings(row.store_id)
     today = now_ms // DAY_MS
     return StoreAnswer(
         now_ms,
         row,
+        rules=next((rules_of(one) for one in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
-        standing=_standing(reader, row.store_id, now_ms),
-        findings=_found(reader.findings(row.store_id)),
+        standing=_standing(reader, row.store_id, found, now_ms),
+        findings=_found(found),
     )
 
 
@@ -124,8 +144,9 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
     return RunsAnswer(tuple(run_line(run) for run in found))
 
 
-def _standing(reader: JournalReader, store_id: str, now_ms: int) -> StandingLine:
+def _standing(reader: JournalReader, store_id: str, findings: Findings | None, now_ms: int) -> StandingLine:
     found = reader.standing(store_id, now_ms)
+    shield = None if findings is None else findings.found.get("shield")
     return StandingLine(
         found.hold,
         found.worker,
@@ -133,7 +154,7 @@ def _standing(reader: JournalReader, store_id: str, now_ms: int) -> StandingLine
         found.waivers,
         found.losses,
         found.verified,
-        None,
+        None if shield is None else ShieldLine(**{name: shield[name] for name in _SHIELD}),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from storage_engine.console.rules import LevelState, Rules, level_state
+from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
 from storage_engine.wording import duration_text
@@ -93,11 +93,12 @@ def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...
     )
 
 
-def store_line(name: str, summary: StoreSummary, rules: Rules | None, now_ms: int) -> StoreLine:
+def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """Return a store as a page lists it.
 
-    :param rules: those in effect; None: nobody has recorded them.
+    :param name: the id of its connection.
     """
+    rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
         LevelLine(
             one.path,

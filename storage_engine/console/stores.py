@@ -59,7 +59,7 @@ def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
     found = {one.name: one for one in asked.reader.summaries(asked.names, now_ms)}
     for name in asked.names:
         if name in found:
-            yield store_line(name, found[name], None, now_ms)
+            yield store_line(name, found[name], now_ms)
         else:
             yield StoreLine(
                 name,

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from storage_engine.console.rules import Windows
 
 HOUR_MS = 3_600_000
+HOURS_A_DAY = 24
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -22,7 +23,8 @@ def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
         zone = ZoneInfo(windows.time_zone)
     except (ZoneInfoNotFoundError, ValueError):
         return ()
-    hours = frozenset(windows.hours)
+    # An hour that no day has is how a broker is told never to delete by age alone.
+    hours = frozenset(hour for hour in windows.hours if 0 <= hour < HOURS_A_DAY)
     found: list[tuple[int, int]] = []
     for at_ms in _hours(zone, hours, start_ms, end_ms):
         start, end = max(at_ms, start_ms), min(at_ms + HOUR_MS, end_ms)

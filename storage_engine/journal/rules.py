@@ -1,4 +1,4 @@
-"""The rules by which a store's broker deletes, as they were recorded; each runs in its caller's transaction."""
+"""The rules by which a store's broker deletes, as they were recorded; each in its caller's transaction."""
 
 from __future__ import annotations
 

@@ -37,6 +37,15 @@ def test_a_chart_has_columns_of_one_length_cleanups_and_drift(past: JournalReade
     assert [mark.what.partition(":")[0] for mark in whole.drift] == ["segment-gone"]
     assert {one.causes for one in whole.cleanups} == {("time-up",), ("space-full",)}
     assert {one.outcome for one in whole.cleanups} == {"done", "failed"}
+    # Rules that changed, and the hours and refused writes that are told by them.
+    assert [(NOW_MS - one.at_ms) // DAY_MS for one in whole.rules] == [45, 25, 6]
+    assert {(one.cleans_percent, one.forces_percent, one.refuses_percent) for one in whole.rules} == {
+        (75, 85, 90)
+    }
+    assert len(whole.windows) == 45
+    assert {end - start for start, end in whole.windows} == {HOUR_MS}
+    (refused,) = whole.refused
+    assert 8 * HOUR_MS < refused[1] - refused[0] < 12 * HOUR_MS
     assert chart(past, "nope", 0, NOW_MS).times_ms == ()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import event
 
+from storage_engine.console.rules import LevelState
 from storage_engine.console.store_line import StoreState
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
@@ -30,6 +31,7 @@ def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
     assert worst.last_run.dag_id == "storage_retention__store_orders"
     assert (worst.last_run.outcome, worst.last_run.deleted_segments) == ("done", 9)
     assert worst.lagging_groups == 1
+    assert {one.state for one in worst.levels} == {LevelState.OK}
     assert worst.archive_lag_bytes is not None
     assert worst.retention_ms is not None
     assert 72 * HOUR_MS <= worst.retention_ms <= 96 * HOUR_MS

@@ -75,6 +75,12 @@ def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
     found = reader.findings(row.store_id)
     assert found is not None
     assert (found.found["crashed"], found.found["lag_error"]) == (False, "")
+    assert found.found["page_errors"] == []
+    assert found.found["start"]["disk_bytes"] > 0
+    (rules,) = reader.rules(row.store_id, 0, found.at_ms + 1)
+    assert rules.rules["settings"]["deleteWhen"] == "99"
+    assert rules.rules["windows"]["hours"] == [99]
+    assert rules.rules["levels"]["cleans_percent"] == 75
     kinds = [one["kind"] for one in found.found["doctor"]]
     assert "no-broker-conf" in kinds
     assert "unreadable" not in kinds

@@ -50,6 +50,7 @@ from storage_engine.retention.finishing import REPORT_VERSION, report_json
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.report_segments import Fate, SegmentReport
+from storage_engine.rocketmq.course_rules import RULES
 from tests.pages.reports import DONE, archived, validation
 
 MINUTE_MS = 60_000
@@ -99,11 +100,25 @@ def write_journal(
         with clock_at(now_ms - days * DAY_MS):
             record = journal.add_store(f"/data/{name}", "rocketmq", host=f"broker-{number}", name=name)
         ids.append(record.store_id)
+        with clock_at(now_ms - days * DAY_MS):
+            journal.save_rules(record.store_id, rules("72"))
+        if number == 0:
+            with clock_at(now_ms - 25 * DAY_MS):
+                journal.save_rules(record.store_id, rules("48"))
+            with clock_at(now_ms - 6 * DAY_MS):
+                journal.save_rules(record.store_id, rules("72"))
         looks = tuple(course(number, now_ms, days, every_ms))
         _write_samples(journal, record.store_id, name, looks)
         _write_state(journal, record.store_id, number, now_ms)
         _write_cleanups(journal, record.store_id, name, number, now_ms, days)
     return tuple(ids)
+
+
+def rules(reserved_hours: str) -> dict[str, object]:
+    """Return the rules of a broker as the monitor records them."""
+    values = RULES.values({"fileReservedTime": reserved_hours})
+    windows = {"hours": RULES.hours(values), "time_zone": "Asia/Shanghai"}
+    return {"settings": values, "levels": RULES.levels(values), "windows": windows}
 
 
 @contextmanager

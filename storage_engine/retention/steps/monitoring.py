@@ -19,6 +19,7 @@ from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
+from storage_engine.retention.steps.recording_for_pages import found_for_pages
 from storage_engine.retention.steps.sealed import sample_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
@@ -112,6 +113,7 @@ def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | 
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
         "doctor": _findings(context),
+        **found_for_pages(context),
     }
     context.journal.save_findings(context.record.store_id, found, lags)
 

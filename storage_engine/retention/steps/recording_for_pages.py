@@ -1,0 +1,54 @@
+"""Record what pages show of a store and can't see themselves: rules, a simulation's start, the shield."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.course import CourseStart
+from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.recording_rules import record_rules
+from storage_engine.shield.seen import look_at_shield
+from storage_engine.wording import unexpected
+
+
+def found_for_pages(context: Context) -> Mapping[str, Any]:
+    """Record the rules, and return what else is to be kept with the findings of this look.
+
+    What can't be told is None, and ``page_errors`` says why: nothing that only pages show ends a look.
+    """
+    errors: list[str] = []
+    return {
+        "start": _told(errors, "what a simulation starts from", lambda: _start(context)),
+        "shield": _told(errors, "the shield", lambda: _shield(context)),
+        "page_errors": errors,
+    }
+
+
+def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
+    try:
+        return tell()
+    except Exception as error:
+        known = isinstance(error, (StorageEngineError, OSError))
+        errors.append(f"{what} is not known: {error if known else unexpected(error)}")
+        return None
+
+
+def _start(context: Context) -> CourseStart | None:
+    now_ms = clock_ms()
+    return record_rules(context, context.snapshot(now_ms), now_ms)
+
+
+def _shield(context: Context) -> Mapping[str, Any]:
+    """Return what the shield keeps; of a store that has none, nothing."""
+    shield = look_at_shield(context.store.real_root)
+    return {
+        "mode": context.store.policy.shield.value,
+        "segments": len(shield.links),
+        "size_bytes": sum(seen.facts.size_bytes for seen in shield.links),
+        "gone_segments": len(shield.gone),
+        "gone_bytes": sum(seen.facts.size_bytes for seen in shield.gone),
+        "foreign_files": len(shield.foreign),
+    }
