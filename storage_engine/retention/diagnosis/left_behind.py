@@ -53,7 +53,7 @@ def quarantine_findings(found: Sequence[QuarantineLook], now_ms: int) -> Iterato
             Severity.NOTE,
             "quarantine",
             f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
-            "the next run that cleans empties it",
+            "the next run that cleans empties it, where a lake proves still what lies there",
         )
     elif found:
         yield Finding(

@@ -22,11 +22,13 @@ from storage_engine.retention.history import releases, still_proves
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import (
+    STAYS_MS,
     WHOLE,
     Quarantine,
     QuarantineState,
     quarantine_of,
     quarantines,
+    record_stays,
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.steps.context import Context
@@ -59,7 +61,8 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
         return ()
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
-        return expired_or_in_the_way(keeper.journal, keeper.record.store_id, now_ms, space_is_short=is_short)
+        there = [one for one in _there(keeper) if is_short or _is_over(one, now_ms)]
+        return tuple(_would_be_emptied(one, now_ms) for one in there)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -83,25 +86,36 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        return tuple(f"the quarantine of run {one.run_key} would be emptied: {_over(one)}" for one in due)
-    return tuple(_empty(keeper, one.run_key, _over(one)) for one in due)
+        return tuple(_would_be_emptied(one, now_ms) for one in due)
+    return tuple(_empty(keeper, one.run_key, _over(one), now_ms) for one in due)
 
 
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return what the next run would empty, as sentences.
+    """Return what the next run would empty, as sentences; not what had to stay within the last day.
 
     :param space_is_short: space is a cause of that run.
     """
-    found = []
-    for one in quarantines(journal, store_id):
-        if one.there and one.state is not QuarantineState.UNDOING:
-            if _is_over(one, now_ms):
-                found.append(f"the quarantine of run {one.run_key} would be emptied: {_over(one)}")
-            elif space_is_short:
-                found.append(f"the quarantine of run {one.run_key} would be emptied: space is short")
-    return tuple(found)
+    return tuple(
+        _would_be_emptied(one, now_ms)
+        for one in quarantines(journal, store_id)
+        if one.there
+        and one.state is not QuarantineState.UNDOING
+        and (space_is_short or _is_over(one, now_ms))
+        and (one.stayed_at_ms is None or now_ms - one.stayed_at_ms >= STAYS_MS)
+    )
+
+
+def _would_be_emptied(one: Quarantine, now_ms: int) -> str:
+    """Say what the next run would do, and what kept the last one from it."""
+    why = _over(one) if _is_over(one, now_ms) else "space is short"
+    if one.stayed_at_ms is None:
+        return f"the quarantine of run {one.run_key} would be emptied: {why}"
+    return (
+        f"the quarantine of run {one.run_key} would be looked at again, as {why}; at "
+        f"{time_text(one.stayed_at_ms)} it had to stay: {one.stayed_because}"
+    )
 
 
 def _is_over(one: Quarantine, now_ms: int) -> bool:
@@ -113,7 +127,7 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
     for one in _there(keeper):
         if not _space_is_the_cause(context, request, now_ms):
             return
-        yield _empty(keeper, one.run_key, SPACE)
+        yield _empty(keeper, one.run_key, SPACE, now_ms)
 
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
@@ -135,7 +149,7 @@ def _over(one: Quarantine) -> str:
     return f"its window was over at {time_text(one.until_ms)}"
 
 
-def _empty(keeper: Keeper, run_key: str, why: str) -> str:
+def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     """End a run's quarantine under the store's lease.
 
     :return: what became of it, as a sentence.
@@ -147,17 +161,9 @@ def _empty(keeper: Keeper, run_key: str, why: str) -> str:
         one = quarantine_of(journal, run)
         if one is None or not one.there:
             return f"the quarantine of run {run_key} was emptied by another run meanwhile"
-        stays = f"the quarantine of run {run_key} stays, though {why}: "
-        if one.state is QuarantineState.UNDOING:
-            return f"{stays}its undo was begun. Run storage-engine undo {run_key} again, which ends it"
-        missing = [place.directory for place in one.places if not has_manifest(place)]
-        if missing and not _may_lack_manifests(keeper, run, one):
-            return f"{stays}{missing[0]} isn't there. Check that its disk is mounted"
-        if unproven := _unproven(keeper, run, one, lambda: journal.renew(lease)):
-            return (
-                f"{stays}{unproven}. It may be the last copy: bring it back with storage-engine undo "
-                f"{run_key}, and archive it again"
-            )
+        if reason := _reason_to_stay(keeper, run, one, lease):
+            record_stays(journal, run, one, reason, now_ms, lease)
+            return f"the quarantine of run {run_key} stays, though {why}: {reason}"
         if one.state is not QuarantineState.EMPTYING:
             journal.record(run, Step.EMPTY_QUARANTINE, Phase.INTENT, [(WHOLE, {"detail": why})], lease=lease)
         gone = _remove(journal, lease, one)
@@ -167,6 +173,21 @@ def _empty(keeper: Keeper, run_key: str, why: str) -> str:
         f"the quarantine of run {run_key} was emptied, {count_text(gone.files, 'file')}, "
         f"{bytes_text(gone.size_bytes)}: {why}"
     )
+
+
+def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> str:
+    """Return why a quarantine is not emptied, and what to do; "" where it is."""
+    if one.state is QuarantineState.UNDOING:
+        return f"its undo was begun. Run storage-engine undo {one.run_key} again, which ends it"
+    missing = [place.directory for place in one.places if not has_manifest(place)]
+    if missing and not _may_lack_manifests(keeper, run, one):
+        return f"{missing[0]} isn't there. Check that its disk is mounted"
+    if unproven := _unproven(keeper, run, one, lambda: keeper.journal.renew(lease)):
+        return (
+            f"{unproven}. It may be the last copy: bring it back with storage-engine undo {one.run_key}, and "
+            "archive it again"
+        )
+    return ""
 
 
 def _remove(journal: Journal, lease: Lease, one: Quarantine) -> Contents:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.exceptions import QuarantineError
 from storage_engine.journal.journal import Event, Journal, Phase, Run, Step
 from storage_engine.journal.leases import Lease
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
@@ -14,6 +15,10 @@ from storage_engine.retention.quarantine.tree import Place
 
 WHOLE = ""
 """Subject of what is said of a quarantine as a whole."""
+_STAYS = "stays"
+"""Subject of why it was not emptied."""
+STAYS_MS = 24 * 3_600_000
+"""How long it starts no run by itself once it had to stay."""
 
 
 class QuarantineState(StrEnum):
@@ -34,6 +39,8 @@ class Quarantine:
     :param until_ms: when its window is over.
     :param state_at_ms: since when it is in this state.
     :param detail: why it was emptied, or who undid the run.
+    :param stayed_at_ms: when it was last to be emptied and had to stay; None: that never was.
+    :param stayed_because: why, as words of a sentence.
     """
 
     run_key: str
@@ -45,6 +52,8 @@ class Quarantine:
     state_at_ms: int = 0
     detail: str = ""
     log_lineages: Mapping[str, int] = field(default_factory=dict)
+    stayed_at_ms: int | None = None
+    stayed_because: str = ""
 
     @property
     def there(self) -> bool:
@@ -88,6 +97,14 @@ def record_place(
     journal.record(run, Step.QUARANTINE, Phase.INTENT, [(str(place.directory), said)], lease=lease)
 
 
+def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
+    """Record that a quarantine had to stay, once a day for the same reason."""
+    lately = one.stayed_at_ms is not None and now_ms - one.stayed_at_ms < STAYS_MS
+    if not (lately and one.stayed_because == why):
+        said = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
+        journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, said)], lease=lease)
+
+
 def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
     """:param events: of one run, the oldest first."""
     found: Quarantine | None = None
@@ -107,6 +124,8 @@ def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
                 )
             if place not in found.places:
                 found = replace(found, places=(*found.places, place))
+        elif found is not None and (event.subject, event.phase) == (_STAYS, Phase.ERROR):
+            found = replace(found, stayed_at_ms=int(said["at_ms"]), stayed_because=str(said["message"]))
         elif found is not None and event.subject == WHOLE and event.phase is not Phase.ERROR:
             over = event.phase is Phase.RESULT
             if event.step == Step.UNDO:

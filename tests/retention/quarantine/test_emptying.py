@@ -12,6 +12,7 @@ import pytest
 from storage_engine.clock import JUMP_MS, clock_ms, read_clock
 from storage_engine.exceptions import QuarantineError, RunStateError
 from storage_engine.journal.journal import Journal
+from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -22,12 +23,14 @@ from storage_engine.retention.maintaining import maintain_directory, maintain_st
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine import emptying
 from storage_engine.retention.quarantine import undo as undoing
+from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.rocketmq import causes as rocketmq_causes
 from storage_engine.rocketmq import store as rocketmq_store
+from storage_engine.wording import time_text
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 
@@ -38,6 +41,14 @@ DAY_MS = 24 * 3_600_000
 NO_RUN = PlanRequest()
 AT_NO_HOUR = {"deleteWhen": "99"}
 Stores = Callable[..., ManagedStore]
+
+
+def over(store: ManagedStore) -> int:
+    """When the window of a store's only quarantine is over."""
+    journal = Journal(store.journal_url)
+    (record,) = journal.all_stores()
+    (one,) = quarantines(journal, record.store_id)
+    return one.until_ms
 
 
 def aside(store: ManagedStore) -> list[str]:
@@ -128,6 +139,36 @@ def test_what_the_lake_does_not_prove_any_more_stays_and_comes_back(
     assert "isn't proven in the lake any more" in sentence
     undo(store, "r", "ann")
     assert files_of(store.root) == before
+
+
+def test_what_had_to_stay_starts_no_run_for_a_day_and_is_told_as_it_is(
+    managed: Stores, lake_dir: Path, journal_of: Callable[[ManagedStore], Journal]
+) -> None:
+    store = managed(policy=Policy(undo_window_hours=24), overrides=AT_NO_HOUR)
+    clean(store, "r", 2)
+    over_ms = clock_ms() + DAY_MS + 60_000
+    assert steps.look_for_due(store, over_ms).why == (
+        f"the quarantine of run r would be emptied: its window was over at {time_text(over(store))}",
+    )
+    data_file = next((lake_dir / "warehouse").rglob("messages/data/**/*.parquet"))
+    whole = data_file.read_bytes()
+    data_file.write_bytes(whole[:-1] + b"\0")
+    steps.make_plan(store, "tried", NO_RUN, over_ms)
+    steps.make_plan(store, "again", NO_RUN, over_ms + 60_000)
+    for later_ms in (60_000, DAY_MS - 1):
+        assert steps.look_for_due(store, over_ms + later_ms).why == ()
+    (line,) = steps.look_for_due(store, over_ms + DAY_MS).why
+    assert line.startswith("the quarantine of run r would be looked at again, as its window was over")
+    assert "it had to stay: " in line
+    dry = maintain_store(store, over_ms + 60_000, dry_run=True)
+    assert dry.quarantines == (line,)
+    (record,) = journal_of(store).all_stores()
+    stays = [one for one in JournalReader(store.journal_url).incidents(record.store_id) if one.subject]
+    assert [one.step for one in stays] == ["empty-quarantine"]
+    assert all(step.error == "" for step in build_report(store, "r").steps)
+    data_file.write_bytes(whole)
+    steps.make_plan(store, "mended", NO_RUN, over_ms + 120_000)
+    assert aside(store) == []
 
 
 def test_nothing_is_emptied_for_its_age_by_a_clock_that_was_set_forward(
