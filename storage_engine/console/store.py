@@ -41,7 +41,7 @@ class ShieldLine:
 
     :param mode: of the policy, on or off.
     :param gone_segments: of ``segments``, those that are gone from the log: only the shield has them.
-    :param foreign_files: in its directory, and none of ours.
+    :param foreign_files: in its directory, and put there by somebody else.
     """
 
     mode: str
