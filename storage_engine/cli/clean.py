@@ -85,7 +85,7 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
     going = tuple(segment.id for segment in seen.plan.to_delete)
     groups = groups_at_risk(in_process_lag(managed, going))
     if as_json:
-        print_json("clean", {"dry_run": True, "plan": plan_json(seen), "groups": groups})
+        print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups})
         return
     say("Dry run: this is what a run would do now.")
     print_plan(managed, seen, by_hand(managed, request, seen))
@@ -144,7 +144,12 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     report = build_report(cleanup.store, cleanup.run_key)
     if as_json:
         error = {"type": LogsRefusedError.__name__, "message": finished.refused}
-        shown = {"dry_run": False, "report": report_json(report), "report_json": finished.report_json}
+        shown = {
+            "dry_run": False,
+            "assumes_defaults": assumes_defaults(managed_of(cleanup.store)),
+            "report": report_json(report),
+            "report_json": finished.report_json,
+        }
         print_json("clean", {**shown, **({"error": error} if finished.refused else {})})
     else:
         say(report_text(report))

@@ -41,8 +41,15 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
     return managed_store(lake_dir, lake_dir, second_lake_dir=second_lake_dir)
 
 
+def _named(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Refuse an empty text, which is no name: as a rule a variable that isn't set; a click callback."""
+    if text is not None and not text.strip():
+        raise click.BadParameter("expected a name, found an empty text", context, parameter)
+    return text
+
+
 @command()
-@click.argument("which", metavar="[STORE]", required=False)
+@click.argument("which", metavar="[STORE]", required=False, callback=_named)
 @lake_option(required=False)
 @second_lake_option
 @conn_id_option
@@ -107,9 +114,13 @@ def _overview_json(found: Overview) -> dict[str, Any]:
 
 
 @command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, callback=_named)
 @click.option(
-    "--store", "which", metavar="STORE", help="Name, path or id of the store, where there are several."
+    "--store",
+    "which",
+    metavar="STORE",
+    callback=_named,
+    help="Name, path or id of the store, where there are several.",
 )
 @lake_option(required=False)
 @conn_id_option

@@ -25,7 +25,7 @@ ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings
 """Said where :func:`~storage_engine.retention.brokers.assumes_defaults` holds."""
 
 
-def plan_json(seen: Decided) -> dict[str, Any]:
+def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
     """A previewed plan as plain values, with what follows from it spelled out."""
     plan = seen.plan
     offsets = {log.log: log.new_min_offset for log in plan.logs}
@@ -40,6 +40,7 @@ def plan_json(seen: Decided) -> dict[str, Any]:
         "owed": to_jsonable(seen.pending),
         "unread": to_jsonable(seen.unread),
         "disks": to_jsonable(seen.disks),
+        "assumes_defaults": assumes_defaults(store),
     }
 
 

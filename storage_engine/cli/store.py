@@ -123,7 +123,7 @@ def plan(
         used_percents=levels,
     )
     if as_json:
-        print_json("plan", plan_json(seen))
+        print_json("plan", plan_json(managed, seen))
     else:
         print_plan(managed, seen, by_hand(managed, request, seen, levels))
     return 0

@@ -142,6 +142,7 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
             f"set diskSpaceCleanForciblyRatio below {full}",
         )
     yield from _times(config)
+    yield from _destroy(config.destroy_mapped_file_interval_forcibly_ms)
     if not config.clean_file_forcibly_enable:
         yield Finding(
             Severity.NOTE,
@@ -184,7 +185,6 @@ def _times(config: BrokerConfig) -> Iterator[Finding]:
             f"set fileReservedTime to at least {-(-timer_ms // HOUR_MS)}, or timerMaxDelaySec to at most "
             f"{reserved_ms // 1000}",
         )
-    yield from _destroy(config.destroy_mapped_file_interval_forcibly_ms)
 
 
 def _destroy(interval_ms: int) -> Iterator[Finding]:

@@ -125,7 +125,7 @@ class _CauseSensor(BaseSensorOperator):
         quiet_libraries()
         with commands_named(self.storage_engine_conn_id):
             if not self.deferrable:
-                return super().execute(context)
+                return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
 
     def execute_complete(
@@ -143,6 +143,17 @@ class _CauseSensor(BaseSensorOperator):
             if not self.soft_fail:
                 raise self._timed_out() from error
             return self.time_is_up(context)
+
+    def _poke_until_done(self, context: Context) -> Any:
+        """Wait as Airflow's sensors do, and end the wait as a deferred one does."""
+        soft_fail, self.soft_fail = self.soft_fail, False
+        try:
+            return super().execute(context)
+        except AirflowSensorTimeout:
+            self.soft_fail = soft_fail
+            return self.time_is_up(context)
+        finally:
+            self.soft_fail = soft_fail
 
     def _look_or_defer(self, context: Context, deadline: float) -> Any:
         looked = self.poke(context)

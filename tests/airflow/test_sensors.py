@@ -18,6 +18,7 @@ from storage_engine.sensors.cleanup import (
     StorageEngineCleanupSensor,
     StorageEngineDeleteWindowSensor,
     StorageEngineDiskLevelSensor,
+    StorageEngineDueSensor,
 )
 from storage_engine.triggers.cleanup import CleanupCauseTrigger, DeleteWindowTrigger, DiskLevelTrigger
 
@@ -147,6 +148,21 @@ def test_not_deferrable_waits_in_its_own_process(store_connection: Any, levels: 
     levels(20)
     with pytest.raises(AirflowSensorTimeout):
         execute(sensor(StorageEngineCleanupSensor, deferrable=False, timeout=0.2, poke_interval=0.1))
+
+
+def test_not_deferrable_ends_its_wait_as_a_deferred_one_does(
+    store_connection: Any, levels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_connection(deleteWhen=NEVER)
+    levels(20)
+    plain = {"deferrable": False, "timeout": 0.2, "poke_interval": 0.1, "soft_fail": True}
+    with pytest.raises(AirflowSkipException, match="no cause for a cleanup within 0 s"):
+        execute(sensor(StorageEngineCleanupSensor, **plain))
+    due = sensor(StorageEngineDueSensor, **plain)
+    told: list[object] = []
+    monkeypatch.setattr(due, "_tell_of_sealed", lambda context, unmet: told.append(context) or True)
+    assert execute(due) is None
+    assert len(told) == 1
 
 
 def test_every_look_leaves_a_sample_in_the_journal(store_connection: Any, levels: Any) -> None:

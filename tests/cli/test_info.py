@@ -105,6 +105,12 @@ def test_a_lake_without_its_journal_tells_what_it_has(cli, store, lake) -> None:
     assert not (lake / "journal.db").exists()
 
 
+@pytest.mark.parametrize("words", [("info", ""), ("runs", " "), ("runs", "--store", "")])
+def test_an_empty_name_is_refused(cli, lake, words: tuple[str, ...]) -> None:
+    refused = cli(*words, "--lake", lake)
+    assert (refused.exit_code, "expected a name, found an empty text" in refused.err) == (2, True)
+
+
 def test_an_empty_lake_manages_nothing(cli, lake) -> None:
     shown = cli("info", "--lake", lake)
     assert (shown.exit_code, "No store is managed" in shown.out) == (0, True)

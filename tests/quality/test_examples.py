@@ -11,6 +11,8 @@ def test_a_row_is_said_in_words_and_never_by_what_stands_for_nothing() -> None:
         "data/x.parquet: expected bytes 323455, found bytes none (no such file), expected sha256 ab, "
         "found sha256 none (not read)"
     )
+    nothing = [("found_bytes", None), ("end_offset", float("nan")), ("name", None)]
+    assert example_text("x", nothing) == "x: found bytes none (no such file), end offset none, name none"
     assert example_text("consumequeue/a/0", [("first_offset", -1), ("floor", 0)]) == (
         "consumequeue/a/0: first offset none, floor 0"
     )

@@ -15,13 +15,16 @@ from storage_engine.journal.journal import Journal, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.model.policy import ArchiveMode, ArchiveWhen, Policy
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.counts import archived_counts, deleted_counts
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import look_for_due, monitor, segments_to_archive
+from storage_engine.retention.steps import due, look_for_due, monitor, segments_to_archive
+from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.sealed import archive_lag_of_store
 from storage_engine.rocketmq import causes as rocketmq_causes
 from storage_engine.rocketmq import store as rocketmq_store
 
@@ -107,8 +110,29 @@ def test_only_what_is_archived_ahead_by_policy_waits_to_be(managed: Make) -> Non
     assert segments_to_archive(store) == 0
     ahead = replace(store, policy=Policy(archive_when=ArchiveWhen.SEAL))
     assert segments_to_archive(ahead) == 7
+    monitor(ahead, "m")
+    assert segments_to_archive(ahead) == 7
     steps.archive_sealed(ahead, "a", lambda jobs: archive_all(open_lake(jobs[0].lake), jobs))
     assert segments_to_archive(ahead) == 0
+
+
+def test_what_the_monitor_found_to_be_nothing_a_moment_ago_is_not_measured_again(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed(policy=Policy(archive_when=ArchiveWhen.SEAL))
+    steps.archive_sealed(store, "a", lambda jobs: archive_all(open_lake(jobs[0].lake), jobs))
+    monitor(store, "m")
+    measured: list[object] = []
+
+    def measure(context: Context) -> ArchiveLag:
+        measured.append(context)
+        return archive_lag_of_store(context)
+
+    monkeypatch.setattr(due, "archive_lag_of_store", measure)
+    assert (segments_to_archive(store), measured) == (0, [])
+    later_ms = clock_ms() + 16 * 60_000
+    monkeypatch.setattr(due, "clock_ms", lambda: later_ms)
+    assert (segments_to_archive(store), len(measured)) == (0, 1)
 
 
 def test_monitor_measures_the_archive_lag_and_alarms_by_the_policy(managed: Make) -> None:

@@ -66,6 +66,12 @@ def test_levels_are_shown_with_the_brokers_limits() -> None:
     assert found["fileReservedTime"].note == ""
 
 
+def test_all_that_is_wrong_with_times_is_told_at_once() -> None:
+    zero = config(fileReservedTime="0", destroyMapedFileIntervalForcibly="0")
+    told = [one.what for one in contradictions(zero)]
+    assert [text.split()[0] for text in told] == ["fileReservedTime", "destroyMapedFileIntervalForcibly"]
+
+
 def test_a_jvm_property_counts_as_what_it_is() -> None:
     over = {"rocketmq.broker.diskSpaceCleanForciblyRatio": "0.80"}
     found = {one.name: one for one in settings_in_effect(config(**over), over, by_broker=False)}

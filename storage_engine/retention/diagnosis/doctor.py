@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from storage_engine.retention.diagnosis.clock_check import clock_findings
 from storage_engine.retention.diagnosis.figures import Figures, take_figures
 from storage_engine.retention.diagnosis.file_systems import look_at_mounts, mount_findings
 from storage_engine.retention.diagnosis.growth import DAY_MS
-from storage_engine.retention.diagnosis.left_behind import look_at_remains
+from storage_engine.retention.diagnosis.left_behind import hold_findings, look_at_remains
 from storage_engine.retention.diagnosis.losses_ahead import (
     consumer_findings,
     pending_findings,
@@ -198,18 +197,20 @@ def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
 
 
 def findings_of(
-    store: ManagedStore, journal: Journal, record: StoreRecord, now_ms: int
+    store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
     """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
 
+    :param opened: the store, which is not opened again while its broker answers.
     :raises StorageEngineError: the store isn't there, or its settings can't be used.
     """
     known = _Known(journal=journal, record=record)
     _read_samples(known, now_ms)
-    store, said = _ask_broker(store, known, now_ms)
+    asked, said = _ask_broker(store, known, now_ms)
     known.findings += said.findings
     if not said.refused:
-        _open(store, said, known, now_ms, has_lake=False)
+        # Where the broker doesn't answer its files are looked at, which are another store's view.
+        _look(asked, opened if asked is store else None, said, known, now_ms)
     return by_severity(known.findings)
 
 
@@ -239,58 +240,72 @@ def _open(
 
     :return: also how many segments could be deleted now.
     """
-    found = known.findings
+    looked = _look(store, None, said, known, now_ms)
+    if looked is None:
+        return None, None, 0
+    if has_lake:
+        _ask_lakes(store, known, looked.figures, looked.stamp)
+        from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
+
+        waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
+        known.findings += [
+            *lake_findings(known.lakes, store.broker, waiting, now_ms),
+            *place_findings(store, looked.data_paths),
+        ]
+    return looked.figures, looked.stamp, looked.due
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was seen of a store while it was open.
+
+    :param data_paths: where its broker writes.
+    :param due: how many segments could be deleted now; 0 where nobody asked.
+    """
+
+    figures: Figures
+    stamp: Stamp | None
+    data_paths: tuple[Path, ...]
+    due: int
+
+
+def _look(
+    store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
+) -> _Looked | None:
+    """Look at a store; what is wrong is a finding.
+
+    :param at: the store where it is open, of which nothing is planned; None: it is opened.
+    :return: None: it can't be looked at.
+    """
+    found, due = known.findings, 0
     try:
-        with closing(open_store(store, known.memory)) as opened:
+        with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
             found += access_findings(look_at_access(store.real_root, data_paths))
             remains, stamp = look_at_remains(store, data_paths, now_ms, running=said.running)
             found += remains
             figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
-            due = _due(opened, figures, now_ms)
+            if at is None:
+                due = _due(opened, figures, now_ms)
     except StoreNotFoundError:
         raise
     except (StorageEngineError, OSError) as error:
         found.append(Finding(Severity.URGENT, "unreadable", str(error).removesuffix(".")))
-        return None, None, 0
+        return None
     segments = [segment for log in figures.snapshot.logs for segment in log.segments]
     places = look_at_mounts(data_paths, store.real_root)
     found += mount_findings(places, segments, needs_shield=bool(said.running))
     found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
-    found += [*consumer_findings(figures), *pending_findings(figures), *_hold_findings(figures)]
-    if has_lake:
-        _ask_lakes(store, known, figures, stamp)
-        from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
-
-        waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
-        found += [
-            *lake_findings(known.lakes, store.broker, waiting, now_ms),
-            *place_findings(store, data_paths),
-        ]
-    return figures, stamp, due
+    found += [*consumer_findings(figures), *pending_findings(figures), *hold_findings(figures.hold)]
+    return _Looked(figures, stamp, data_paths, due)
 
 
 def _due(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
     most = sum(len(log.segments) for log in figures.snapshot.logs)
     request = PlanRequest(manual=True, max_segments=most)
     return len(propose(opened, figures.snapshot, now_ms, request).to_delete)
-
-
-def _hold_findings(figures: Figures) -> Sequence[Finding]:
-    """Judge the hold on a running broker's store."""
-    hold = figures.hold
-    if hold is None:
-        return ()
-    found = [Finding(Severity.WARNING, "drift", one.detail.removesuffix(".")) for one in hold.disturbances]
-    if not hold.held:
-        why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
-        what = f"the store isn't held, so its broker deletes by its own rules{why}"
-        found.append(Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold"))
-    else:
-        found += [Finding(Severity.NOTE, "hold", notice.removesuffix(".")) for notice in hold.notices]
-    return found
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:

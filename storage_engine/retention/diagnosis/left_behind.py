@@ -1,4 +1,4 @@
-"""What runs have left in a store and its directory: shield, quarantines, and a stamp of another place."""
+"""What runs have left in a store: shield, quarantines, a stamp of another place, a hold in its broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.host import is_this_host
 from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
 from storage_engine.retention.shielding import ShieldSummary, shield_summary
@@ -90,3 +91,21 @@ def look_at_remains(
     except StoreIdentityError as error:
         found.append(Finding(Severity.WARNING, "stamp", str(error)))
     return tuple(found), stamp
+
+
+def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
+    """Judge the hold on a running broker's store. Pure.
+
+    :param hold: None: no broker was named.
+    """
+    if hold is None:
+        return
+    for one in hold.disturbances:
+        yield Finding(Severity.WARNING, "drift", one.detail.removesuffix("."))
+    if hold.held:
+        for notice in hold.notices:
+            yield Finding(Severity.NOTE, "hold", notice.removesuffix("."))
+        return
+    why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
+    what = f"the store isn't held, so its broker deletes by its own rules{why}"
+    yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")

@@ -9,15 +9,18 @@ from collections import Counter
 from dataclasses import dataclass
 
 from storage_engine.clock import clock_ms
+from storage_engine.journal.queries import JournalReader
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, ArchiveWhen
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.quarantine.set_aside import check_quarantine
-from storage_engine.retention.steps.context import AnyStore, open_context
+from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.sealed import archive_lag_of_store
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.wording import bytes_text, count_text
+
+_MOMENT_MS = 15 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +74,23 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 def segments_to_archive(store: AnyStore) -> int:
     """Return how many sealed segments wait to be archived ahead; 0 where the policy archives none ahead.
 
+    Where the monitor found none a moment ago, that is taken: what was sealed since is found the next time.
+
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
     policy = context.store.policy
     if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
         return 0
-    return archive_lag_of_store(context).segments
+    return 0 if _nothing_lately(context) else archive_lag_of_store(context).segments
+
+
+def _nothing_lately(context: Context) -> bool:
+    """Return whether archive lag was measured within the last moment, and there was none."""
+    now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
+    taken = reader.log_extents(context.record.store_id, now_ms - _MOMENT_MS, now_ms + 1, _MOMENT_MS)
+    found = [one.archive_lag_bytes for one in taken if one.archive_lag_bytes is not None]
+    return bool(found) and not any(found)
 
 
 def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | 
 def _findings(context: Context) -> tuple[Finding, ...]:
     """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
     try:
-        return findings_of(context.store, context.journal, context.record, clock_ms())
+        return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
         known = isinstance(error, (StorageEngineError, OSError))
