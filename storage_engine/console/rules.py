@@ -50,12 +50,14 @@ class Rules:
 
     :param settings: by the broker's own names, as text.
     :param windows: None: the broker has none.
+    :param unsupported: why a store with these settings can't be simulated; "": it can.
     """
 
     at_ms: int
     settings: Mapping[str, str] = field(default_factory=dict)
     levels: RuleLevels = RuleLevels()
     windows: Windows | None = None
+    unsupported: str = ""
 
 
 def rules_of(row: RulesRow) -> Rules:
@@ -71,6 +73,7 @@ def rules_of(row: RulesRow) -> Rules:
             levels.get("refuses_percent"),
         ),
         None if windows is None else Windows(tuple(windows["hours"]), windows["time_zone"]),
+        row.rules.get("unsupported") or "",
     )
 
 

@@ -53,6 +53,7 @@ from storage_engine.journal.schema import (
 )
 from storage_engine.journal.standing import read_standing
 from storage_engine.journal.store_summaries import StoreSummary, read_summaries
+from storage_engine.journal.verdicts import Verdict, read_verdicts
 from storage_engine.model.topic_days import TopicDay
 from storage_engine.untrusted import MALFORMED
 
@@ -148,6 +149,12 @@ class JournalReader:
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
         """
         return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, limit))
+
+    def verdicts(
+        self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
+    ) -> tuple[Verdict, ...]:
+        """Return what the validations of runs came to that began between two moments, by time."""
+        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, limit))
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""

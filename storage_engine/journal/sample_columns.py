@@ -85,6 +85,32 @@ def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: i
     return tuple(Moment(*row) for row in connection.execute(query))
 
 
+def last_moments(connection: Connection, store_id: str, span: Span) -> tuple[Moment, ...]:
+    """Return the last sample of each bucket that knows where the logs end, by time."""
+    buckets, last = _starts(span), samples.alias("last")
+    inside = _inside(last.c.at_ms, buckets, span)
+    at_ms = select(last.c.at_ms).where(last.c.store_id == store_id, last.c.max_offset.is_not(None), *inside)
+    query = (
+        select(
+            samples.c.at_ms,
+            samples.c.oldest_message_ms,
+            samples.c.min_offset,
+            samples.c.max_offset,
+            samples.c.archive_lag_bytes,
+        )
+        .select_from(buckets)
+        .join(
+            samples,
+            (samples.c.store_id == store_id)
+            & (samples.c.at_ms == at_ms.order_by(last.c.at_ms.desc()).limit(1).scalar_subquery()),
+        )
+        .where(samples.c.max_offset.is_not(None))
+        .order_by(samples.c.at_ms)
+    )
+    found = {row.at_ms: Moment(*row) for row in connection.execute(query)}
+    return tuple(found.values())
+
+
 def retention_buckets(connection: Connection, store_id: str, span: Span) -> tuple[Bucket, ...]:
     """Return for how many seconds messages had been kept."""
     retention = (samples.c.at_ms - samples.c.oldest_message_ms) // 1000

@@ -9,9 +9,12 @@ from tests.console.conftest import NOW_MS
 
 ASK_ALL = """
 import sys
+from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
 from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
 
@@ -21,6 +24,10 @@ answers = (
     one_store(reader, name, now_ms),
     runs_page(reader, name),
     chart(reader, name, 0, now_ms),
+    store_forecast(reader, name, now_ms),
+    validation_calendar(reader, name, 2026),
+    what_if_settings(reader, name, now_ms),
+    what_if(reader, name, question_of({"values": {"fileReservedTime": "48"}}), now_ms),
 )
 assert all(to_jsonable(one)["version"] == 1 for one in answers)
 print(*{module.partition(".")[0] for module in sys.modules})

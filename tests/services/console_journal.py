@@ -29,6 +29,7 @@ from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Ru
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.schema import samples
 from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.course import CourseStart, Ingest, SegmentRun
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.jsonable import to_jsonable
@@ -109,7 +110,7 @@ def write_journal(
                 journal.save_rules(record.store_id, rules("72"))
         looks = tuple(course(number, now_ms, days, every_ms))
         _write_samples(journal, record.store_id, name, looks)
-        _write_state(journal, record.store_id, number, now_ms)
+        _write_state(journal, record.store_id, number, now_ms, looks[-1])
         _write_cleanups(journal, record.store_id, name, number, now_ms, days)
     return tuple(ids)
 
@@ -269,6 +270,7 @@ def _write_run(
         count,
         report.freed_bytes,
         json.dumps(report_json(report)).encode(),
+        validation="FAILURE" if failed else "OK",
     )
     with clock_at(ended_ms):
         if not failed:
@@ -302,7 +304,26 @@ def _fate(segment: Segment, reason: Reason) -> SegmentReport:
     )
 
 
-def _write_state(journal: Journal, store_id: str, number: int, now_ms: int) -> None:
+def start(look: Look, daily_gib: int) -> CourseStart:
+    """Return what a simulation starts from, as the monitor records it."""
+    segments = (look.max_offset - look.min_offset) // GIB
+    each_ms = (look.at_ms - look.oldest_message_ms) // max(1, segments)
+    first_ms = look.oldest_message_ms + each_ms
+    used_bytes = DISK_BYTES * look.used_percent // 100
+    return CourseStart(
+        now_ms=look.at_ms,
+        disk_bytes=DISK_BYTES,
+        other_bytes=max(0, used_bytes - segments * GIB),
+        segment_bytes=GIB,
+        runs=(SegmentRun(segments, GIB, first_ms, first_ms + each_ms * (segments - 1)),),
+        active_bytes=GIB // 3,
+        oldest_message_ms=look.oldest_message_ms,
+        time_zone="Asia/Shanghai",
+        ingest=Ingest(daily_gib * GIB),
+    )
+
+
+def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look: Look) -> None:
     """Write what is known of the store now, and what happened to the first one."""
     with clock_at(now_ms - 30 * MINUTE_MS):
         today = now_ms // DAY_MS
@@ -344,6 +365,16 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int) -> N
         "progress": None,
         "lag_error": "",
         "doctor": doctor,
+        "start": start(look, 90 + 25 * number),
+        "shield": {
+            "mode": "on",
+            "segments": 3,
+            "size_bytes": 3 * GIB,
+            "gone_segments": 1,
+            "gone_bytes": GIB,
+            "foreign_files": 0,
+        },
+        "page_errors": (),
     }
     lags = [
         GroupLag("cg_billing", 51_000, 0, 9_100 * GIB, 5 * HOUR_MS if number == 0 else 3 * DAY_MS),

@@ -44,12 +44,14 @@ def rules_of(
         lowest = levels_of(context.broker, snapshot, now_ms)
         above = {"cleans_percent": lowest.cleans_percent, "forces_percent": lowest.forces_percent}
         levels = {name: None if percent is None else percent - 1 for name, percent in above.items()}
-        return {"settings": {}, "levels": levels, "windows": None}
+        return {"settings": {}, "levels": levels, "windows": None, "unsupported": ""}
 
-    def tell() -> tuple[dict[str, str], RuleLevels, tuple[int, ...]]:
-        values = rules.values(context.broker.rule_config())
-        return values, rules.levels(values), rules.hours(values)
+    def tell() -> tuple[dict[str, str], RuleLevels, tuple[int, ...], str]:
+        config = context.broker.rule_config()
+        values = rules.values(config)
+        return values, rules.levels(values), rules.hours(values), rules.unsupported(config)
 
-    values, known, hours = ask(kind, "tell its rules", tell)
+    values, known, hours, unsupported = ask(kind, "tell its rules", tell)
     windows = None if time_zone is None else {"hours": hours, "time_zone": time_zone}
-    return {"settings": values, "levels": to_jsonable(known), "windows": windows}
+    told = {"settings": values, "levels": to_jsonable(known), "windows": windows}
+    return {**told, "unsupported": unsupported}

@@ -1,0 +1,204 @@
+"""How fast a store fills and empties, when its disk is at each level, and how long messages will live. Pure.
+
+The method, which is the same for each figure:
+
+- The last fourteen days are cut into spans of a day, from the newest look backwards: a day has each hour and
+  each window of deletion once. A span's rate is what an offset grew between its first and its last look, over
+  the time between those two looks. So a gap within a span changes no rate; a gap over the end of a span makes
+  one longer span of two, which counts once. A span in which an offset fell tells nothing: the log is another.
+- Of the rates of all spans, low, middle and high are the 10th, 50th and 90th percentile. They are what days
+  were like, not what is certain: one day in ten was above the high one.
+- A level is reached by the net rate: ingest less what was reclaimed on the same day. At the low end of the
+  band the disk fills as on the fastest days. None: at that pace it is never reached. Nothing here knows the
+  broker's rules, by which it deletes more once a level is reached; a simulation does.
+- Messages live as long as lately, or as long as the disk has room for what comes, whichever is shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import quantiles
+
+from storage_engine.console.rules import RuleLevels
+from storage_engine.journal.sample_columns import Moment
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+SPAN_DAYS = 14
+LEAST_DAYS = 3
+_LEAST_MS = DAY_MS * 3 // 4
+"""A span that is shorter has not each hour of the day, and tells no day's rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateBand:
+    """Bytes a day."""
+
+    low: int
+    mid: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBand:
+    """A span of time; None: never, at that pace."""
+
+    low_ms: int | None
+    mid_ms: int | None
+    high_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToLevel:
+    """In how long a disk is above a level; None: never, at that pace.
+
+    :param name: of the level: notice, cleans, forces, refuses or full.
+    """
+
+    name: str
+    level_percent: int
+    low_ms: int | None
+    mid_ms: int | None
+    high_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The disk that is fullest.
+
+    :param log_bytes: what the logs hold of it.
+    """
+
+    total_bytes: int
+    usable_bytes: int
+    log_bytes: int
+
+    def below(self, percent: int) -> int:
+        """Return how many bytes fit before the disk is above a level."""
+        return max(0, self.usable_bytes - self.total_bytes * (100 - percent) // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """:param enough: the looks tell something; otherwise ``why`` says why they don't.
+    :param why: no-samples, too-short or another-log; "" where they do.
+    :param span_ms: from the first to the last look that counts.
+    :param samples: number of looks that count.
+    """
+
+    enough: bool
+    why: str
+    span_ms: int
+    samples: int
+    ingest: RateBand | None = None
+    reclaim: RateBand | None = None
+    time_to: tuple[TimeToLevel, ...] = ()
+    retention: TimeBand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """Bytes a day within one span."""
+
+    ingest: float
+    reclaim: float
+
+
+def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RuleLevels) -> Forecast:
+    """Return what is to be expected at the rates of the last days.
+
+    :param moments: looks that know where the logs begin and end, by time.
+    :param room: None: the disk's level isn't known, and so is no time to a level.
+    """
+    known = [one for one in moments if one.min_offset is not None and one.max_offset is not None]
+    span_ms = known[-1].at_ms - known[0].at_ms if known else 0
+    if not known:
+        return Forecast(False, "no-samples", 0, 0)
+    days = [*_days(known)]
+    if len(days) < LEAST_DAYS:
+        is_short = span_ms < LEAST_DAYS * DAY_MS
+        return Forecast(False, "too-short" if is_short else "another-log", span_ms, len(known))
+    ingest = _band(day.ingest for day in days)
+    net = _band(day.ingest - day.reclaim for day in days)
+    return Forecast(
+        enough=True,
+        why="",
+        span_ms=span_ms,
+        samples=len(known),
+        ingest=RateBand(*map(round, ingest)),
+        reclaim=RateBand(*map(round, _band(day.reclaim for day in days))),
+        time_to=() if room is None else tuple(_times(room, levels, net)),
+        retention=_retention(known, room, levels, ingest),
+    )
+
+
+def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
+    """Yield the rates of spans of a day each, as far as looks tell them, the newest first."""
+    ends = [moments[-1]]
+    for one in reversed(moments[:-1]):
+        if ends[-1].at_ms - one.at_ms >= DAY_MS:
+            ends.append(one)
+    first = moments[0]
+    if ends[-1].at_ms - first.at_ms >= _LEAST_MS:
+        ends.append(first)
+    for later, earlier in pairwise(ends):
+        into, out = _grown(earlier.max_offset, later.max_offset), _grown(earlier.min_offset, later.min_offset)
+        if into is not None and out is not None:
+            span_ms = later.at_ms - earlier.at_ms
+            yield _Day(into * DAY_MS / span_ms, out * DAY_MS / span_ms)
+
+
+def _grown(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None or now < before else now - before
+
+
+def _band(values: Iterable[float]) -> tuple[float, float, float]:
+    """Return the 10th, 50th and 90th percentile."""
+    known = [*values]
+    if len(known) == 1:
+        return known[0], known[0], known[0]
+    tenths = quantiles(known, n=10, method="inclusive")
+    return tenths[0], tenths[4], tenths[8]
+
+
+def _times(room: Room, levels: RuleLevels, net: tuple[float, float, float]) -> Iterator[TimeToLevel]:
+    named = (
+        ("notice", levels.notice_percent),
+        ("cleans", levels.cleans_percent),
+        ("forces", levels.forces_percent),
+        ("refuses", levels.refuses_percent),
+        ("full", 100),
+    )
+    for name, percent in named:
+        if percent is not None:
+            free = room.below(percent)
+            # The fastest days reach it first.
+            yield TimeToLevel(name, percent, *(_filled_in_ms(free, rate) for rate in reversed(net)))
+
+
+def _filled_in_ms(free_bytes: int, bytes_per_day: float) -> int | None:
+    if free_bytes == 0:
+        return 0
+    return None if bytes_per_day < 1 else round(free_bytes * DAY_MS / bytes_per_day)
+
+
+def _retention(
+    moments: Sequence[Moment], room: Room | None, levels: RuleLevels, ingest: tuple[float, float, float]
+) -> TimeBand | None:
+    kept = [one.at_ms - one.oldest_message_ms for one in moments if one.oldest_message_ms is not None]
+    if not kept:
+        return None
+    lately = [round(value) for value in _band(map(float, kept))]
+    if room is None:
+        return TimeBand(*lately)
+    above = next((one for one in (levels.forces_percent, levels.refuses_percent) if one is not None), 100)
+    holds = room.log_bytes + room.below(above)
+    fits = [None if rate < 1 else round(holds * DAY_MS / rate) for rate in reversed(ingest)]
+    return TimeBand(
+        *(
+            by_age if by_space is None else min(by_age, by_space)
+            for by_age, by_space in zip(lately, fits, strict=True)
+        )
+    )
