@@ -65,8 +65,9 @@ reference: install  ## Write the tables of docs that come from the code
 	$(BIN)/python docs/write_reference.py
 
 .PHONY: picture
-picture: install  ## Draw docs/rooms.svg from the code
+picture: install  ## Draw docs/rooms.svg and docs/pictures/what-if.svg from the code
 	$(BIN)/python docs/draw_rooms.py
+	$(BIN)/python docs/draw_what_if.py
 
 .PHONY: bench
 bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json

@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": ("info", "What runs did, and why."),
     "inspect": ("store", "What a store is and holds."),
     "plan": ("store", "What a cleanup would delete, and why."),
+    "simulate": ("simulate", "What would happen by other settings."),
     "lag": ("store", "How far each consumer group is behind."),
     "index-lookup": ("store", "Where the messages with a key are."),
     "init-lake": ("init_lake", "Make a new lake."),

@@ -74,6 +74,7 @@ def takes_store(
     second_lake: bool = False,
     connection: bool = False,
     named: bool = True,
+    settings: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Give a command STORE with all that managing it takes, which it gets as ``managed``.
@@ -83,6 +84,7 @@ def takes_store(
     :param lake: whether it has a lake; None: where --lake is given.
     :param connection: whether --conn-id may be given instead of all of them.
     :param named: whether a store that has a lake may be named by --name.
+    :param settings: whether --set is a setting of the store; else the command has an option of that name.
     :param policy: settings of the policy that it has options for.
     """
 
@@ -124,7 +126,8 @@ def takes_store(
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
     lakes += [SECOND_LAKE] if second_lake else []
-    own = [*STORE_OPTIONS, NAME] if named and lake else [*STORE_OPTIONS]
+    own = [option for option in STORE_OPTIONS if settings or option.name != "overrides"]
+    own += [NAME] if named and lake else []
     taken = ["store", *(str(option.name) for option in (*own, *lakes))]
     live_names = [str(option.name) for option in LIVE_OPTIONS]
     return decorate

@@ -23,6 +23,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "doctor": [store],
         "plan": [store, "--manual"],
         "lag": [store],
+        "simulate": [store, "--ingest-per-day", "1GB", "--days", 1],
         "index-lookup": [store, "no-such-topic", "no-such-key"],
         "archive": at,
         "clean": [*at, "--manual", "--undo-window-hours", 24, "--run-key", "one"],

@@ -110,6 +110,11 @@ def test_reference_is_what_the_code_says() -> None:
         assert page.read_text() == text, f"{page.name}: run make reference"
 
 
+def test_the_picture_of_a_simulation_is_what_the_code_draws() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_what_if.py"))
+    assert drawn["PICTURE"].read_text() == drawn["draw"](), "run make picture"
+
+
 def test_the_shell_says_where_a_page_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage_engine.cli.docs.SITE", site)
     assert run_command("docs").out == f"{(site / 'index.html').as_uri()}\n"

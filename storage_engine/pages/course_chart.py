@@ -1,0 +1,219 @@
+"""One self-contained SVG picture of a simulated course, or of two: no script, no font, no network.
+
+Retention time is a line above, the water level an area below, on one time axis. It is light or dark as its
+reader's screen is; where no style sheet is asked for that, as in a PNG, it is light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+
+from jinja2 import Environment
+
+from storage_engine.model.course import Course, RuleLevels
+from storage_engine.pages.environment import environment
+from storage_engine.wording import bytes_text, duration_text, shortened
+
+HOUR_MS = 3_600_000
+_WIDTH, _HEIGHT = 720, 500
+_LEFT, _RIGHT = 46, 628
+_RETENTION = (92, 226)
+"""Top and bottom of the panel of retention times."""
+_LEVEL = (256, 416)
+_MARKS_TOP, _MARK_HEIGHT = 424, 8
+_MOST_DAY_LABELS = 8
+_MOST_TITLE = 84
+_HOUR_STEPS = (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 720, 1_440, 2_160, 4_320, 8_760)
+_MOST_TICKS = 5
+_LEAST_LABEL_GAP = 11.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChartCourse:
+    """A course with what it is called."""
+
+    label: str
+    course: Course
+    levels: RuleLevels
+    windows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A horizontal line with its words; ``label_y`` is where these have room."""
+
+    y: float
+    label_y: float
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    x: float
+    width: float
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A course in the picture's own units."""
+
+    label: str
+    kind: str
+    level: str
+    area: str
+    retention: str
+    marks: tuple[_Mark, ...]
+    refused: tuple[_Mark, ...]
+    words: str
+
+
+def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
+    """Return a picture of today's course, and of the changed one in front of it.
+
+    :param title: what is simulated.
+    :param zone: in which days begin; its name stands below the axis.
+    """
+    shown = changed or today
+    start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
+    courses = [today] if changed is None else [today, changed]
+    top_ms = max(max(one.course.retention_ms) for one in courses) or HOUR_MS
+
+    def x(time_ms: int) -> float:
+        return round(_LEFT + (_RIGHT - _LEFT) * (time_ms - start_ms) / max(end_ms - start_ms, 1), 1)
+
+    hours = [tick * HOUR_MS for tick in _ticks(top_ms // HOUR_MS + 1)]
+    retention_y = _scale(_RETENTION, max(hours[-1], top_ms))
+    level_y = _scale(_LEVEL, 100)
+    drawn = [_drawn(one, "changed" if one is shown else "before", x, level_y, retention_y) for one in courses]
+    return (
+        _environment()
+        .get_template("course.svg.j2")
+        .render(
+            title=shortened(title, _MOST_TITLE),
+            width=_WIDTH,
+            height=_HEIGHT,
+            left=_LEFT,
+            right=_RIGHT,
+            retention_top=_RETENTION[0],
+            retention_bottom=_RETENTION[1],
+            level_top=_LEVEL[0],
+            level_bottom=_LEVEL[1],
+            marks_top=_MARKS_TOP,
+            mark_height=_MARK_HEIGHT,
+            courses=drawn,
+            windows=[(x(since), round(max(x(until) - x(since), 1.0), 1)) for since, until in shown.windows],
+            lines=_level_lines(shown.levels, level_y),
+            level_ticks=[(round(level_y(percent), 1), f"{percent} %") for percent in (0, 25, 50, 100)],
+            retention_ticks=[(round(retention_y(ms), 1), duration_text(ms) if ms else "0") for ms in hours],
+            days=list(_days(start_ms, end_ms, zone, x)),
+            zone=str(zone),
+            description=" ".join(one.words for one in drawn),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return environment({})
+
+
+def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
+    top, bottom = panel
+    return lambda value: bottom - (bottom - top) * min(value / most, 1)
+
+
+def _ticks(most_hours: int) -> list[int]:
+    """Return whole hours from 0 to the most or above, few enough to be read."""
+    step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
+    return list(range(0, most_hours + step, step))
+
+
+def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:
+    """Yield each day's beginning, with a label where there is room for one."""
+    first = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(zone)
+    every = max(1, -(-(end_ms - start_ms) // (24 * HOUR_MS * _MOST_DAY_LABELS)))
+    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
+    for number in range((end_ms - start_ms) // (24 * HOUR_MS) + 2):
+        day = midnight + timedelta(days=number)
+        at_ms = round(day.timestamp() * 1000)
+        if start_ms <= at_ms <= end_ms:
+            has_room = x(at_ms) < _RIGHT - 20
+            yield x(at_ms), f"{day:%b} {day.day}" if number % every == 0 and has_room else ""
+
+
+def _level_lines(levels: RuleLevels, y: Callable[[float], float]) -> list[_Line]:
+    """Return the levels at which the broker acts, the highest first, with labels that don't overlap."""
+    named = [(levels.refuses_percent, "refuses", "refuses")]
+    if levels.forces_percent is not None:
+        named.append((levels.forces_percent, "by force", "forces"))
+    named += [
+        (levels.cleans_percent, "cleans", "cleans"),
+        (levels.notice_percent, "notice", "notice"),
+    ]
+    lines, last = list[_Line](), _LEVEL[0] - _LEAST_LABEL_GAP
+    for percent, words, kind in sorted(named, key=lambda one: -one[0]):
+        at = round(y(percent), 1)
+        last = max(at, last + _LEAST_LABEL_GAP)
+        lines.append(_Line(at, round(last + 3.5, 1), f"{percent} % {words}", kind))
+    return lines
+
+
+def _drawn(
+    one: ChartCourse,
+    kind: str,
+    x: Callable[[int], float],
+    level_y: Callable[[float], float],
+    retention_y: Callable[[float], float],
+) -> _Drawn:
+    course = one.course
+    xs = [x(time_ms) for time_ms in course.times_ms]
+    level = _path(xs, [level_y(percent) for percent in course.used_percent])
+    return _Drawn(
+        label=one.label,
+        kind=kind,
+        level=level,
+        area=f"{level}L{xs[-1]:g} {_LEVEL[1]}L{xs[0]:g} {_LEVEL[1]}Z",
+        retention=_path(xs, [retention_y(ms) for ms in course.retention_ms]),
+        marks=tuple(
+            _Mark(
+                x(run.at_ms),
+                round(max(x(run.until_ms) - x(run.at_ms), 1.6), 1),
+                "forced" if run.forced else "space" if "space-full" in run.causes else "time",
+                f"{run.segments} segments, {bytes_text(run.size_bytes)}: {', '.join(run.causes)}"
+                f"{' by force' if run.forced else ''}",
+            )
+            for run in course.deletions
+        ),
+        refused=tuple(
+            _Mark(x(since), round(max(x(until) - x(since), 1.6), 1), "refused", duration_text(until - since))
+            for since, until in course.refused
+        ),
+        words=_words(one),
+    )
+
+
+def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """Return a line through points; one that lies where the last one does, or on its way, is left out."""
+    points: list[tuple[float, float]] = []
+    for point in zip(xs, (round(y, 1) for y in ys), strict=True):
+        if points and point == points[-1]:
+            continue
+        if len(points) > 1 and points[-2][1] == points[-1][1] == point[1]:
+            points.pop()
+        points.append(point)
+    return "M" + "L".join(f"{at_x:g} {at_y:g}" for at_x, at_y in points)
+
+
+def _words(one: ChartCourse) -> str:
+    summary = one.course.summary
+    refused = f", writes refused for {duration_text(summary.refused_ms)}" if summary.refused_ms else ""
+    return (
+        f"{one.label}: the level is at most {summary.highest_percent} %, messages stay at least "
+        f"{duration_text(summary.shortest_retention_ms)}{refused}."
+    )
