@@ -69,6 +69,18 @@ picture: install  ## Draw docs/rooms.svg and docs/pictures/what-if.svg from the 
 	$(BIN)/python docs/draw_rooms.py
 	$(BIN)/python docs/draw_what_if.py
 
+# The chart's library lies in the repository, since a page in Airflow may not fetch anything from elsewhere.
+UPLOT_DIR := storage_engine/plugins/static/uplot
+UPLOT ?= $(shell cat $(UPLOT_DIR)/VERSION)
+
+.PHONY: vendor
+vendor:  ## Fetch uPlot from npm again and check its hashes; UPLOT=VERSION renews it
+	set -euo pipefail; made=$$(mktemp -d); trap 'rm -rf $$made' EXIT; (cd $$made && npm pack --silent uplot@$(UPLOT) | xargs tar xzf); \
+	cd $$made/package && cp LICENSE dist/uPlot.iife.min.js dist/uPlot.min.css $$made; cd $(CURDIR)/$(UPLOT_DIR); \
+	if [ "$(UPLOT)" = "$$(cat VERSION)" ]; then (cd $$made && sha256sum --check --quiet $(CURDIR)/$(UPLOT_DIR)/SHA256SUMS); fi; \
+	cp $$made/{LICENSE,uPlot.iife.min.js,uPlot.min.css} .; echo $(UPLOT) > VERSION; \
+	sha256sum LICENSE uPlot.iife.min.js uPlot.min.css > SHA256SUMS
+
 .PHONY: bench
 bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks

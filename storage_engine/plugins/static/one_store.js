@@ -1,0 +1,144 @@
+// One store: its head with figures and actions, and the view that its tabs choose.
+
+import { actions } from "./acting.js";
+import { ask, ofStore } from "./api.js";
+import { showCalendar } from "./calendar.js";
+import { h, replace } from "./dom.js";
+import { showForecast } from "./forecast.js";
+import { away, bytes, duration, moment, storePlace, timeToFull } from "./format.js";
+import { stateIcon } from "./icons.js";
+import { counted, named, t } from "./language.js";
+import { levels } from "./meter.js";
+import { showNow } from "./now.js";
+import { poll } from "./poll.js";
+import { problemBox, waiting } from "./problem.js";
+import { link } from "./router.js";
+import { showWhatIf } from "./what_if.js";
+import { takeStoreZone } from "./zone.js";
+
+const ASK_AGAIN_MS = 20_000;
+const VIEWS = { "": showNow, forecast: showForecast, "what-if": showWhatIf, quality: showCalendar };
+
+/**
+ * Show a store in `host`; return what ends it. `onZone` is told when the store's zone changes all times,
+ * and whether some are shown already.
+ */
+export function showStore(host, store, view, query, onZone) {
+  const head = h("div", null, heading(store, null));
+  const problem = h("div");
+  const tabs = h("nav", { class: "tabs", "aria-label": t("views") }, Object.keys(VIEWS).map((name) => tab(store, name, view)));
+  const place = h("div", { class: "view" }, waiting());
+  const listeners = new Set();
+  const state = { answer: null, acting: null };
+  replace(host, head, problem, tabs, place);
+  let endView = null;
+
+  const shared = {
+    store,
+    query,
+    now: () => state.answer,
+    /** Call a function now and whenever the store's answer changes. */
+    onAnswer(listener) {
+      listeners.add(listener);
+      if (state.answer !== null) listener(state.answer);
+    },
+  };
+
+  async function load() {
+    try {
+      const answer = await ask(ofStore(store));
+      replace(problem);
+      if (answer === state.answer) return;
+      state.answer = answer;
+      if (takeStoreZone(answer.rules?.windows?.time_zone ?? null)) onZone(endView !== null);
+      state.acting ??= actions(shared, load);
+      replace(head, heading(store, answer.row.state, state.acting.element), facts(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
+      state.acting.show(answer);
+      endView ??= (VIEWS[view] ?? showNow)(place, shared);
+      for (const listener of listeners) listener(answer);
+    } catch (error) {
+      replace(problem, problemBox(error, load, { quiet: state.answer !== null }));
+      if (state.answer === null) replace(place);
+      throw error;
+    }
+  }
+
+  const endPoll = poll(load, ASK_AGAIN_MS);
+  return () => {
+    endPoll();
+    endView?.();
+    state.acting?.end();
+  };
+}
+
+function tab(store, name, view) {
+  const isHere = name === (name in VIEWS && view in VIEWS ? view : "");
+  const path = name ? ["store", store, name] : ["store", store];
+  return h("a", { href: link(path), "aria-current": isHere ? "page" : undefined, "data-key": `tab-${name}` }, t(`tab_${name.replace("-", "_") || "now"}`));
+}
+
+function heading(store, state, acting) {
+  return h(
+    "header",
+    { class: "view-head" },
+    h("div", { class: "crumbs" }, h("a", { href: link([]), "data-key": "all-stores" }, t("all_stores"))),
+    h("h1", { tabindex: "-1" }, state ? stateIcon(state) : null, store, state ? h("span", { class: `state state-${state}` }, t(`state_${state}`)) : null),
+    acting ? h("div", { class: "tools" }, acting) : null,
+  );
+}
+
+function fact(name, ...value) {
+  return h("div", { class: "fact" }, h("dt", null, name), h("dd", null, value));
+}
+
+function facts({ row, now_ms: nowMs }) {
+  const run = row.last_run;
+  return h(
+    "div",
+    null,
+    h("p", { class: "dim place" }, [row.broker, storePlace(row)].filter(Boolean).join(" · "), row.sampled_at_ms ? ` · ${t("sampled", { when: away(row.sampled_at_ms, nowMs) })}` : ""),
+    h(
+      "dl",
+      { class: "facts" },
+      fact(t("level"), levels(row.levels, row.path)),
+      fact(t("retention"), duration(row.retention_ms)),
+      fact(t("time_to_full"), timeToFull(row.time_to_full_ms)),
+      fact(t("archive_lag"), bytes(row.archive_lag_bytes)),
+      fact(t("lagging_groups"), row.lagging_groups ?? t("unknown")),
+      fact(
+        t("last_run"),
+        run ? named("outcome", run.outcome ?? run.state) : t("no_run"),
+        run ? h("small", { class: "dim", title: moment(run.created_at_ms) }, ` ${away(run.created_at_ms, nowMs)}`) : null,
+      ),
+    ),
+  );
+}
+
+/** Say what a person should know at once: alarms, and what doctor says, the most urgent first; or only that one. */
+function urgentLines({ row, findings }, isWhole) {
+  const lines = [];
+  if (row.problem) lines.push({ severity: "urgent", what: row.problem, advice: "" });
+  for (const what of findings?.alarms ?? []) lines.push({ severity: "urgent", what, advice: "" });
+  const doctor = findings?.doctor ?? [];
+  for (const one of doctor) if (one.severity !== "note" && !lines.some((line) => line.what === one.what)) lines.push(one);
+  if (!isWhole) return lines.length > 0 ? h("div", { class: "findings" }, finding(lines[0])) : null;
+  const notes = doctor.filter((one) => one.severity === "note");
+  if (lines.length === 0 && notes.length === 0) return null;
+  return h(
+    "div",
+    { class: "findings" },
+    lines.map((line) => finding(line)),
+    notes.length > 0
+      ? h("details", { "data-key": "notes" }, h("summary", { "data-key": "notes-summary" }, counted("notes", notes.length)), notes.map((line) => finding(line)))
+      : null,
+  );
+}
+
+function finding({ severity, what, advice }) {
+  return h(
+    "div",
+    { class: `notice notice-${severity}` },
+    stateIcon(severity),
+    h("div", null, h("p", null, h("span", { class: "hidden-text" }, `${t(`state_${severity}`)}: `), h("b", null, what), advice ? h("span", { class: "advice-text" }, advice) : null)),
+  );
+}

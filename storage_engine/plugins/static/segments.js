@@ -1,0 +1,39 @@
+// Segments with where they are and why, as runs of those that share both.
+
+import { h, replace } from "./dom.js";
+import { bytes, number } from "./format.js";
+import { named, t } from "./language.js";
+import { scrolling, table } from "./table.js";
+
+/** Fill `host` with the segments of a store. */
+export function segmentsBlock(host, { ranges }) {
+  if (!ranges || ranges.length === 0) {
+    replace(host);
+    return;
+  }
+  const count = ranges.reduce((sum, range) => sum + (range.segments ?? 0), 0);
+  const columns = [
+    { title: t("where"), isHead: true, cell: (range) => h("span", null, h("i", { class: `swatch part-${range.where}` }), t(`where_${range.where}`)) },
+    { title: t("from_offset"), class: "num", cell: (range) => number(range.start_offset) },
+    { title: t("to_offset"), class: "num", cell: (range) => number(range.end_offset) },
+    { title: t("segments_head"), class: "num", cell: (range) => number(range.segments) },
+    { title: t("size"), class: "num", cell: (range) => bytes(range.size_bytes) },
+    { title: t("reason"), cell: (range) => reason(range) },
+  ];
+  const several = new Set(ranges.map((range) => range.log)).size > 1;
+  if (several) columns.unshift({ title: t("log"), isHead: true, cell: (range) => range.log });
+  replace(
+    host,
+    h(
+      "details",
+      { "data-key": "segments" },
+      h("summary", { "data-key": "segments-summary" }, t("segments_title"), " ", h("span", { class: "dim" }, number(count))),
+      scrolling(t("segments_title"), table({ columns, rows: ranges, caption: t("segments_title") })),
+    ),
+  );
+}
+
+function reason(range) {
+  if (!range.reason) return range.detail ?? "";
+  return h("span", null, named("reason", range.reason), range.detail ? h("small", { class: "dim" }, ` ${range.detail}`) : null);
+}
