@@ -120,24 +120,27 @@ class _Walk:
     def _delete(self, forced: bool) -> tuple[int, int, int]:
         """Delete the oldest segments, as long as each may go; the last with content never does.
 
+        Its age is asked for at each of them, and a pass pauses in between.
+
         :return: segments, their bytes, and how many of them had not expired.
         """
-        config, now_ms, sealed = self.config, self.now_ms, self.sealed
+        config, at_ms, sealed = self.config, self.now_ms, self.sealed
         may_go = self._deletable()
         most = min(may_go, config.delete_file_batch_max)
         segments = size_bytes = unexpired = 0
         while segments < most:
-            reason = age_reason(sealed[0][1], now_ms, config, forced=forced)
+            reason = age_reason(sealed[0][1], at_ms, config, forced=forced)
             if reason is Reason.NOT_EXPIRED:
                 break
             unexpired += reason is Reason.FORCED
             bytes_, self.oldest_ms = sealed.popleft()
             size_bytes += bytes_
             segments += 1
+            # It pauses after each deletion, unless that was the batch's last or the last file is next.
+            if segments < most:
+                at_ms += config.delete_commit_log_files_interval_ms
         self.log_bytes -= size_bytes
-        # It pauses after each deletion, unless that was the batch's last or the last file is next.
-        pauses = segments - 1 if segments == most else segments
-        self.free_ms = now_ms + max(pauses, 0) * config.delete_commit_log_files_interval_ms
+        self.free_ms = at_ms
         return segments, size_bytes, unexpired
 
     def _next_pass_ms(self) -> int:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -34,6 +34,7 @@ from storage_engine.rocketmq.course import course
 from storage_engine.rocketmq.course_rules import RULES
 from storage_engine.rocketmq.course_settings import config_of
 from storage_engine.rocketmq.plan import plan
+from storage_engine.rocketmq.rules import age_reason
 from tests.rounds import rounds
 
 SHANGHAI = "Asia/Shanghai"
@@ -146,16 +147,12 @@ def pass_by_pass(config: BrokerConfig, start: CourseStart, horizon_ms: int, kept
         if gone := decided.to_delete:
             causes = tuple(dict.fromkeys(trigger.cause.value for trigger in decided.triggers))
             forced = any(trigger.urgency.value == "forced" for trigger in decided.triggers)
-            unexpired = sum(
-                decision.reason is Reason.FORCED for decision in decided.decisions if decision.deletes
-            )
+            gone, unexpired, free_ms = _by_and_by(gone, snapshot, config, now_ms, forced=forced)
             sizes = sum(segment.facts.size_bytes for segment in gone)
             kept.deletion(now_ms, len(gone), sizes, causes, forced=forced, unexpired=unexpired)
             store.oldest_ms = gone[-1].mtime_ns // 10**6
             del store.files[: len(gone)]
             kept.point(now_ms, store.used_bytes, now_ms - store.oldest_ms)
-            last = len(gone) == config.delete_file_batch_max or not _may_go(snapshot, len(gone))
-            free_ms += (len(gone) - last) * config.delete_commit_log_files_interval_ms
         due_ms += every_ms
         next_ms = max(due_ms, free_ms)
         if next_ms > store.end_ms:
@@ -167,10 +164,26 @@ def pass_by_pass(config: BrokerConfig, start: CourseStart, horizon_ms: int, kept
     return refused
 
 
-def _may_go(snapshot: StoreSnapshot, gone: int) -> bool:
-    """Return whether another file lies before the last with content."""
+def _by_and_by(
+    planned: Sequence[Segment], snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, *, forced: bool
+) -> tuple[list[Segment], int, int]:
+    """What a pass deletes that pauses after each file: the plan's, and what expires meanwhile.
+
+    :return: also how many had not expired, and when it ends.
+    """
     (log,) = snapshot.logs
-    return len([segment for segment in log.segments if segment.base_offset < log.max_offset]) - gone > 1
+    may_go = [segment for segment in log.segments if segment.base_offset < log.max_offset][:-1]
+    gone, unexpired = list[Segment](), 0
+    for segment in may_go[: config.delete_file_batch_max]:
+        if gone:
+            now_ms += config.delete_commit_log_files_interval_ms
+        reason = age_reason(segment.mtime_ns // 10**6, now_ms, config, forced=forced)
+        if reason is Reason.NOT_EXPIRED:
+            break
+        unexpired += reason is Reason.FORCED
+        gone.append(segment)
+    assert gone[: len(planned)] == list(planned)
+    return gone, unexpired, now_ms
 
 
 def start_of(
