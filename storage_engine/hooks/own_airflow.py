@@ -14,7 +14,7 @@ from airflow.configuration import AIRFLOW_CONFIG
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, in_dag_ids
+from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
 from storage_engine.hooks.connection import managed_store
 from storage_engine.hooks.storage_engine import airflow_home, section_defaults
 from storage_engine.project.into_airflow import SECTION, STORES, VARIABLE, OwnAirflow, add_words
@@ -41,7 +41,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
     )
 
 
-def dags_of(conn_id: str, lake: str = "lake") -> str:
+def dags_of(conn_id: str, lake: str = DEFAULT_LAKE) -> str:
     """Return what the ids of a store's DAGs, and of its lake's, match."""
     names = "|".join(re.escape(in_dag_ids(name)) for name in (conn_id, lake))
     return f"storage_.*__({names})$"

@@ -84,11 +84,12 @@ def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = 
     if not files:
         return QueueBounds(0, 0)
     last = last or FORMAT.last_position(files)
-    maximum = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if last is None else _queue_offset(*last) + 1
-    return QueueBounds(_queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last)), maximum)
+    maximum = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if last is None else queue_offset(*last) + 1
+    return QueueBounds(queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last)), maximum)
 
 
-def _queue_offset(file: MappedFile, position: int) -> int:
+def queue_offset(file: MappedFile, position: int) -> int:
+    """Return the queue offset of the entry at a position of a file."""
     return file.base_offset // CONSUME_QUEUE_ENTRY_BYTES + position
 
 
@@ -97,7 +98,7 @@ def _entry(file: MappedFile, position: int) -> Entry | None:
     if entry is None or int(entry["size"]) == FILLER_SIZE:
         return None
     return Entry(
-        queue_offset=_queue_offset(file, position),
+        queue_offset=queue_offset(file, position),
         physical_offset=int(entry["offset"]),
         size_bytes=int(entry["size"]),
         tags_code=int(entry["tags_code"]),

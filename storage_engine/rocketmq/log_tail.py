@@ -9,6 +9,7 @@ a torn message counts as whole.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from storage_engine.rocketmq import frame
@@ -45,17 +46,25 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
     """Return where the last message begins that begins before a position; 0: none is found near it."""
+    starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
+    return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
+
+
+def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]:
+    """Yield the positions at which a message may begin, from a position back; the last one comes first.
+
+    A magic in a body counts, too: it is followed by the offset of its place only by a rare chance.
+
+    :param read: the segment's bytes from one position up to another.
+    """
     for window in _WINDOWS_BYTES:
         start = max(0, end - window)
-        block = bytes(data[start:end])
+        block = read(start, end)
         at = len(block)
         while (at := max(block.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
-            # A magic in a body is followed by the offset of its place only by a rare chance.
-            if _frame_bytes(data, start + at - frame.MAGIC_AT, base_offset):
-                return start + at - frame.MAGIC_AT
+            yield start + at - frame.MAGIC_AT
         if start == 0:
-            break
-    return 0
+            return
 
 
 def _frame_bytes(data: memoryview, at: int, base_offset: int) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +17,7 @@ from storage_engine.model.store import SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.commitlog import read_store_timestamp
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.log_tail import message_starts
 from storage_engine.rocketmq.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.stored_files import open_stored
 
@@ -103,11 +102,6 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
     return min((time_ms for time_ms in found if time_ms != UNKNOWN), default=None)
 
 
-_MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
-_WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""How far back it is looked for a message's beginning; a broker takes none above 4 MiB by default."""
-
-
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """Store time of the last message before ``max_offset``; None where its file has none or is gone.
 
@@ -121,19 +115,10 @@ def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
 
 
 def _newest_in(file: MappedFile, end: int) -> int | None:
-    for window in _WINDOWS_BYTES:
-        start = max(0, end - window)
-        with open_stored(file.path) as opened:
-            data = os.pread(opened.fileno(), end - start, start)
-        at = len(data)
-        while (at := max(data.rfind(magic, 0, at) for magic in _MAGICS)) >= 0:
-            # A magic in a body is followed by the offset of its place only by a rare chance.
-            try:
-                return read_store_timestamp(file.path, start + at - frame.MAGIC_AT, file.base_offset)
-            except (CorruptFrameError, OSError, ValueError):
-                continue
-        if start == 0:
-            break
+    with open_stored(file.path) as opened:
+        for at in message_starts(lambda start, stop: os.pread(opened.fileno(), stop - start, start), end):
+            with suppress(CorruptFrameError, OSError, ValueError):
+                return read_store_timestamp(file.path, at, file.base_offset)
     return None
 
 

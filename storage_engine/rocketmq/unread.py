@@ -21,7 +21,6 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment
 from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import batch_consume_queue, consume_queue
-from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.lag import Flags, Longs, queue_runs, read_files
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, check_not_emptied, has_directory
@@ -155,18 +154,14 @@ def _in_queue(
         return np.where(known, lost, -np.minimum(lost, 1)), physical[:-1]
     if known.all() and _is_left(files, int(wanted.min()), after):
         return none, none
-    new_first = _queue_offset(*consume_queue.FORMAT.first_left(files, after))
+    new_first = consume_queue.queue_offset(*consume_queue.FORMAT.first_left(files, after))
     is_whole = first["size"] != FILLER_SIZE and first["offset"] >= now
     oldest = (files[0], 0) if is_whole else consume_queue.FORMAT.first_left(files, now)
-    begins = np.maximum(wanted, _queue_offset(*oldest))
+    begins = np.maximum(wanted, consume_queue.queue_offset(*oldest))
     lost = np.maximum(new_first - begins, 0)
     at = {offset: _physical_offset(files, offset) for offset in set(begins[lost > 0].tolist())}
     physical = np.array([at.get(offset, UNKNOWN) for offset in begins.tolist()], dtype=np.int64)
     return np.where(known, lost, -np.minimum(lost, 1)), physical
-
-
-def _queue_offset(file: MappedFile, position: int) -> int:
-    return file.base_offset // CONSUME_QUEUE_ENTRY_BYTES + position
 
 
 def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:

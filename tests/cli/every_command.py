@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import click
 
-from storage_engine.cli import COMMANDS, cli
+_REFERENCE = Path(__file__).parents[2] / "docs" / "write_reference.py"
 
-
-def _every_command() -> dict[str, click.Command]:
-    found: dict[str, click.Command] = {}
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            found |= {f"{name} {inner}": below for inner, below in command.commands.items()}
-        else:
-            found[name] = command
-    return found
-
-
-EVERY = _every_command()
-"""By what is typed for them; a command that groups others stands for these."""
+EVERY: dict[str, click.Command] = runpy.run_path(str(_REFERENCE))["commands"]()
+"""By what is typed for them, as the docs have them; a command that groups others stands for these."""
