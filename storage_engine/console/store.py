@@ -22,6 +22,7 @@ class RangeLine:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
     :param where: local, both, archived, due, lost or unknown.
+    :param detail: of its first segment.
     """
 
     log: str
@@ -33,6 +34,9 @@ class RangeLine:
     where: str
     reason: str
     detail: str
+
+
+_RANGE = tuple(field.name for field in fields(RangeLine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
         now_ms,
         row,
         rules=next((rules_of(one) for one in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
+        ranges=_ranges(found),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
         standing=_standing(reader, row.store_id, found, now_ms),
@@ -156,6 +161,13 @@ def _standing(reader: JournalReader, store_id: str, findings: Findings | None, n
         found.verified,
         None if shield is None else ShieldLine(**{name: shield[name] for name in _SHIELD}),
     )
+
+
+def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
+    ranges = None if findings is None else findings.found.get("ranges")
+    if ranges is None:
+        return None
+    return tuple(RangeLine(**{name: one[name] for name in _RANGE}) for one in ranges)
 
 
 def _found(findings: Findings | None) -> FoundLine | None:

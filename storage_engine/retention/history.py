@@ -116,6 +116,13 @@ def released_spans(
     :param unasked: where the lakes are that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
+    return spans_of_results(journal, store_id, results, unasked)
+
+
+def spans_of_results(
+    journal: Journal, store_id: str, results: Iterable[Event], unasked: Collection[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """Return what runs deleted by some results of releases; what was undone since is back."""
     undone = _undone(journal, store_id)
     gone = (_release(event.payload) for event in results if event.subject and event.run_key not in undone)
     return tuple(

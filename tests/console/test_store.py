@@ -26,6 +26,11 @@ def test_a_store_is_told_with_all_that_stands_for_it(past: JournalReader) -> Non
     assert answer.findings is not None
     assert [one.severity for one in answer.findings.doctor] == ["urgent", "warning", "note"]
     assert answer.findings.alarms
+    assert answer.ranges is not None
+    assert {one.where for one in answer.ranges} == {"archived", "lost", "due", "both", "local"}
+    assert all(one.end_offset == other.start_offset for one, other in pairwise(answer.ranges))
+    assert standing.shield is not None
+    assert (standing.shield.segments, standing.shield.gone_bytes) == (3, 1 << 30)
     assert answer.rules is not None
     assert answer.rules.settings["fileReservedTime"] == "72"
     assert answer.rules.windows == Windows((4,), "Asia/Shanghai")

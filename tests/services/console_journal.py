@@ -49,6 +49,7 @@ from storage_engine.model.topic_days import TopicDay
 from storage_engine.model.validation import Status
 from storage_engine.retention.finishing import REPORT_VERSION, report_json
 from storage_engine.retention.losses import AcceptedLoss, record_loss
+from storage_engine.retention.offset_ranges import OffsetRange, Place
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.report_segments import Fate, SegmentReport
 from storage_engine.rocketmq.course_rules import RULES
@@ -304,6 +305,28 @@ def _fate(segment: Segment, reason: Reason) -> SegmentReport:
     )
 
 
+def ranges(look: Look, *, troubled: bool) -> tuple[OffsetRange, ...]:
+    """Return where bytes are, as the monitor records it: a loss in the past of a store that had one."""
+    first, end = look.min_offset // GIB, look.max_offset // GIB
+    lost = [
+        (0, 300, Place.ARCHIVED, "", ""),
+        (300, 303, Place.LOST, "accepted", "accepted by ann (disk fault)"),
+    ]
+    rows = [
+        *(lost if troubled else []),
+        (303 if troubled else 0, first, Place.ARCHIVED, "", ""),
+        (first, first + 6, Place.DUE, "expired", "last written 75 h ago; a lake has it"),
+        (first + 6, end - 12, Place.BOTH, "not-expired", "expires in 3 h"),
+        (end - 12, end, Place.LOCAL, "not-expired", "expires in 60 h"),
+    ]
+    found = [
+        OffsetRange(LOG, 1, begin * GIB, until * GIB, until - begin, (until - begin) * GIB, *told)
+        for begin, until, *told in rows
+    ]
+    active = OffsetRange(LOG, 1, end * GIB, look.max_offset, 1, GIB, Place.LOCAL, "active", "")
+    return tuple(replace(one, segments=0) if one.where is Place.LOST else one for one in (*found, active))
+
+
 def start(look: Look, daily_gib: int) -> CourseStart:
     """Return what a simulation starts from, as the monitor records it."""
     segments = (look.max_offset - look.min_offset) // GIB
@@ -365,6 +388,7 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
         "progress": None,
         "lag_error": "",
         "doctor": doctor,
+        "ranges": ranges(look, troubled=number == 0),
         "start": start(look, 90 + 25 * number),
         "shield": {
             "mode": "on",

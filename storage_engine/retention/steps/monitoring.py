@@ -20,7 +20,7 @@ from storage_engine.retention.steps.context import AnyStore, Context, managed_of
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.recording_for_pages import found_for_pages
-from storage_engine.retention.steps.sealed import sample_archive_lag
+from storage_engine.retention.steps.sealed import MeasuredLag, sample_proofs
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import shield_path
@@ -74,24 +74,25 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
-    archive_lag, behind = _archive_lag(context)
+    measured, behind = _archive_lag(context)
     alarms += behind
+    archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
-    _save(context, result, lags)
+    _save(context, result, lags, measured)
     return result
 
 
-def _archive_lag(context: Context) -> tuple[ArchiveLag | None, tuple[str, ...]]:
+def _archive_lag(context: Context) -> tuple[MeasuredLag | None, tuple[str, ...]]:
     """Measure how far the lakes are behind, and return what of it a person should know at once."""
     policy = context.store.policy
     if policy.archive is ArchiveMode.OFF:
         return None, ()
     try:
-        lag = sample_archive_lag(context)
+        measured = sample_proofs(context)
     except (StorageEngineError, OSError) as error:
         return None, (f"archive lag is not known: {error}",)
-    return lag, lag.alarms(policy)
+    return measured, measured.lag.alarms(policy)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
@@ -102,7 +103,12 @@ def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
         return None, str(error)
 
 
-def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | None) -> None:
+def _save(
+    context: Context,
+    result: MonitorResult,
+    lags: tuple[GroupLag, ...] | None,
+    measured: MeasuredLag | None,
+) -> None:
     found = {
         "alarms": result.alarms,
         "notices": result.sensed.notices,
@@ -113,7 +119,7 @@ def _save(context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | 
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
         "doctor": _findings(context),
-        **found_for_pages(context),
+        **found_for_pages(context, measured),
     }
     context.journal.save_findings(context.record.store_id, found, lags)
 

@@ -1,4 +1,4 @@
-"""Record what pages show of a store and can't see themselves: rules, a simulation's start, the shield."""
+"""Record what pages show of a store and can't see themselves: rules, ranges, the shield."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ from typing import Any
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.course import CourseStart
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.recording_rules import record_rules
+from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.shield.seen import look_at_shield
 from storage_engine.wording import unexpected
 
 
-def found_for_pages(context: Context) -> Mapping[str, Any]:
+def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:
     """Record the rules, and return what else is to be kept with the findings of this look.
 
     What can't be told is None, and ``page_errors`` says why: nothing that only pages show ends a look.
+
+    :param measured: what the lakes prove; None: they were not asked, or none could be.
     """
     errors: list[str] = []
+    snapshot = _told(errors, "the store", lambda: _snapshot(context, measured))
+    if snapshot is None:
+        return {"page_errors": errors}
     return {
-        "start": _told(errors, "what a simulation starts from", lambda: _start(context)),
+        "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
+        "ranges": _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured)),
         "shield": _told(errors, "the shield", lambda: _shield(context)),
         "page_errors": errors,
     }
@@ -36,9 +45,12 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
         return None
 
 
-def _start(context: Context) -> CourseStart | None:
-    now_ms = clock_ms()
-    return record_rules(context, context.snapshot(now_ms), now_ms)
+def _snapshot(context: Context, measured: MeasuredLag | None) -> StoreSnapshot:
+    return context.snapshot(clock_ms()) if measured is None else measured.snapshot
+
+
+def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
+    return record_rules(context, snapshot, clock_ms())
 
 
 def _shield(context: Context) -> Mapping[str, Any]:

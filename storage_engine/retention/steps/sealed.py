@@ -15,7 +15,7 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecor
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
@@ -125,10 +125,31 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
+    return sample_proofs(context).lag
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLag:
+    """The archive lag, and what it was measured by.
+
+    :param unproven: sealed segments that no lake proves, as far as is known.
+    """
+
+    lag: ArchiveLag
+    snapshot: StoreSnapshot
+    proofs: Proofs
+    unproven: frozenset[SegmentId]
+
+
+def sample_proofs(context: Context) -> MeasuredLag:
+    """Do the same, and return what the lakes prove, for who goes on with it.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
     snapshot = context.snapshot(clock_ms())
-    lag = _measure(context.journal, context.record, context.store, _sealed(snapshot))
+    lag, proofs, unproven = _measure(context.journal, context.record, context.store, _sealed(snapshot))
     context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
-    return lag
+    return MeasuredLag(lag, snapshot, proofs, frozenset(segment.id for segment in unproven))
 
 
 def archive_lag_of_store(context: Context) -> ArchiveLag:
@@ -137,7 +158,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
     :raises LakeUnavailableError: no lake can be read.
     """
     segments = _sealed(context.snapshot(clock_ms()))
-    return _measure(context.journal, context.record, context.store, segments)
+    return _measure(context.journal, context.record, context.store, segments)[0]
 
 
 def _sealed(snapshot: StoreSnapshot) -> tuple[Segment, ...]:
@@ -157,7 +178,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     record = journal.find_store(store.real_root, store.host)
     if record is None:
         return archive_lag_of(segments, clock_ms())
-    return _measure(journal, record, store, segments)
+    return _measure(journal, record, store, segments)[0]
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
@@ -211,7 +232,7 @@ def still_unproven(
 
 def _measure(
     journal: Journal, record: StoreRecord, store: ManagedStore, segments: Sequence[Segment]
-) -> ArchiveLag:
+) -> tuple[ArchiveLag, Proofs, list[Segment]]:
     proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
-    return archive_lag_of(unproven, clock_ms(), proofs.notices)
+    return archive_lag_of(unproven, clock_ms(), proofs.notices), proofs, unproven

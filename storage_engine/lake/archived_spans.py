@@ -1,0 +1,45 @@
+"""Which offsets of a store a lake has, by its receipts: a few columns of them, since there may be 100,000."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.filters import all_equal
+from storage_engine.lake.scan import read_rows
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArchivedSpan:
+    """One segment that a lake has a receipt of. Whether that is sound, nobody has looked at here."""
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+def archived_spans(lake: Lake, store_id: str) -> tuple[ArchivedSpan, ...]:
+    """Return the segments of a store that a lake has, of all lineages, by log, lineage and offset.
+
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    table = lake.segments()
+    with metadata_errors(table.location(), "read receipts"):
+        columns = ["log", "lineage", "base_offset", "size_bytes"]
+        # A table that an older version made may lack it.
+        columns += [name for name in ("end_offset",) if name in table.schema().column_names]
+        found = read_rows(table, all_equal({"store_id": store_id}), columns).select(columns).to_pydict()
+    ends = found.get("end_offset") or [None] * len(found["log"])
+    rows = zip(found["log"], found["lineage"], found["base_offset"], found["size_bytes"], ends, strict=True)
+    # A segment that was proven again has several rows.
+    return tuple(
+        sorted(
+            {
+                ArchivedSpan(log, lineage, base, base + size if end is None else end, size)
+                for log, lineage, base, size, end in rows
+            }
+        )
+    )

@@ -1,0 +1,236 @@
+"""Where each byte of a store's logs is, as runs that stay few where segments are many. Pure.
+
+Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import TypeVar
+
+from storage_engine.lake.archived_spans import ArchivedSpan
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import Decision
+from storage_engine.model.store import SegmentId, SegmentState
+
+S = TypeVar("S", ArchivedSpan, LocalSpan, ReleasedSpan)
+Interval = tuple[int, int]
+
+_SHIELDED = "gone from the log, and kept in the shield"
+_NOBODY = "neither on disk nor in a lake, and none of our runs deleted it"
+
+
+class Place(StrEnum):
+    """Where a range is, as pages name it; the journal keeps these words."""
+
+    LOCAL = "local"
+    """On disk, and in no lake."""
+    BOTH = "both"
+    ARCHIVED = "archived"
+    """Only in a lake, by its receipts."""
+    DUE = "due"
+    """On disk, and the broker's rules would delete it now."""
+    LOST = "lost"
+    """Neither on disk nor in a lake."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+
+    :param segments: how many; 0 for what is nowhere.
+    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost.
+    :param detail: of its first segment, as a sentence; "" where the reason says it all.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+    where: Place
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lakes:
+    """What lakes tell of a store.
+
+    :param spans: what those have that could be asked.
+    :param proven: sealed segments on disk that a lake proves.
+    :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
+    """
+
+    spans: Sequence[ArchivedSpan] = ()
+    proven: frozenset[SegmentId] = frozenset()
+    unasked: str = ""
+
+
+def offset_ranges(
+    decisions: Iterable[Decision],
+    ends: Mapping[str, int],
+    lakes: Lakes,
+    lineages: Lineages,
+    *,
+    shielded: Iterable[LocalSpan] = (),
+    gone: Iterable[ReleasedSpan] = (),
+) -> tuple[OffsetRange, ...]:
+    """Return all ranges of all logs, by log, lineage and offset.
+
+    :param decisions: on every segment on disk.
+    :param ends: by log, its logical end; files behind it have no byte yet.
+    :param shielded: gone from the log, and kept under a second name.
+    :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+    """
+    local: dict[str, list[OffsetRange]] = defaultdict(list)
+    for decision in decisions:
+        one = _local(decision, ends[decision.segment.log], lakes, lineages)
+        if one.start_offset < one.end_offset:
+            local[one.log].append(one)
+    archived, kept, missing = _by_log(lakes.spans), _by_log(shielded), _by_log(gone)
+    found: list[OffsetRange] = []
+    for log in sorted({*local, *archived, *kept, *missing}):
+        lineage = lineages.of(log)
+        pieces = list(local[log])
+        on_disk = _merged(pieces)
+        for span in archived[log]:
+            # Of an older lineage they are other bytes, whatever the disk has under these offsets.
+            cover = on_disk if span.lineage == lineage else ()
+            pieces += (_archived(span, *part) for part in _without(span.start_offset, span.end_offset, cover))
+        cover = _merged(pieces)
+        pieces += (
+            OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
+            for span in kept[log]
+            for part in _without(span.start_offset, span.end_offset, cover)
+        )
+        pieces += _nowhere(log, lineage, _merged(pieces), missing[log], lakes.unasked)
+        found += _condensed(pieces)
+    return tuple(found)
+
+
+def _by_log(spans: Iterable[S]) -> dict[str, list[S]]:
+    found: dict[str, list[S]] = defaultdict(list)
+    for span in spans:
+        if span.start_offset < span.end_offset:
+            found[span.log].append(span)
+    return found
+
+
+def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:
+    segment = decision.segment
+    if segment.id in lakes.proven:
+        where, beside = Place.BOTH, "a lake has it"
+    elif lakes.unasked and segment.state is SegmentState.SEALED:
+        where, beside = Place.UNKNOWN, f"on disk; {lakes.unasked}"
+    else:
+        where, beside = Place.LOCAL, "no lake has it"
+    detail = decision.detail if where is not Place.UNKNOWN else beside
+    if decision.deletes:
+        where, detail = Place.DUE, f"{decision.detail}; {beside}"
+    return OffsetRange(
+        segment.log,
+        lineages.of(segment.log),
+        segment.base_offset,
+        min(segment.end_offset, end_offset),
+        1,
+        segment.disk_bytes,
+        where,
+        decision.reason.value,
+        detail,
+    )
+
+
+def _archived(span: ArchivedSpan, start: int, end: int) -> OffsetRange:
+    is_whole = (start, end) == (span.start_offset, span.end_offset)
+    size_bytes = span.size_bytes if is_whole else min(span.size_bytes, end - start)
+    return OffsetRange(span.log, span.lineage, start, end, 1, size_bytes, Place.ARCHIVED)
+
+
+def _nowhere(
+    log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], unasked: str
+) -> Iterator[OffsetRange]:
+    """Yield what lies between the ends of a log and is in no place that is known."""
+    edges = [*(edge for part in cover for edge in part)]
+    edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
+    if not edges:
+        return
+    cuts = sorted(set(edges))
+    for start, end in _without(cuts[0], cuts[-1], cover):
+        inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+        for part in pairwise([start, *inside, end]):
+            where, reason, detail = _why(part, gone, unasked)
+            yield OffsetRange(log, lineage, *part, 0, 0, where, reason, detail)
+
+
+def _why(part: Interval, gone: Sequence[ReleasedSpan], unasked: str) -> tuple[Place, str, str]:
+    if unasked:
+        return Place.UNKNOWN, "", unasked
+    by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
+    excuses = [one.excused for one in by]
+    if by and all(excuses):
+        return Place.LOST, "accepted", "; ".join(sorted(set(excuses)))
+    others = sorted({one.others for one in by if one.others})
+    if others:
+        return Place.LOST, "missing", "; ".join(others)
+    return Place.LOST, "missing", "deleted by a run, and no lake has it" if by else _NOBODY
+
+
+def _merged(pieces: Iterable[OffsetRange]) -> list[Interval]:
+    """Return what ranges cover, as intervals that don't touch, by offset."""
+    found: list[Interval] = []
+    for start, end in sorted((one.start_offset, one.end_offset) for one in pieces):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _without(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
+    """Yield the parts of an interval that intervals don't cover.
+
+    :param cover: as :func:`_merged` returns them.
+    """
+    for begun, ended in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
+        if begun >= end:
+            break
+        if start < begun:
+            yield start, begun
+        start = max(start, ended)
+    if start < end:
+        yield start, end
+
+
+def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Yield ranges by lineage and offset, with neighbours of one place and one reason as one."""
+    run: OffsetRange | None = None
+    for one in sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)):
+        if run is not None and _is_same(run, one):
+            run = replace(
+                run,
+                end_offset=one.end_offset,
+                segments=run.segments + one.segments,
+                size_bytes=run.size_bytes + one.size_bytes,
+            )
+        else:
+            if run is not None:
+                yield run
+            run = one
+    if run is not None:
+        yield run
+
+
+def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
+    alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
+    # What is lost is told one loss by one.
+    told = run.where not in (Place.LOST, Place.UNKNOWN) or run.detail == one.detail
+    return alike and told and run.end_offset == one.start_offset

@@ -1,0 +1,209 @@
+"""Where bytes are: every offset once, few ranges for many segments, and unknown where nobody can tell."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_engine import cycle
+from storage_engine.journal.queries import JournalReader
+from storage_engine.lake.archived_spans import ArchivedSpan
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
+from storage_engine.retention.steps import monitor
+from storage_engine.retention.steps.context import opened
+from tests.retention.conftest import MANUAL
+
+MIB = 1 << 20
+LOG = "commitlog"
+Managed = Callable[..., ManagedStore]
+
+
+def decision(number: int, reason: Reason = Reason.NOT_EXPIRED, log: str = LOG) -> Decision:
+    facts = FileFacts(f"/s/{log}/{number * MIB:020d}", 1, number, MIB, 2, 3)
+    state = SegmentState.ACTIVE if reason is Reason.ACTIVE else SegmentState.SEALED
+    return Decision(Segment(log, number * MIB, facts, state), reason, "because")
+
+
+def span(number: int, lineage: int = 1, log: str = LOG) -> ArchivedSpan:
+    return ArchivedSpan(log, lineage, number * MIB, (number + 1) * MIB, MIB)
+
+
+def told(ranges: Iterable[OffsetRange]) -> list[tuple[int, int, int, str, str]]:
+    return [
+        (one.lineage, one.start_offset // MIB, one.end_offset // MIB, one.where.value, one.reason)
+        for one in ranges
+    ]
+
+
+def test_a_log_goes_from_the_lake_over_both_to_the_disk_and_what_is_due_is_said() -> None:
+    decisions = [
+        decision(3, Reason.EXPIRED),
+        *map(decision, range(4, 6)),
+        decision(6),
+        decision(7, Reason.ACTIVE),
+        decision(8, Reason.ACTIVE),
+    ]
+    proven = frozenset(SegmentId(LOG, number * MIB) for number in (3, 4, 5))
+    lakes = Lakes([span(number) for number in range(6)], proven)
+    found = offset_ranges(decisions, {LOG: 7 * MIB + 5}, lakes, Lineages(1))
+    assert told(found) == [
+        (1, 0, 3, "archived", ""),
+        (1, 3, 4, "due", "expired"),
+        (1, 4, 6, "both", "not-expired"),
+        (1, 6, 7, "local", "not-expired"),
+        (1, 7, 7, "local", "active"),
+    ]
+    assert [(one.segments, one.size_bytes) for one in found] == [
+        (3, 3 * MIB), (1, MIB), (2, 2 * MIB), (1, MIB), (1, MIB)
+    ]  # fmt: skip
+    assert found[1].detail == "because; a lake has it"
+    assert found[-1].end_offset == 7 * MIB + 5
+
+
+def test_what_is_nowhere_is_lost_and_who_accepted_it_is_named() -> None:
+    gone = [
+        ReleasedSpan(LOG, 0, 2 * MIB),
+        ReleasedSpan(LOG, 4 * MIB, 5 * MIB, excused="accepted by ann (fire)", others="somebody did"),
+        ReleasedSpan(LOG, 5 * MIB, 6 * MIB, others="somebody did"),
+    ]
+    lakes = Lakes([span(2), span(3)])
+    found = offset_ranges(map(decision, range(8, 10)), {LOG: 10 * MIB}, lakes, Lineages(1), gone=gone)
+    assert told(found) == [
+        (1, 0, 2, "lost", "missing"),
+        (1, 2, 4, "archived", ""),
+        (1, 4, 5, "lost", "accepted"),
+        (1, 5, 6, "lost", "missing"),
+        (1, 6, 8, "lost", "missing"),
+        (1, 8, 10, "local", "not-expired"),
+    ]
+    assert "ann" in found[2].detail
+    assert found[3].detail == "somebody did"
+    assert "none of our runs" in found[4].detail
+
+
+def test_a_lake_that_can_not_be_asked_makes_nothing_lost_and_nothing_archived() -> None:
+    gone = [ReleasedSpan(LOG, 0, 3 * MIB)]
+    lakes = Lakes([span(2)], frozenset({SegmentId(LOG, 5 * MIB)}), "the lake is away")
+    decisions = [decision(4), decision(5), decision(6, Reason.ACTIVE)]
+    found = offset_ranges(decisions, {LOG: 7 * MIB}, lakes, Lineages(1), gone=gone)
+    assert told(found) == [
+        (1, 0, 2, "unknown", ""),
+        (1, 2, 3, "archived", ""),
+        (1, 3, 4, "unknown", ""),
+        (1, 4, 5, "unknown", "not-expired"),
+        (1, 5, 6, "both", "not-expired"),
+        (1, 6, 7, "local", "active"),
+    ]
+
+
+def test_logs_and_lineages_are_told_apart() -> None:
+    lineages = Lineages(2, {"other": 5})
+    spans = [*(span(number) for number in range(4)), span(3, 2), span(0, 5, "other")]
+    decisions = [*map(decision, range(4, 6)), decision(2, log="other")]
+    lakes = Lakes(spans)
+    found = offset_ranges(decisions, {LOG: 6 * MIB, "other": 3 * MIB}, lakes, lineages)
+    assert [(one.log, *row) for one, row in zip(found, told(found), strict=True)] == [
+        (LOG, 1, 0, 4, "archived", ""),
+        (LOG, 2, 3, 4, "archived", ""),
+        (LOG, 2, 4, 6, "local", "not-expired"),
+        ("other", 5, 0, 1, "archived", ""),
+        ("other", 5, 1, 2, "lost", "missing"),
+        ("other", 5, 2, 3, "local", "not-expired"),
+    ]
+
+
+def test_the_shield_keeps_what_is_in_no_other_place() -> None:
+    kept = [LocalSpan(LOG, number * MIB, (number + 1) * MIB, "x", shielded=True) for number in (0, 1)]
+    found = offset_ranges([decision(2)], {LOG: 3 * MIB}, Lakes([span(0)]), Lineages(1), shielded=kept)
+    assert told(found) == [
+        (1, 0, 1, "archived", ""),
+        (1, 1, 2, "local", "shielded"),
+        (1, 2, 3, "local", "not-expired"),
+    ]
+
+
+def test_many_segments_are_few_ranges() -> None:
+    proven = frozenset(SegmentId(LOG, number * MIB) for number in range(10_000, 15_000))
+    lakes = Lakes([span(number) for number in range(15_000)], proven)
+    found = offset_ranges(map(decision, range(10_000, 20_000)), {LOG: 20_000 * MIB}, lakes, Lineages(1))
+    assert told(found) == [
+        (1, 0, 10_000, "archived", ""),
+        (1, 10_000, 15_000, "both", "not-expired"),
+        (1, 15_000, 20_000, "local", "not-expired"),
+    ]
+    assert [one.segments for one in found] == [10_000, 5_000, 5_000]
+
+
+numbers = st.sets(st.integers(0, 30))
+
+
+@given(numbers, numbers, numbers, numbers, st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_each_offset_is_told_once_and_truly(
+    here: set[int], there: set[int], deleted: set[int], proven: set[int], is_away: bool
+) -> None:
+    lakes = Lakes(
+        [span(number) for number in there],
+        frozenset(SegmentId(LOG, number * MIB) for number in proven & there),
+        "away" if is_away else "",
+    )
+    gone = [ReleasedSpan(LOG, number * MIB, (number + 1) * MIB) for number in deleted]
+    found = offset_ranges(map(decision, here), {LOG: 31 * MIB}, lakes, Lineages(1), gone=gone)
+    known = here | there | deleted
+    assert all(one.end_offset == other.start_offset for one, other in pairwise(found))
+    by_number = {
+        number: one.where for one in found for number in range(one.start_offset // MIB, one.end_offset // MIB)
+    }
+    assert by_number.keys() == (set(range(min(known), max(known) + 1)) if known else set())
+    for number, where in by_number.items():
+        if number in here:
+            sure = Place.BOTH if number in proven & there else Place.UNKNOWN if is_away else Place.LOCAL
+            assert where is sure
+        elif number in there:
+            assert where is Place.ARCHIVED
+        else:
+            assert where is (Place.UNKNOWN if is_away else Place.LOST)
+
+
+def recorded(store: ManagedStore) -> list[tuple[int, int, str]]:
+    reader = JournalReader(store.journal_url)
+    found = reader.findings(reader.stores()[0].store_id)
+    assert found is not None
+    assert found.found["page_errors"] == []
+    return [
+        (one["start_offset"] // MIB, -(-one["end_offset"] // MIB), one["where"])
+        for one in found.found["ranges"]
+    ]
+
+
+def test_the_monitor_records_where_the_bytes_of_a_store_are(managed: Managed, lake_dir: Path) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    with opened(store) as once:
+        monitor(once, "before")
+        assert recorded(store) == [(0, 7, "local"), (7, 8, "local")]
+        cleanup = cycle.Cleanup(once, "r", MANUAL)
+        for step in cycle.CLEANUP:
+            if step is not cycle.validate:
+                step(cleanup)
+        monitor(once, "after")
+    after = recorded(store)
+    assert after[0] == (0, 7, "archived")
+    assert {where for _, _, where in after[1:]} == {"local"}
+    away = lake_dir.with_name("away")
+    shutil.move(lake_dir, away)
+    monitor(store, "away")
+    assert recorded(store)[0][2] == "unknown"
+    assert {where for _, _, where in recorded(store)} <= {"unknown", "local"}
+    shutil.move(away, lake_dir)
+    monitor(store, "back")
+    assert recorded(store) == after
