@@ -95,7 +95,8 @@ def _unknown(wanted: str, known: dict[str, Any], where: str) -> BadInputError:
     named = ", ".join(known) or "none"
     return BadInputError(
         f"{where}: expected one of the stores that are managed ({named}), found {wanted!r}."
-        f"{meant(wanted, known)}"
+        f"{meant(wanted, known)}",
+        page="command-line",
     )
 
 
@@ -172,7 +173,9 @@ def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) 
     if len(stores) != 1:
         named = ", ".join(row.name or row.real_path for row in stores) or "none"
         raise BadInputError(
-            f"{reader.name}: expected --store, since the journal has {len(stores)} stores: {named}. Name one."
+            f"{reader.name}: expected --store, since the journal has {len(stores)} stores: {named}. "
+            "Name one.",
+            page="command-line",
         )
     return stores[0]
 
@@ -193,11 +196,13 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
             raise BadInputError(
                 f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was no "
                 "cleanup, or its report has expired. Nothing was changed. To finish it: storage-engine clean "
-                f"--run-key {run}."
+                f"--run-key {run}.",
+                page="command-line",
             )
         raise BadInputError(
             f"{reader.name}: expected a run of store {row.name or row.real_path}, found none called {run!r}."
-            f"{meant(run, keys)} storage-engine runs lists them."
+            f"{meant(run, keys)} storage-engine runs lists them.",
+            page="command-line",
         )
     if as_json:
         print_json("runs", {"store_id": row.store_id, "run_key": run, "report": stored.report})

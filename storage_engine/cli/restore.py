@@ -178,12 +178,14 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
             for row in stores.values()
         )
         raise BadInputError(
-            f"lake {lake.location}: it has several stores; choose one with --store-id: {listed}"
+            f"lake {lake.location}: it has several stores; choose one with --store-id: {listed}.",
+            page="restore",
         )
     chosen = store_id or next(iter(stores))
     if chosen not in stores:
         raise BadInputError(
-            f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}."
+            f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}.",
+            page="restore",
         )
     return chosen
 

@@ -161,7 +161,8 @@ def lag(
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "
-            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{meant(group, groups)}"
+            f"({', '.join(sorted(groups)) or 'none'}), found {group!r}.{meant(group, groups)}",
+            page="command-line",
         )
     if as_json:
         print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})

@@ -117,7 +117,8 @@ def _managed(
         if not store.is_live:
             raise BadInputError(
                 f"{conn_id}: expected a store beside its running broker (mode), found a stopped broker's, "
-                "which has no hold to watch."
+                "which has no hold to watch.",
+                page="live",
             )
         check_host(store.root, store.host, None)
         managed.append(store)

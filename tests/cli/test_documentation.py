@@ -12,6 +12,7 @@ from storage_engine.cli.live_options import LIVE_OPTIONS
 from tests.cli.every_command import EVERY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+PACKAGE = Path(__file__).parents[2] / "storage_engine"
 SECTIONS = {
     name.strip(): text
     for name, text in re.findall(
@@ -59,3 +60,10 @@ def test_what_queries_need_beside_this_package_is_said() -> None:
     page = DOCUMENT.with_name("query.md").read_text()
     for need in ("`PYSPARK_PYTHON`", "`pytz`"):
         assert need in page
+
+
+def test_each_page_that_an_error_names_is_there() -> None:
+    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    named = set(re.findall(r'\bpage="([a-z-]+)"', code))
+    assert {"command-line", "restore", "live"} <= named
+    assert [name for name in named if not DOCUMENT.with_name(f"{name}.md").is_file()] == []
