@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.arrow_memory import address_of
+from storage_engine.crc import crc32, crc_engine
+from storage_engine.native import copy_bytes, int64, kernel
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.codec import CODEC
-from storage_engine.rocketmq.commitlog import address_of
-from storage_engine.rocketmq.crc import crc32, crc_engine
-from storage_engine.rocketmq.native import copy_bytes, int64, kernel
 
 QUEUES_PER_TOPIC = 8
 ENTRY_BYTES = 20

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.arrow_memory import address_of
 from storage_engine.exceptions import CorruptFrameError
 from storage_engine.model.codec import Damage
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.stored_files import open_stored
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.crc import CrcEngine
+    from storage_engine.crc import CrcEngine
 
 SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
 
@@ -117,11 +118,6 @@ def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     return array
 
 
-def address_of(array: npt.NDArray[np.generic]) -> int:
-    """Address of an array's first element; the caller keeps the array alive."""
-    return int(array.__array_interface__["data"][0])
-
-
 def iterate_frames(
     data: SegmentBytes, base_offset: int, chunk_bytes: int, *, start: int = 0, check_crc: bool = True
 ) -> Iterator[FrameChunk]:
@@ -131,8 +127,8 @@ def iterate_frames(
     :param base_offset: physical offset of the first byte.
     :param start: position in ``data`` of the first frame.
     """
+    from storage_engine.crc import crc_engine
     from storage_engine.rocketmq import kernels
-    from storage_engine.rocketmq.crc import crc_engine
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)
@@ -277,8 +273,8 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
     :return: position of the first thing that is no valid frame (zeros never written to, a torn frame);
         the file's length when it is full.
     """
+    from storage_engine.crc import crc_engine
     from storage_engine.rocketmq import kernels
-    from storage_engine.rocketmq.crc import crc_engine
 
     array = as_array(data)
     _check_span(len(array), base_offset, start)

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.arrow_memory import address_of
 from storage_engine.rocketmq import decode_columns as places
 from storage_engine.rocketmq import decode_kernels as kernels
-from storage_engine.rocketmq.commitlog import FrameChunk, FrameKind, QueueNames, address_of
+from storage_engine.rocketmq.commitlog import FrameChunk, FrameKind, QueueNames
 from storage_engine.rocketmq.kernels import cluster
 from storage_engine.rocketmq.message_schema import KINDS, SCHEMA
 

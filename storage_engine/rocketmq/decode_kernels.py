@@ -5,6 +5,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.native import (
+    copy_bytes,
+    inlined,
+    int64,
+    kernel,
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_i32,
+    load_i64,
+    load_le_u64,
+    load_u8,
+    prefetch,
+    set_word,
+    store_i32,
+    store_i64,
+    store_u8,
+    word,
+)
 from storage_engine.rocketmq.decode_columns import (
     BODY,
     BODY_CRC,
@@ -78,26 +98,6 @@ from storage_engine.rocketmq.frame_kernels import (
     Bytes,
     Ints32,
     Ints64,
-)
-from storage_engine.rocketmq.native import (
-    copy_bytes,
-    inlined,
-    int64,
-    kernel,
-    load_be_i16,
-    load_be_i32,
-    load_be_i64,
-    load_be_u32,
-    load_i32,
-    load_i64,
-    load_le_u64,
-    load_u8,
-    prefetch,
-    set_word,
-    store_i32,
-    store_i64,
-    store_u8,
-    word,
 )
 from storage_engine.rocketmq.property_kernels import decode_properties
 from storage_engine.rocketmq.text_kernels import (

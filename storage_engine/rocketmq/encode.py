@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from storage_engine.arrow_memory import ColumnAddresses, address_of, boolean_flags, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq import encode_kernels as kernels
-from storage_engine.rocketmq.commitlog import address_of
 from storage_engine.rocketmq.message_schema import SCHEMA
 
 _INT_COLUMNS = {
@@ -97,57 +96,16 @@ def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
     return sizes
 
 
-class _Addresses:
-    """Where a batch's columns lie in memory. Holds what must stay there while a kernel runs."""
-
-    def __init__(self) -> None:
-        self.table = np.zeros(kernels.COLUMNS, np.int64)
-        self.held: list[Any] = []
-
-    def bytes(self, place: int, values: npt.NDArray[np.uint8]) -> None:
-        self.held.append(values)
-        self.table[place] = address_of(values)
-
-    def fixed(self, place: int, column: pa.Array[Any]) -> None:
-        """The values as they lie; where a value is null, anything."""
-        values: Any = column.buffers()[1]
-        self.held.append(values)
-        self.table[place] = values.address + column.offset * (column.type.bit_width // 8)
-
-    def text(self, place: int, offsets_place: int, column: pa.Array[Any]) -> int:
-        """:return: length of the bytes that the offsets point into."""
-        _, offsets, content = column.buffers()
-        self.held += [offsets, content]
-        if offsets is None or offsets.size == 0:
-            # Arrow lets an array without elements have no offsets.
-            self.bytes(offsets_place, np.zeros(8, np.uint8))
-        else:
-            self.table[offsets_place] = offsets.address + 4 * column.offset
-        if content is None:
-            return 0
-        self.table[place] = content.address
-        return int(content.size)
-
-    def views(self, place: int, buffers_place: int, column: pa.Array[Any]) -> None:
-        views: Any
-        _, views, *contents = column.buffers()
-        self.held += [views, *contents]
-        self.table[place] = views.address + 16 * column.offset
-        buffers = np.array([0 if content is None else content.address for content in contents], np.int64)
-        self.held.append(buffers)
-        self.table[buffers_place] = address_of(buffers)
-
-
 def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_offset: int) -> None:
     if batch.num_rows == 0:
         return
-    addresses = _Addresses()
+    addresses = ColumnAddresses(kernels.COLUMNS)
     complete = np.ones(batch.num_rows, np.uint8)
     for name in _NEEDED:
-        complete &= _valid(batch.column(name))
+        complete &= valid_flags(batch.column(name))
     addresses.bytes(kernels.COMPLETE, complete)
-    addresses.bytes(kernels.HAS_RAW, _valid(batch.column("raw")))
-    addresses.bytes(kernels.TERMINATED, _booleans(batch.column("properties_terminated")))
+    addresses.bytes(kernels.HAS_RAW, valid_flags(batch.column("raw")))
+    addresses.bytes(kernels.TERMINATED, boolean_flags(batch.column("properties_terminated")))
     for name, place in _INT_COLUMNS.items():
         addresses.fixed(place, batch.column(name))
     for name, (place, offsets_place) in _TEXT_COLUMNS.items():
@@ -174,18 +132,3 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
             f"{batch.column('size')[row]} bytes can't be encoded into the {len(target)} bytes from "
             f"{base_offset}: expected {_FAULTS[fault]}"
         )
-
-
-def _valid(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    if column.null_count == 0:
-        return np.ones(len(column), np.uint8)
-    if column.null_count == len(column):
-        return np.zeros(len(column), np.uint8)
-    return _booleans(column.is_valid())
-
-
-def _booleans(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """One byte a value; null is false."""
-    filled: Any = pc.fill_null(cast("Any", column), False)
-    flags: npt.NDArray[np.uint8] = filled.cast(pa.uint8()).to_numpy()
-    return flags

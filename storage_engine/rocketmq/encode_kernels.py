@@ -6,6 +6,25 @@ from typing import Final
 
 import numpy as np
 
+from storage_engine.native import (
+    copy_16,
+    copy_bytes,
+    inlined,
+    int64,
+    kernel,
+    load_i32,
+    load_i64,
+    load_le_u64,
+    load_u8,
+    prefetch,
+    set_word,
+    store_be_i16,
+    store_be_i32,
+    store_be_i64,
+    store_i32,
+    store_u8,
+    word,
+)
 from storage_engine.rocketmq.frame import (
     BODY_AT,
     BODY_CRC_AT,
@@ -30,25 +49,6 @@ from storage_engine.rocketmq.frame import (
     SYS_FLAG_AT,
 )
 from storage_engine.rocketmq.frame_kernels import Ints32, Ints64, same_bytes
-from storage_engine.rocketmq.native import (
-    copy_16,
-    copy_bytes,
-    inlined,
-    int64,
-    kernel,
-    load_i32,
-    load_i64,
-    load_le_u64,
-    load_u8,
-    prefetch,
-    set_word,
-    store_be_i16,
-    store_be_i32,
-    store_be_i64,
-    store_i32,
-    store_u8,
-    word,
-)
 from storage_engine.rocketmq.text_kernels import copy_words, read_host
 
 ENCODED: Final = 0

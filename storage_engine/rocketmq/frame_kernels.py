@@ -10,8 +10,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.rocketmq.crc import (
+from storage_engine.crc import (
     crc32,
+)
+from storage_engine.native import (
+    inlined,
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_i8,
+    load_le_u64,
+    load_u8,
 )
 from storage_engine.rocketmq.frame import (
     BLANK_HEADER_BYTES,
@@ -31,16 +41,6 @@ from storage_engine.rocketmq.frame import (
     PROPERTY_SEPARATOR,
     STORE_HOST_IPV6,
     SYS_FLAG_AT,
-)
-from storage_engine.rocketmq.native import (
-    inlined,
-    load_be_i16,
-    load_be_i32,
-    load_be_i64,
-    load_be_u32,
-    load_i8,
-    load_le_u64,
-    load_u8,
 )
 
 MESSAGE: Final = 0

@@ -10,6 +10,21 @@ from typing import Final
 
 import numpy as np
 
+from storage_engine.native import (
+    inlined,
+    int64,
+    kernel,
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_i8,
+    load_i32,
+    load_i64,
+    prefetch,
+    store_i32,
+    store_i64,
+)
 from storage_engine.rocketmq.frame import (
     BORN_HOST_IPV6,
     IPV6_EXTRA_BYTES,
@@ -36,21 +51,6 @@ from storage_engine.rocketmq.frame_kernels import (
     hash_bytes,
     next_magic,
     same_bytes,
-)
-from storage_engine.rocketmq.native import (
-    inlined,
-    int64,
-    kernel,
-    load_be_i16,
-    load_be_i32,
-    load_be_i64,
-    load_be_u32,
-    load_i8,
-    load_i32,
-    load_i64,
-    prefetch,
-    store_i32,
-    store_i64,
 )
 
 KIND_MESSAGE: Final = 0

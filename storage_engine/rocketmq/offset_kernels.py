@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.rocketmq.native import inlined, int64, kernel
+from storage_engine.native import inlined, int64, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from storage_engine.native import (
+    copy_bytes,
+    inlined,
+    int64,
+    load_i32,
+    load_le_u64,
+    load_u8,
+    not_ascii_64,
+    separators_64,
+    set_word,
+    store_i32,
+    store_u8,
+    trailing_zeros,
+    word,
+)
 from storage_engine.rocketmq.decode_columns import (
     HAS_KEYS,
     HAS_PROPERTIES,
@@ -41,21 +56,6 @@ from storage_engine.rocketmq.frame import PROPERTY_SEPARATOR
 from storage_engine.rocketmq.frame_kernels import (
     hash_bytes,
     same_bytes,
-)
-from storage_engine.rocketmq.native import (
-    copy_bytes,
-    inlined,
-    int64,
-    load_i32,
-    load_le_u64,
-    load_u8,
-    not_ascii_64,
-    separators_64,
-    set_word,
-    store_i32,
-    store_u8,
-    trailing_zeros,
-    word,
 )
 from storage_engine.rocketmq.text_kernels import (
     copy_long_words,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage_engine.rocketmq.native import (
+from storage_engine.native import (
     copy_16,
     copy_32,
     inlined,

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import config
 
-from storage_engine.rocketmq import native, text_kernels
-from storage_engine.rocketmq.commitlog import address_of
-from storage_engine.rocketmq.crc import crc32, crc_engine
-from storage_engine.rocketmq.native import kernel
+from storage_engine import crc, native
+from storage_engine.arrow_memory import address_of
+from storage_engine.crc import crc32, crc32c, crc32c_engine, crc32c_of, crc_engine
+from storage_engine.native import kernel
+from storage_engine.rocketmq import text_kernels
 
 QUICK = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -23,6 +24,11 @@ QUICK = settings(max_examples=300, deadline=None, derandomize=True)
 @kernel
 def _crc32(function: int, table: int, address: int, size: int) -> int:
     return crc32(function, table, address, size)
+
+
+@kernel
+def _crc32c(function: int, table: int, address: int, size: int) -> int:
+    return crc32c(function, table, address, size)
 
 
 @kernel
@@ -66,6 +72,16 @@ def test_both_crcs_equal_zlibs(data: bytes) -> None:
     array = padded(data)
     for function in (0, crc_engine().function):
         assert _crc32(function, crc_engine().table, address_of(array), len(data)) == zlib.crc32(data)
+
+
+@QUICK
+@given(data=st.binary(max_size=300))
+def test_all_three_crc32c_agree(data: bytes) -> None:
+    array = padded(data)
+    assert crc32c_of(b"123456789") == crc._crc32c_by_bytes(b"123456789") == 0xE3069283
+    assert crc32c_of(data) == crc._crc32c_by_bytes(data)
+    for function in (0, crc32c_engine().function):
+        assert _crc32c(function, crc32c_engine().table, address_of(array), len(data)) == crc32c_of(data)
 
 
 @pytest.mark.slow
@@ -136,12 +152,14 @@ def test_no_other_text_is_an_address(text: str, ipv6: bool) -> None:
 
 
 def test_compiled_code_is_bound_to_every_module_that_is_compiled_into_it() -> None:
-    names = {name for name, _, _ in native._sources_stamp()}
+    names = {name for name, _, _ in native._sources_stamp(Path(text_kernels.__file__).parent)}
     folder = Path(native.__file__).parent
     using = {
         path.name
-        for path in folder.glob("*.py")
+        for path in (*folder.glob("*.py"), *folder.glob("rocketmq/*.py"))
         if "import" in path.read_text() and "inlined" in path.read_text()
     }
     assert using | {"frame.py", "decode_columns.py"} <= names
-    assert native._sources_stamp() in _crc32._cache._cache_file._source_stamp
+    stamp = native._sources_stamp(Path(__file__).parent)
+    assert names <= {name for name, _, _ in stamp}
+    assert stamp in _crc32._cache._cache_file._source_stamp

@@ -5,6 +5,7 @@ A zip of tests/fixtures/releases is extracted once, and stays in pytest's cache,
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -25,7 +26,8 @@ from tests.services.freeze_release import RELEASES
 
 DRIVER = Path(__file__).with_name("released_driver.py")
 KERNELS = Path("storage_engine/rocketmq")
-HOW = "native.py"
+SHARED = ("crc.py", "native.py")
+"""What kernels are compiled by and call, which lay in their folder once."""
 TODAY = Path(__file__).parents[2]
 
 
@@ -139,18 +141,29 @@ def extracted(release: Path, cache: Path) -> Path:
 
 
 def lend_machine_code(release: Path) -> None:
-    """Give a frozen release the kernels that today's package has compiled, where both have the same sources.
+    """Give a frozen release the kernels that today's package has compiled, where both have the same code.
 
     Numba takes machine code whose source has the size and the time that it had when it was compiled. How a
-    kernel is compiled is no part of what is frozen.
+    kernel is compiled, and which module says so, is no part of what is frozen.
     """
     today = TODAY / KERNELS
-    shutil.copy2(today / HOW, release / HOW)
+    for how in SHARED:
+        shutil.copy2(today.parent / how, release.parent / how)
     for source in release.glob("*.py"):
         path = today / source.name
-        if path.exists() and path.read_bytes() == source.read_bytes():
-            shutil.copystat(path, source)
+        if path.exists() and _code_of(path) == _code_of(source):
+            shutil.copy2(path, source)
     code = release / "__pycache__"
     code.mkdir(exist_ok=True)
     for path in (today / "__pycache__").glob("*.nb[ic]"):
         shutil.copy2(path, code)
+
+
+def _code_of(path: Path) -> tuple[list[str], list[str]]:
+    """Return a module's imports in any order, with the names of what is shared by now, and its other code."""
+    text = path.read_text()
+    for how in SHARED:
+        text = text.replace(f"storage_engine.rocketmq.{how[:-3]}", f"storage_engine.{how[:-3]}")
+    dumped = [(isinstance(n, ast.Import | ast.ImportFrom), ast.dump(n)) for n in ast.parse(text).body]
+    imports = sorted(code for is_import, code in dumped if is_import)
+    return imports, [code for is_import, code in dumped if not is_import]

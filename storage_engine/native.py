@@ -24,7 +24,9 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 int64: Callable[[Any], int] = cast("Any", np.int64)
 """numpy's int64: widens what a kernel reads from a narrower array."""
 
-_SOURCES = frozenset({"crc.py", "decode_columns.py", "frame.py", "native.py"})
+_SHARED = ("crc.py", "native.py")
+_CONSTANTS = frozenset({"batch_columns.py", "batch_header.py", "decode_columns.py", "frame.py"})
+"""Modules without kernels whose values are compiled into them."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -37,12 +39,12 @@ def kernel(function: Kernel) -> Kernel:
     compiled = None
     with suppress(RuntimeError):  # no place to keep it
         compiled = numba.njit(cache=True, **options)(function)
-    if compiled is None or not _bind_to_sources(compiled):
+    if compiled is None or not _bind_to_sources(compiled, Path(function.__code__.co_filename).parent):
         compiled = numba.njit(**options)(function)
     return cast("Kernel", compiled)
 
 
-def _bind_to_sources(compiled: Any) -> bool:
+def _bind_to_sources(compiled: Any, folder: Path) -> bool:
     """Let code on disk count only while no kernel module has changed.
 
     numba looks at the function's own file alone, but its callees in other modules are compiled into
@@ -52,19 +54,25 @@ def _bind_to_sources(compiled: Any) -> bool:
     """
     try:
         index = compiled._cache._cache_file
-        index._source_stamp = (index._source_stamp, _sources_stamp())
+        index._source_stamp = (index._source_stamp, _sources_stamp(folder))
     except AttributeError:
         return False
     return True
 
 
 @functools.cache
-def _sources_stamp() -> tuple[tuple[str, int, int], ...]:
+def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes whenever a module does that kernels of this folder may call.
+
+    Those of a broker call their own and the shared ones; those of others, as of a test, may call any.
+    """
+    package = Path(__file__).parent
+    compiled = (folder if folder.parent == package else package).rglob("*.py")
+    own = (path for path in compiled if path.stem.endswith("kernels") or path.name in _CONSTANTS)
     stamps = []
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.stem.endswith("kernels") or path.name in _SOURCES:
-            stat = path.stat()
-            stamps.append((path.name, stat.st_size, stat.st_mtime_ns))
+    for path in sorted((*own, *(package / name for name in _SHARED))):
+        stat = path.stat()
+        stamps.append((path.name, stat.st_size, stat.st_mtime_ns))
     return tuple(stamps)
 
 
@@ -250,19 +258,27 @@ def trailing_zeros(typingctx: Any, value: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@_intrinsic
-def call_crc(typingctx: Any, function: Any, address: Any, size: Any) -> Any:
-    """Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)``.
+def _call_crc(data_first: bool) -> Any:
+    """Call a CRC's function at an address, which is an argument, so that the kernel can be cached."""
 
-    The function's address is an argument and no constant, so that the kernel can be cached.
-    """
+    def typer(typingctx: Any, function: Any, address: Any, size: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            int32, int64 = ir.IntType(32), ir.IntType(64)
+            data = builder.inttoptr(args[1], ir.IntType(8).as_pointer())
+            if data_first:
+                given = (data, builder.trunc(args[2], int32), int32(0xFFFFFFFF))
+            else:
+                given = (int32(0), data, args[2])
+            prototype = ir.FunctionType(int32, [value.type for value in given])
+            crc = builder.call(builder.inttoptr(args[0], prototype.as_pointer()), given)
+            return builder.zext(crc, int64)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        int32, int64 = ir.IntType(32), ir.IntType(64)
-        byte_pointer = ir.IntType(8).as_pointer()
-        prototype = ir.FunctionType(int32, [int32, byte_pointer, int64])
-        callee = builder.inttoptr(args[0], prototype.as_pointer())
-        crc = builder.call(callee, [int32(0), builder.inttoptr(args[1], byte_pointer), args[2]])
-        return builder.zext(crc, int64)
+        return types.int64(types.int64, types.int64, types.int64), generate
 
-    return types.int64(types.int64, types.int64, types.int64), generate
+    return intrinsic(typer)
+
+
+call_crc: Callable[[int, int, int], int] = _call_crc(data_first=False)
+"""Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)`` with 0."""
+call_crc32c: Callable[[int, int, int], int] = _call_crc(data_first=True)
+"""Call ``uint32_t function(const uint8_t *data, int size, uint32_t initial)`` with all bits set."""
