@@ -1,0 +1,1 @@
+"""Apache Kafka: the formats of its log directories."""

@@ -1,0 +1,120 @@
+"""What the names in a log directory say. Nothing is opened."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__remote_log_metadata",
+        METADATA_TOPIC,
+    }
+)
+"""Whose records Kafka itself writes and reads."""
+
+
+class DirectoryState(StrEnum):
+    """What a directory in a log directory is for."""
+
+    LOG = "log"
+    DELETED = "delete"
+    """Of a topic or replica that is gone; removed after ``log.segment.delete.delay.ms``."""
+    FUTURE = "future"
+    """A copy that is being made of a log in another log directory of the node."""
+    STRAY = "stray"
+    """Set aside at a start: its cluster doesn't know it, or knows it by another topic id."""
+
+
+class FileKind(StrEnum):
+    """What a file of a log is, by its suffix."""
+
+    LOG = "log"
+    OFFSET_INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TRANSACTION_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+
+
+class FileState(StrEnum):
+    """What becomes of a file when the broker starts, or at a later time."""
+
+    IN_USE = ""
+    DELETED = "deleted"
+    """Removed after ``file.delete.delay.ms``, or at the next start."""
+    CLEANED = "cleaned"
+    """Half written by the cleaner or a split; removed at the next start."""
+    SWAP = "swap"
+    """Written whole by the cleaner or a split; takes the place of others at the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """What the name of a directory says.
+
+    :param unique: sets apart what would have the same name; "" of a log.
+    """
+
+    topic: str
+    partition: int
+    state: DirectoryState
+    unique: str
+
+    @property
+    def log(self) -> str:
+        """Return ``<topic>-<partition>``."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_internal(self) -> bool:
+        return self.topic in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """What the name of a file of a log says.
+
+    :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
+    """
+
+    offset: int
+    kind: FileKind
+    state: FileState
+
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
+_ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
+_FILE = re.compile(
+    r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)"
+    r"(?:\.(?P<state>deleted|cleaned|swap))?\Z",
+    re.ASCII,
+)
+_MAX_PARTITION = (1 << 31) - 1
+_MAX_OFFSET = (1 << 63) - 1
+
+
+def partition_directory(name: str) -> PartitionDirectory | None:
+    """Return what a directory's name says (LocalLog#parseTopicPartitionName); None: it is no log's."""
+    aside = _ASIDE.match(name)
+    log = aside["log"] if aside else name
+    topic, _, number = log.rpartition("-")
+    if not _TOPIC.match(topic) or topic in (".", "..") or not (number.isascii() and number.isdecimal()):
+        return None
+    # A log's own name has no leading zeros: a broker would make another directory for it.
+    if str(int(number)) != number or int(number) > _MAX_PARTITION:
+        return None
+    state = DirectoryState(aside["state"]) if aside else DirectoryState.LOG
+    return PartitionDirectory(topic, int(number), state, aside["unique"] if aside else "")
+
+
+def log_file(name: str) -> LogFile | None:
+    """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
+    found = _FILE.match(name)
+    if found is None or int(found["offset"]) > _MAX_OFFSET:
+        return None
+    return LogFile(int(found["offset"]), FileKind(found["kind"]), FileState(found["state"] or ""))

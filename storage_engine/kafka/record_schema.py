@@ -1,0 +1,92 @@
+"""Arrow schema of the rows that a segment of a log becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from storage_engine.model.codec import Columns
+
+HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("physical_offset", pa.int64(), nullable=False),
+    pa.field("size", pa.int32(), nullable=False),
+    pa.field("kind", pa.string(), nullable=False),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("key", pa.binary_view()),
+    pa.field("value", pa.binary_view()),
+    pa.field("headers", pa.list_(HEADER)),
+    pa.field("producer_id", pa.int64()),
+    pa.field("producer_epoch", pa.int32()),
+    pa.field("transactional", pa.bool_()),
+    pa.field("control", pa.string()),
+    pa.field("leader_epoch", pa.int32()),
+    pa.field("base_offset", pa.int64()),
+    pa.field("base_timestamp", pa.int64()),
+    pa.field("timestamp_delta", pa.int64()),
+    pa.field("attributes", pa.int32()),
+    pa.field("record_attributes", pa.int32()),
+    pa.field("last_offset_delta", pa.int32()),
+    pa.field("max_timestamp", pa.int64()),
+    pa.field("base_sequence", pa.int32()),
+    pa.field("record_count", pa.int32()),
+    pa.field("batch_size", pa.int32()),
+    pa.field("crc", pa.int32()),
+    pa.field("raw", pa.binary_view()),
+]
+
+SCHEMA = pa.schema(_FIELDS)
+"""Columns of a row.
+
+``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
+``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
+segment. A record of a compressed batch owns no byte: its size is 0, its ``physical_offset`` the batch's.
+
+``timestamp``: when the producer sent the record, or with LogAppendTime when the broker took it; null where it
+has none, or none in the years 1 to 9999. ``timestamp_delta`` is there where ``timestamp`` isn't
+``base_timestamp`` and the record's own delta. ``headers``: in order, names may come again. Of a record,
+producer, epoch, attributes and base are its batch's. ``last_offset_delta`` to ``crc`` are those of a batch
+alone. ``raw``: the exact bytes, where the typed columns would not re-encode to them: compressed batches first
+of all. ``key``, ``value`` and ``raw`` are no copies: what is decoded holds on to the segment.
+"""
+
+KINDS = pa.array(["batch", "legacy", "undecodable", "message", "control"], pa.string())
+"""By the number that kernels give a row."""
+
+CONTROL_TYPES = pa.array(
+    [
+        "abort",
+        "commit",
+        "leader-change",
+        "snapshot-header",
+        "snapshot-footer",
+        "kraft-version",
+        "kraft-voters",
+        "unknown",
+    ],
+    pa.string(),
+)
+"""Kinds of markers by their number (ControlRecordType); the last is for all others."""
+
+BATCH_COLUMNS = ("last_offset_delta", "max_timestamp", "base_sequence", "record_count", "batch_size", "crc")
+"""What only the row of a batch has."""
+
+COLUMNS = Columns(
+    stored_at="timestamp",
+    bounds=("offset", "timestamp", "producer_id"),
+    file_bounds=("base_offset",),
+    dictionary=(
+        "producer_id",
+        "producer_epoch",
+        "control",
+        "leader_epoch",
+        "attributes",
+        "record_attributes",
+        "headers.list.element.key",
+    ),
+    delta=("physical_offset", "size", "offset", "timestamp", "base_offset", "base_timestamp"),
+)
+"""What they are for. Keys and values have no bounds: they would be copies."""

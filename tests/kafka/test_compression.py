@@ -1,0 +1,101 @@
+"""What compressed batches expand to, and the bound on it."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+from storage_engine.kafka import compression, decode
+from storage_engine.kafka.codec import CODEC
+from storage_engine.kafka.compression import Decompressor, ExpansionError
+from tests.kafka import batches
+
+TEXT = b"what was written, and written again, " * 3000
+
+
+def snappy(data: bytes) -> bytes:
+    return pa.Codec("snappy").compress(data, asbytes=True)
+
+
+def xerial(*blocks: bytes) -> bytes:
+    framed = b"".join(struct.pack(">I", len(block)) + block for block in blocks)
+    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + framed
+
+
+COMPRESSED = {
+    "gzip": (1, gzip.compress(TEXT)),
+    "snappy": (2, snappy(TEXT)),
+    "snappy in frames": (2, xerial(snappy(TEXT[:5000]), snappy(TEXT[5000:]))),
+    "lz4": (3, pa.Codec("lz4").compress(TEXT, asbytes=True)),
+    "zstd": (4, zstandard.compress(TEXT)),
+    "zstd without its size": (4, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
+    "two zstd frames": (4, zstandard.compress(TEXT[:7000]) + zstandard.compress(TEXT[7000:])),
+}
+CASES = pytest.mark.parametrize(("codec", "data"), COMPRESSED.values(), ids=COMPRESSED)
+
+
+@CASES
+def test_it_expands_to_what_was_compressed(codec: int, data: bytes) -> None:
+    out = bytearray(len(TEXT) + 10)
+    assert Decompressor().decompress(codec, memoryview(data), memoryview(out)) == len(TEXT)
+    assert out[: len(TEXT)] == TEXT
+
+
+@CASES
+def test_it_may_fill_its_room_and_no_more(codec: int, data: bytes) -> None:
+    exact = bytearray(len(TEXT))
+    assert Decompressor().decompress(codec, memoryview(data), memoryview(exact)) == len(TEXT)
+    with pytest.raises(ExpansionError) as error:
+        Decompressor().decompress(codec, memoryview(data), memoryview(exact)[:-1])
+    assert (error.value.expected, error.value.found) == (
+        f"records that expand to at most {len(TEXT) - 1} bytes",
+        "more",
+    )
+
+
+@CASES
+def test_a_part_of_it_or_other_bytes_are_one_error(codec: int, data: bytes) -> None:
+    out, one = memoryview(bytearray(len(TEXT))), Decompressor()
+    for wrong in (data[: len(data) // 2], data[:3], b"", b"\xff" * 40):
+        try:
+            said = one.decompress(codec, memoryview(wrong), out) < len(TEXT)
+        except ExpansionError as error:
+            said = bool(error.expected and error.found)
+        assert said
+
+
+def test_a_batch_that_expands_beyond_the_bound_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MAX_EXPANDED_BYTES", 10_000)
+    records = [batches.Record(1, None, b"x" * 5000) for _ in range(4)]
+    plain = batches.batch(records)
+    data = batches.batch(records, attributes=4, payload=zstandard.compress(plain[61:])) + plain
+    ((rows, (damage,)),) = CODEC.decode(memoryview(data), 0)
+    assert (damage.offset, damage.size_bytes) == (0, len(data) - len(plain))
+    assert damage.expected == "records that expand to at most 10000 bytes"
+    out = bytearray(len(data))
+    assert CODEC.encode(rows, memoryview(out), 0) == len(data)
+    assert bytes(out) == data
+
+
+def test_a_chunk_ends_once_much_has_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_EXPANDED_CHUNK_BYTES", 10_000)
+    records = [batches.Record(i, None, bytes([i]) * 3000) for i in range(3)]
+    payload = zstandard.compress(batches.batch(records)[61:])
+    parts = [batches.batch(records, base_offset=3 * i, attributes=4, payload=payload) for i in range(9)]
+    data = b"".join(parts)
+    tables = [rows for rows, _ in CODEC.decode(memoryview(data), 0)]
+    assert len(tables) == 5
+    rows = pa.concat_tables(tables)
+    offsets = zip(rows["kind"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+    assert [offset for kind, offset in offsets if kind == "message"] == list(range(27))
+    out = bytearray(len(data))
+    assert CODEC.encode(rows, memoryview(out), 0) == len(data)
+    assert bytes(out) == data
+
+
+def test_the_bound_leaves_room_for_what_clients_send() -> None:
+    assert compression.MAX_EXPANDED_BYTES >= 100 << 20
