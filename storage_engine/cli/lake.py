@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from storage_engine.cli.command import command
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.options import check_store, journal_of, json_option
 from storage_engine.cli.output import print_json, print_table, say
-from storage_engine.cli.progress import progress
+from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification, say_next_step
@@ -180,16 +179,14 @@ def verify(
         raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
     if renew and not VerifyLevel(level).includes(VerifyLevel.BYTES):
         raise click.UsageError(f"--renew: expected --level bytes or store, which read rows, found {level}.")
-    shown = partial(progress, "Verifying")
-    if managed is not None:
-        found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown))
-    else:
-        config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
-        found = list(
-            verify_lake(
-                config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew, shown=shown
+    with waiting("Verifying"):
+        if managed is not None:
+            found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew))
+        else:
+            config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
+            found = list(
+                verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew)
             )
-        )
     if as_json:
         stores = [{"overall": result.overall.value, **to_jsonable(result)} for result in found]
         print_json("verify", {"stores": stores})

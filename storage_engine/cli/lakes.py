@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from storage_engine.cli.command import Group, GroupedOption
 from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
-from storage_engine.cli.progress import progress, waiting
+from storage_engine.cli.progress import waiting
 from storage_engine.cli.values import NamedPath, TargetPath
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
@@ -162,7 +161,8 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
             param_hint="--to",
         )
     source = open_lake(_lake_of(lake_dir, conn_id)[0])
-    done = copy_lake(source, LakeConfig.local(target_dir), partial(progress, "Copying"))
+    with waiting("Copying"):
+        done = copy_lake(source, LakeConfig.local(target_dir))
     if as_json:
         print_json("lake copy", done)
         return 0
@@ -226,9 +226,8 @@ def rebuild(
     heads = rebuild_heads(target.journal_url, target.config.location)
     if lake_dir is not None and not dry_run:
         part_journal(journal_of(lake_dir))
-    done = rebuild_lake(
-        target.config, partial(progress, "Proving"), heads, dry_run=dry_run, take_over=take_over
-    )
+    with waiting("Looking at the warehouse"):
+        done = rebuild_lake(target.config, heads, dry_run=dry_run, take_over=take_over)
     if as_json:
         print_json("lake rebuild", done)
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -53,11 +52,9 @@ from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.lake.store_places import local_directories, refuse_below_store
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import MESSAGES, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
-
-Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows progress: given the total of bytes to copy, gives what takes those done since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Copied:
     waiting: int
 
 
-def copy_lake(lake: Lake, to: LakeConfig, shown: Shown) -> Copied:
+def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     """Copy a lake, or bring a copy up to it. Killed at any instant and run again, it goes on.
 
     :param lake: as opened.
@@ -106,7 +103,7 @@ def copy_lake(lake: Lake, to: LakeConfig, shown: Shown) -> Copied:
         work = _Work(lake, to, source, there, rows, hashes, waiting)
         if not work.is_done():
             intent = intent or Intent("copy", _copy_id(there), _original_id(lake))
-            work.do(intent, shown)
+            work.do(intent)
         return work.result()
 
 
@@ -141,12 +138,12 @@ class _Work:
         properties = self._there[SEGMENTS].metadata.properties
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
 
-    def do(self, intent: Intent, shown: Shown) -> None:
+    def do(self, intent: Intent) -> None:
         """Copy what is missing, write the metadata, and make the copy's catalog name it."""
         locations = {name: own_location(self._to, name) for name in TABLES}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
-        self._copy_files(locations, ios, shown)
+        self._copy_files(locations, ios)
         properties: dict[str, str | None] = {
             LAKE_ID_PROPERTY: intent.lake_id,
             COPY_OF_PROPERTY: intent.copy_of,
@@ -197,14 +194,14 @@ class _Work:
             if location not in self._waiting
         }
 
-    def _copy_files(self, locations: Mapping[str, str], ios: Mapping[str, FileIO], shown: Shown) -> None:
+    def _copy_files(self, locations: Mapping[str, str], ios: Mapping[str, FileIO]) -> None:
         new = [
             (name, inside, size_bytes)
             for name in TABLES
             for inside, size_bytes in self._wanted[name].items()
             if inside not in self._had.get(name, {})
         ]
-        with shown(sum(size_bytes for _, _, size_bytes in new)) as advance:
+        with told("Copying", sum(size_bytes for _, _, size_bytes in new)) as advance:
             for name, inside, size_bytes in new:
                 table = self._source[name]
                 source, target = f"{table.location}/{inside}", f"{locations[name]}/{inside}"

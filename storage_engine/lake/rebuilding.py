@@ -7,8 +7,7 @@ proven again from its data files and gets new receipts at the end of the chain. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import load_file_io
@@ -49,14 +48,12 @@ from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_point
 from storage_engine.lake.small_files import list_files
 from storage_engine.lake.tables import MESSAGES, SEGMENTS, check_version_of
 from storage_engine.lake.writing import give_identity
+from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
-
-Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows progress: given the total of bytes to read, gives what takes those done since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,6 @@ class Rebuilt:
 
 def rebuild(
     config: LakeConfig,
-    shown: Shown,
     known_heads: Mapping[str, ChainHead],
     *,
     dry_run: bool = False,
@@ -132,7 +128,7 @@ def rebuild(
         lake = work.register()
     if work.copy_of is not None:
         return work.result(dry_run=False)
-    brought, refused = _bring_in(lake, work, shown)
+    brought, refused = _bring_in(lake, work)
     return work.result(dry_run=False, brought=brought, refused=refused)
 
 
@@ -335,7 +331,7 @@ class _Rebuild:
         return sum((messages.inside(name) or name) in live for name in named)
 
 
-def _bring_in(lake: Lake, work: _Rebuild, shown: Shown) -> tuple[list[str], list[str]]:
+def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     """Prove orphans and commit them with new receipts.
 
     :return: the data files that were brought in, and why others weren't.
@@ -366,7 +362,7 @@ def _bring_in(lake: Lake, work: _Rebuild, shown: Shown) -> tuple[list[str], list
         waiting.clear()
 
     sizes = _sizes(messages, found)
-    with shown(sum(sizes.values())) as advance:
+    with told("Proving", sum(sizes.values())) as advance:
         for orphan in found:
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key not in done:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Protocol
 
 from storage_engine.lake.careful_avro import careful_avro
@@ -20,6 +20,7 @@ from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
+from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import Status
@@ -32,13 +33,10 @@ from storage_engine.model.verification import (
 )
 from storage_engine.wording import time_text
 
-__all__ = ["Memory", "Shown", "StoreVerification", "VerifyLevel", "unseen", "verify"]
+__all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 
 _THREADS = 2
 _REMEMBER_EVERY_SECONDS = 1.0
-
-Shown = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows progress: given the total of segment bytes to look at, gives what takes those done since."""
 
 
 class Memory(Protocol):
@@ -47,11 +45,6 @@ class Memory(Protocol):
     def recall(self, lake_id: str) -> Iterable[Check]: ...
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None: ...
-
-
-@contextmanager
-def unseen(_total_bytes: int) -> Iterator[Callable[[int], None]]:
-    yield lambda _done_bytes: None
 
 
 @careful_avro()
@@ -66,7 +59,6 @@ def verify(
     known: Callable[[str], Collection[ChainHead]] = lambda _store_id: (),
     memory: Memory | None = None,
     max_bytes: int | None = None,
-    shown: Shown = unseen,
 ) -> tuple[StoreVerification, ...]:
     """Check a lake, and lay a store over its part if it is given.
 
@@ -88,7 +80,7 @@ def verify(
     now = turn.choose(max_bytes)
     with _remembering(memory, lake_id) as remember:
         remember(turn.first_seen())
-        with shown(sum(receipt.size_bytes for receipt in now)) as advance:
+        with told("Verifying", sum(receipt.size_bytes for receipt in now)) as advance:
             for look in turn.look(now):
                 remember(turn.take(look))
                 advance(look.receipt.size_bytes)

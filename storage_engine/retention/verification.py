@@ -19,7 +19,8 @@ from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults, moved_receipts
-from storage_engine.lake.verify import Shown, unseen, verify
+from storage_engine.lake.verify import verify
+from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead, LakeHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
@@ -44,7 +45,6 @@ def verify_lake(
     *,
     max_bytes: int | None = None,
     renew: bool = False,
-    shown: Shown = unseen,
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
 
@@ -58,7 +58,7 @@ def verify_lake(
         would be checked each time. Without a budget everything is checked, and nothing remembered.
     """
     lake = open_lake(lake_config)
-    check = partial(verify, lake, level, shown=shown)
+    check = partial(verify, lake, level)
     try:
         memory, journal = VerificationMemory(journal_url), Journal(journal_url)
         check = partial(
@@ -71,7 +71,7 @@ def verify_lake(
     except JournalUnavailableError:
         if max_bytes is not None:
             raise
-    renewed = {s.store_id: _renew(lake, s.store_id, shown) for s in list_stores(lake)} if renew else {}
+    renewed = {s.store_id: _renew(lake, s.store_id) for s in list_stores(lake)} if renew else {}
     return tuple(replace(result, renewed_count=renewed.get(result.store_id, 0)) for result in check())
 
 
@@ -81,7 +81,6 @@ def verify_store(
     *,
     max_bytes: int | None = None,
     renew: bool = False,
-    shown: Shown = unseen,
 ) -> tuple[StoreVerification, ...]:
     """Check the lakes' parts of ``store``, and that store and lakes together still have every byte.
 
@@ -102,7 +101,7 @@ def verify_store(
     lakes, unreachable = without_older(lakes, unreachable, known, store_id)
     released = all_gone_spans(journal, record, unreachable)
     kept = shielded_spans(store.real_root, record.lineages)
-    renewed = [_renew(lake, store_id, shown) if renew else 0 for lake in lakes]
+    renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None
     try:
@@ -125,7 +124,6 @@ def verify_store(
             known=partial(_known_of, known, lake),
             memory=memory,
             max_bytes=max_bytes,
-            shown=shown,
         )
         results += [replace(result, renewed_count=renewed[i]) for result in found]
     missing = tuple(
@@ -180,7 +178,7 @@ def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead,
     return known.of(lake, lake.segments())
 
 
-def _renew(lake: Lake, store_id: str, shown: Shown) -> int:
+def _renew(lake: Lake, store_id: str) -> int:
     """Prove moved segments again; how many.
 
     Where the chain of receipts is broken none is: that is the first thing that verifying says.
@@ -189,7 +187,7 @@ def _renew(lake: Lake, store_id: str, shown: Shown) -> int:
     moved = moved_receipts(lake, rows)
     if not moved:
         return 0
-    with shown(sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):
+    with told("Renewing", sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):
         return len(reprove(lake, store_id, moved, advance))
     return 0
 

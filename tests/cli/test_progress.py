@@ -77,6 +77,19 @@ def test_an_export_and_a_relocation_tell_of_data_files(
     assert _told(heard) == {"Checking data files"}
 
 
+def test_a_copy_and_its_verification_tell_of_bytes(
+    cli: Any, archived: Any, heard: Heard, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    for words, what in (
+        (("lake", "copy", "--lake", archived.lake, "--to", copy), "Copying"),
+        (("verify", "--lake", copy), "Verifying"),
+    ):
+        heard.works.clear()
+        assert cli(*words).exit_code == 0
+        assert what in _told(heard)
+
+
 def test_a_collection_tells_of_files(cli: Any, archived: Any, heard: Heard, tmp_path: Path) -> None:
     copy = shutil.copytree(archived.lake, tmp_path / "copy")
     assert cli("lake", "relocate", "--lake", copy).exit_code == 0

@@ -31,7 +31,7 @@ from storage_engine.lake.promoting import promote
 from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import unseen, verify
+from storage_engine.lake.verify import verify
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
@@ -180,7 +180,7 @@ def test_a_local_lake_is_copied_to_servers(
     local = LakeConfig.local(tmp_path / "lake")
     make_lake(local)
     archive_some(local, root, 0, 2)
-    copy_lake(open_lake(local), config, unseen)
+    copy_lake(open_lake(local), config)
     shutil.rmtree(tmp_path / "lake")
     check(config, root, 2, tmp_path)
     promote(open_lake(config), "ann", "the disk broke")
@@ -199,8 +199,8 @@ def test_a_lost_database_is_rebuilt_from_the_bucket(
     # The next server is another one: the lake's catalog was lost with the first.
     new = config.with_properties({"uri": other_database.uri})
     with pytest.raises(LakeIdentityError, match="--take-over"):
-        rebuild(new, unseen, {})
-    rebuild(new, unseen, {}, take_over=True)
+        rebuild(new, {})
+    rebuild(new, {}, take_over=True)
     assert lake_id_of(open_lake(new).segments()) == made
     check(new, root, 2, tmp_path)
     archive_some(new, root, 2, 3)
@@ -230,7 +230,7 @@ def test_a_dump_is_no_catalog_elsewhere_and_an_older_one_here_is_rebuilt(
     database.put_back(yesterday)
     with pytest.raises(LakeIdentityError, match="put back from an older copy"):
         archive_some(config, root, 2, 3)
-    rebuild(config, unseen, {})
+    rebuild(config, {})
     check(config, root, 2, tmp_path)
     archive_some(config, root, 2, 3)
     check(config, root, 3, tmp_path)
@@ -264,9 +264,9 @@ def test_a_lake_on_servers_is_copied_to_disk_and_verifies_without_them(
     make_lake(config)
     archive_some(config, root, 0, 1)
     copy = LakeConfig.local(tmp_path / "copy")
-    copy_lake(open_lake(config), copy, unseen)
+    copy_lake(open_lake(config), copy)
     archive_some(config, root, 1, 2)
-    assert copy_lake(open_lake(config), copy, unseen).file_count == 2
+    assert copy_lake(open_lake(config), copy).file_count == 2
     original = lake_id_of(open_lake(config).segments())
     object_store.stop()
     assert copy_of(open_lake(copy).segments()) == original

@@ -30,7 +30,7 @@ from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import unseen, verify
+from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
@@ -76,7 +76,7 @@ def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
     shutil.copy2(lake / "catalog.db", work / "first.db")
     archive(open_lake(at(lake)), segments[1])
     shutil.copytree(lake, work / "two")
-    copy_lake(open_lake(at(lake)), at(back), unseen)
+    copy_lake(open_lake(at(lake)), at(back))
     shutil.copytree(back, work / "back-of-two")
     shutil.copy2(work / "first.db", lake / "catalog.db")
     with old_release():
@@ -102,14 +102,14 @@ def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
         ),
         "copy": Case(
             lambda: put(lake="two", back=None),
-            lambda: copy_lake(open_lake(at(lake)), at(back), unseen),
+            lambda: copy_lake(open_lake(at(lake)), at(back)),
             back,
             lake,
             2,
             True,
         ),
         "copy what is new": Case(
-            three, lambda: copy_lake(open_lake(at(lake)), at(back), unseen), back, lake, 3, True
+            three, lambda: copy_lake(open_lake(at(lake)), at(back)), back, lake, 3, True
         ),
         "promote": Case(
             lambda: put(lake="two", back="back-of-two"),
@@ -121,11 +121,11 @@ def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
             tidy=False,
         ),
         "rebuild two branches": Case(
-            lambda: put(lake="branches"), lambda: rebuild(at(lake), unseen, {}), lake, None, 3, False
+            lambda: put(lake="branches"), lambda: rebuild(at(lake), {}), lake, None, 3, False
         ),
         "rebuild a plain copy": Case(
             lambda: (put(lake="two", copy="two"), (copy / "catalog.db").unlink()),
-            lambda: rebuild(at(copy), unseen, {}),
+            lambda: rebuild(at(copy), {}),
             copy,
             lake,
             2,

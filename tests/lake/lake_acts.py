@@ -16,11 +16,11 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import unseen, verify
+from storage_engine.lake.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 
-__all__ = ["archive", "at", "check", "copy_tree", "held", "old_release", "tree", "unseen"]
+__all__ = ["archive", "at", "check", "copy_tree", "held", "old_release", "tree"]
 
 
 def at(directory: Path) -> LakeConfig:

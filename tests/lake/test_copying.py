@@ -24,7 +24,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.promoting import promote
 from storage_engine.lake.relocating import relocate
 from tests.lake.conftest import Fingerprint
-from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
+from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 def copy(lake: Lake, segments: list[Path], make_jobs, tmp_path: Path) -> Path:
     """A copy of a lake that has two segments."""
     archive(make_jobs, lake, *segments[:2])
-    copy_lake(lake, at(tmp_path / "copy"), unseen)
+    copy_lake(lake, at(tmp_path / "copy"))
     return tmp_path / "copy"
 
 
@@ -51,7 +51,7 @@ def test_a_copy_verifies_and_restores_without_its_original(
 def test_copying_changes_nothing_in_the_lake(filled: Callable[[int], Lake], tmp_path: Path) -> None:
     lake = filled(3)
     before = tree(tmp_path / "lake")
-    copy_lake(lake, at(tmp_path / "copy"), unseen)
+    copy_lake(lake, at(tmp_path / "copy"))
     assert tree(tmp_path / "lake") == before
 
 
@@ -65,16 +65,16 @@ def test_a_later_copy_brings_what_is_new(
 ) -> None:
     before = open_lake(at(copy)).segments()
     archive(make_jobs, lake, segments[2])
-    done = copy_lake(lake, at(copy), unseen)
+    done = copy_lake(lake, at(copy))
     assert (done.file_count, done.receipt_count) == (2, 3)
-    again = copy_lake(lake, at(copy), unseen)
+    again = copy_lake(lake, at(copy))
     assert (again.file_count, again.lake_id) == (0, lake_id_of(before))
     check(copy, segments, tmp_path)
 
 
 def test_a_copy_that_has_all_is_not_written(lake: Lake, copy: Path) -> None:
     before = tree(copy)
-    copy_lake(lake, at(copy), unseen)
+    copy_lake(lake, at(copy))
     assert tree(copy) == before
 
 
@@ -89,12 +89,12 @@ def test_metadata_of_older_copies_does_not_pile_up(
         with table.transaction() as change:
             change.set_properties({"number": str(number)})
         archive(make_jobs, lake, segments[2])
-        copy_lake(lake, at(copy), unseen)
+        copy_lake(lake, at(copy))
     assert count() <= 4
 
 
 def test_a_copy_of_a_copy_is_one_too(copy: Path, segments: list[Path], tmp_path: Path) -> None:
-    copy_lake(open_lake(at(copy)), at(tmp_path / "third"), unseen)
+    copy_lake(open_lake(at(copy)), at(tmp_path / "third"))
     shutil.rmtree(copy)
     check(tmp_path / "third", segments[:2], tmp_path)
 
@@ -103,7 +103,7 @@ def test_a_copy_may_be_moved(copy: Path, lake: Lake, segments: list[Path], make_
     copy.rename(tmp_path / "moved")
     relocate(at(tmp_path / "moved"))
     archive(make_jobs, lake, segments[2])
-    copy_lake(lake, at(tmp_path / "moved"), unseen)
+    copy_lake(lake, at(tmp_path / "moved"))
     check(tmp_path / "moved", segments, tmp_path)
 
 
@@ -118,7 +118,7 @@ class TestRefused:
         archive(make_jobs, other, segments[1])
         before = tree(tmp_path / "other")
         with pytest.raises(LakeIdentityError, match="a lake that is no copy"):
-            copy_lake(lake, at(tmp_path / "other"), unseen)
+            copy_lake(lake, at(tmp_path / "other"))
         assert tree(tmp_path / "other") == before
 
     def test_a_copy_of_another_lake(
@@ -128,14 +128,14 @@ class TestRefused:
         archive(make_jobs, other, segments[0])
         before = tree(copy)
         with pytest.raises(LakeIdentityError, match="a copy of lake"):
-            copy_lake(other, at(copy), unseen)
+            copy_lake(other, at(copy))
         assert tree(copy) == before
 
     def test_a_promoted_copy(self, lake: Lake, copy: Path) -> None:
         promote(open_lake(at(copy)), "ann", "why")
         before = tree(copy)
         with pytest.raises(LakeIdentityError, match="no copy"):
-            copy_lake(lake, at(copy), unseen)
+            copy_lake(lake, at(copy))
         assert tree(copy) == before
 
     def test_a_place_inside_the_lake(self, filled: Callable[[int], Lake], tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ class TestRefused:
         before = tree(tmp_path / "lake")
         for inside in ("lake", "lake/copy", "lake/warehouse/copy", "lake/warehouse/storage_engine/messages"):
             with pytest.raises(BadInputError, match="apart from the lake"):
-                copy_lake(lake, at(tmp_path / inside), unseen)
+                copy_lake(lake, at(tmp_path / inside))
         assert tree(tmp_path / "lake") == before
 
     def test_a_place_around_the_lake(
@@ -153,7 +153,7 @@ class TestRefused:
         archive(make_jobs, lake, segments[0])
         before = fingerprint(tmp_path)
         with pytest.raises(BadInputError, match="apart from the lake"):
-            copy_lake(lake, at(tmp_path / "copy"), unseen)
+            copy_lake(lake, at(tmp_path / "copy"))
         assert fingerprint(tmp_path) == before
 
     def test_a_place_below_a_stores_root(
@@ -164,7 +164,7 @@ class TestRefused:
         before = fingerprint(tmp_path)
         for below in ("store", "store/commitlog/copy", "store/copy", "store/backups/of/copy"):
             with pytest.raises(BadInputError, match="outside a broker's store"):
-                copy_lake(lake, at(tmp_path / below), unseen)
+                copy_lake(lake, at(tmp_path / below))
         assert fingerprint(tmp_path) == before
 
     def test_somebody_elses_data_files(self, filled: Callable[[int], Lake], tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ class TestRefused:
         copy_tree(tmp_path / "lake" / "warehouse", tmp_path / "full" / "warehouse")
         before = tree(tmp_path / "full")
         with pytest.raises(LakeIdentityError, match="empty place"):
-            copy_lake(lake, at(tmp_path / "full"), unseen)
+            copy_lake(lake, at(tmp_path / "full"))
         assert tree(tmp_path / "full") == before
 
     def test_an_older_state_of_the_lake(
@@ -181,11 +181,11 @@ class TestRefused:
         backup = tmp_path / "yesterday.db"
         shutil.copy2(tmp_path / "lake" / "catalog.db", backup)
         archive(make_jobs, lake, segments[2])
-        copy_lake(lake, at(copy), unseen)
+        copy_lake(lake, at(copy))
         before = tree(copy)
         shutil.copy2(backup, tmp_path / "lake" / "catalog.db")
         with old_release(), pytest.raises(ReceiptError):
-            copy_lake(open_lake(at(tmp_path / "lake")), at(copy), unseen)
+            copy_lake(open_lake(at(tmp_path / "lake")), at(copy))
         assert tree(copy) == before
 
     def test_a_damaged_file_is_not_passed_on(
@@ -197,7 +197,7 @@ class TestRefused:
         content[len(content) // 2] ^= 1
         newest.write_bytes(content)
         with pytest.raises(LakeUnavailableError, match="damaged"):
-            copy_lake(lake, at(copy), unseen)
+            copy_lake(lake, at(copy))
         check(copy, segments[:2], tmp_path)
         assert not list(copy.glob("**/*00002097152*"))
 
@@ -213,13 +213,13 @@ def test_what_an_interrupted_copy_left_is_compared_and_used(
     with monkeypatch.context() as patch:
         patch.setattr("storage_engine.lake.copying.write_table", fails)
         with pytest.raises(KeyboardInterrupt):
-            copy_lake(lake, at(tmp_path / "copy"), unseen)
+            copy_lake(lake, at(tmp_path / "copy"))
     with pytest.raises(LakeMissingError):
         open_lake(at(tmp_path / "copy"))
     first, second, _ = sorted((tmp_path / "copy").glob("**/messages/data/*/*.parquet"))
     first.write_bytes(b"torn")
     kept = second.stat().st_ino
-    assert copy_lake(lake, at(tmp_path / "copy"), unseen).file_count == 1
+    assert copy_lake(lake, at(tmp_path / "copy")).file_count == 1
     assert second.stat().st_ino == kept
     check(tmp_path / "copy", segments, tmp_path)
 
@@ -241,9 +241,9 @@ def test_a_file_that_waits_for_its_receipt_comes_with_it(
         with pytest.raises(KeyboardInterrupt):
             archive(make_jobs, lake, segments[1])
     assert len(live_data_files(lake.messages(), "store-1")) == 2
-    assert copy_lake(lake, at(tmp_path / "copy"), unseen).waiting == 1
+    assert copy_lake(lake, at(tmp_path / "copy")).waiting == 1
     check(tmp_path / "copy", segments[:1], tmp_path)
     archive(make_jobs, lake, segments[1])
-    assert copy_lake(lake, at(tmp_path / "copy"), unseen).waiting == 0
+    assert copy_lake(lake, at(tmp_path / "copy")).waiting == 0
     assert held(tmp_path / "copy") == [0, 1 << 20]
     check(tmp_path / "copy", segments[:2], tmp_path)

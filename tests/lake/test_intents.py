@@ -20,7 +20,7 @@ from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.restore import restore
 from storage_engine.lake.selection import Selection
-from tests.lake.lake_acts import archive, at, check, tree, unseen
+from tests.lake.lake_acts import archive, at, check, tree
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def killed_at(function: str, work: Callable[[], object]) -> None:
 
 
 def half_copied(lake: Lake, target: Path) -> None:
-    killed_at("storage_engine.lake.copying.copy_file", lambda: copy_lake(lake, at(target), unseen))
+    killed_at("storage_engine.lake.copying.copy_file", lambda: copy_lake(lake, at(target)))
     assert (target / INTENT).exists()
 
 
@@ -69,7 +69,7 @@ def test_no_lake_is_made_over_what_a_killed_copy_left(
     with pytest.raises(LakeIdentityError, match=r"what storage-engine lake copy of lake .* left"):
         make_lake(at(tmp_path / "target"))
     assert tree(tmp_path / "target") == before
-    copy_lake(lake, at(tmp_path / "target"), unseen)
+    copy_lake(lake, at(tmp_path / "target"))
     check(tmp_path / "target", segments[:1], tmp_path)
 
 
@@ -80,9 +80,9 @@ def test_a_lake_that_outlived_an_intent_stays_itself(
     (outlived / "catalog.db").unlink()
     before = tree(outlived)
     with pytest.raises(LakeIdentityError, match="empty place"):
-        copy_lake(lake, at(outlived), unseen)
+        copy_lake(lake, at(outlived))
     assert tree(outlived) == before
-    rebuild(at(outlived), unseen, {})
+    rebuild(at(outlived), {})
     found = open_lake(at(outlived)).segments()
     assert (lake_id_of(found), copy_of(found)) == (own_id, None)
     check(outlived, segments[1:2], tmp_path)
@@ -113,7 +113,7 @@ def test_a_catalog_from_right_after_a_move_is_told_that_the_lake_went_on(
     with pytest.raises(LakeIdentityError, match="older"):
         relocate(at(moved))
     assert tree(moved / "warehouse") == before
-    rebuild(at(moved), unseen, {})
+    rebuild(at(moved), {})
     check(moved, segments[:2], tmp_path)
 
 
@@ -122,14 +122,14 @@ def test_a_promoted_copy_is_no_unfinished_one(
 ) -> None:
     target = tmp_path / "target"
     archive(make_jobs, lake, segments[0])
-    killed_at("storage_engine.lake.moving.end", lambda: copy_lake(lake, at(target), unseen))
+    killed_at("storage_engine.lake.moving.end", lambda: copy_lake(lake, at(target)))
     promote(open_lake(at(target)), "ann", "the disk broke")
     archive(make_jobs, open_lake(at(target)), segments[1])
     assert (target / INTENT).exists()
     (target / "catalog.db").unlink()
     with pytest.raises(LakeIdentityError, match="empty place"):
-        copy_lake(lake, at(target), unseen)
-    rebuild(at(target), unseen, {})
+        copy_lake(lake, at(target))
+    rebuild(at(target), {})
     check(target, segments[:2], tmp_path)
 
 

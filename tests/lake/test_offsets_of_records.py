@@ -28,7 +28,7 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import unseen, verify
+from storage_engine.lake.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
 from storage_engine.model.verification import VerifyLevel
@@ -154,7 +154,7 @@ def test_a_rebuild_takes_ends_and_companions_from_receipts_of_other_states_only(
     kept = [row for row in rows if row.sequence == 0]
     assert kept[0].base_offset == 0
     put_receipts(lake, kept)
-    assert len(rebuild(lake.config, unseen, {}).brought) == len(rows) - 1
+    assert len(rebuild(lake.config, {}).brought) == len(rows) - 1
     lake = open_lake(lake.config)
     assert [(row.end, row.files) for row in receipts(lake, "s")] == [(row.end, row.files) for row in rows]
     check(lake, segments, tmp_path / "back")
@@ -164,7 +164,7 @@ def test_a_rebuild_takes_ends_and_companions_from_receipts_of_other_states_only(
     for path in (tmp_path / "lake").glob("**/segments/data/**/*.parquet"):
         if str(path) not in live:
             path.unlink()
-    done = rebuild(lake.config, unseen, {})
+    done = rebuild(lake.config, {})
     assert done.brought == ()
     assert len(done.refused) == 2
     assert all("tells where its segment ends" in why for why in done.refused)

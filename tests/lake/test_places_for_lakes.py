@@ -23,7 +23,6 @@ from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.relocating import relocate
 from tests.lake.conftest import Fingerprint, MakeJobs
-from tests.lake.lake_acts import unseen
 
 
 def metadata_of(table: Table) -> Path:
@@ -94,9 +93,9 @@ class TestWhereSomethingElseHasTheCatalogsName:
         for act in (
             lambda: open_lake(config),
             lambda: make_lake(config),
-            lambda: rebuild(config, unseen, {}),
+            lambda: rebuild(config, {}),
             lambda: relocate(config),
-            lambda: copy_lake(lake, config, unseen),
+            lambda: copy_lake(lake, config),
         ):
             with pytest.raises(LakeUnavailableError, match="storage-engine lake rebuild") as caught:
                 act()
@@ -114,9 +113,9 @@ class TestWhereSomethingElseHasTheCatalogsName:
         case.unlink()
         (tmp_path / "moved away").rename(case)
         with pytest.raises(LakeUnavailableError, match=r"Move it away|remove the link"):
-            rebuild(lake.config, unseen, {})
+            rebuild(lake.config, {})
         case.rename(tmp_path / "moved away")
-        rebuild(lake.config, unseen, {})
+        rebuild(lake.config, {})
         assert len(receipt_history(open_lake(lake.config), "store-1")) == 1
 
 

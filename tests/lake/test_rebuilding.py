@@ -19,13 +19,13 @@ from storage_engine.lake.rebuilding import Rebuilt, rebuild
 from storage_engine.lake.receipts import receipt_history
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.model.heads import ChainHead
-from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree, unseen
+from tests.lake.lake_acts import archive, at, check, copy_tree, held, old_release, tree
 
 pytestmark = pytest.mark.slow
 
 
 def rebuilt(directory: Path, **options) -> Rebuilt:
-    return rebuild(at(directory), unseen, options.pop("heads", {}), **options)
+    return rebuild(at(directory), options.pop("heads", {}), **options)
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_a_copy_that_lost_its_catalog_stays_a_copy(
     filled: Callable[[int], Lake], segments: list[Path], tmp_path: Path
 ) -> None:
     lake = filled(1)
-    copy_lake(lake, at(tmp_path / "copy"), unseen)
+    copy_lake(lake, at(tmp_path / "copy"))
     (tmp_path / "copy" / "catalog.db").unlink()
     rebuilt(tmp_path / "copy")
     assert copy_of(open_lake(at(tmp_path / "copy")).segments()) == lake_id_of(lake.segments())
@@ -322,9 +322,9 @@ class TestRefused:
         )
         before = tree(tmp_path)
         with pytest.raises(LakeIdentityError, match="--take-over"):
-            rebuild(second, unseen, {})
+            rebuild(second, {})
         assert tree(tmp_path) == before
-        rebuild(second, unseen, {}, take_over=True)
+        rebuild(second, {}, take_over=True)
         with pytest.raises(LakeIdentityError):
             open_lake(at(directory))
 
@@ -355,10 +355,10 @@ class TestRefused:
         with monkeypatch.context() as patch:
             patch.setattr("storage_engine.lake.copying.repoint", killed)
             with pytest.raises(KeyboardInterrupt):
-                copy_lake(lake, at(tmp_path / "copy"), unseen)
+                copy_lake(lake, at(tmp_path / "copy"))
         with pytest.raises(LakeIdentityError, match="not finished"):
             rebuilt(tmp_path / "copy")
-        copy_lake(lake, at(tmp_path / "copy"), unseen)
+        copy_lake(lake, at(tmp_path / "copy"))
         check(tmp_path / "copy", segments, tmp_path)
 
     def test_manifests_that_are_gone(

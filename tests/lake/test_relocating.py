@@ -20,7 +20,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
-from tests.lake.lake_acts import archive, at, check, copy_tree, tree, unseen
+from tests.lake.lake_acts import archive, at, check, copy_tree, tree
 from tests.other_engine import delete_position
 from tests.rounds import again_but
 
@@ -68,7 +68,7 @@ def test_a_copy_of_hard_links_is_relocated_alone(
     if command == "relocate":
         relocate(at(copy))
     else:
-        rebuild(at(copy), unseen, {})
+        rebuild(at(copy), {})
     assert tree(tmp_path / "lake") == before
     assert identity(tmp_path / "lake") == original
     assert identity(copy)[1] == original[0]
@@ -295,7 +295,7 @@ def test_without_marks_a_catalog_that_is_older_is_sent_to_rebuild(
     with pytest.raises(LakeIdentityError, match="storage-engine lake rebuild"):
         relocate(at(here))
     assert tree(tmp_path) == before
-    rebuild(at(here), unseen, {})
+    rebuild(at(here), {})
     check(here, segments[:2], tmp_path)
 
 

@@ -15,8 +15,10 @@ from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
+from storage_engine.long_work import Advance, LongWork, listening
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status, Where
+from tests.heard import Heard
 from tests.lakes import path_of
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -46,18 +48,13 @@ def test_a_sound_lake_is_ok_at_every_level(lake: Lake, archived: tuple[Receipt, 
 
 
 def _is_sound(lake: Lake, level: VerifyLevel) -> None:
-    totals, done = [], []
-
-    @contextmanager
-    def shown(total_bytes: int) -> Iterator[Callable[[int], None]]:
-        totals.append(total_bytes)
-        yield done.append
-
-    found = _one(lake, level, shown=shown)
+    heard = Heard()
+    with listening(heard):
+        found = _one(lake, level)
     looked = 0 if level is VerifyLevel.RECEIPTS else 2
     assert (found.overall, found.findings) == (Status.OK, ())
     assert (found.receipt_count, found.checked_count, found.checked_bytes) == (2, looked, looked * MIB)
-    assert (totals, sum(done)) == ([looked * MIB], looked * MIB)
+    assert heard.works == ([(LongWork("Verifying", looked * MIB), looked * MIB)] if looked else [])
     assert (found.coverage.verified_bytes, found.coverage.never_count) == (2 * MIB, 0)
     (row,) = found.ranges
     assert (row.start_offset, row.end_offset, row.where) == (0, 2 * MIB, Where.ARCHIVED)
@@ -155,11 +152,12 @@ def test_a_data_file_that_goes_away_meanwhile_is_a_finding(lake: Lake, archived:
     path = path_of(lake, archived[0])
 
     @contextmanager
-    def shown(_total_bytes: int) -> Iterator[Callable[[int], None]]:
+    def gone(_work: LongWork) -> Iterator[Advance]:
         path.unlink()
         yield lambda _: None
 
-    found = _one(lake, VerifyLevel.BYTES, shown=shown)
+    with listening(gone):
+        found = _one(lake, VerifyLevel.BYTES)
     assert [finding.detail for finding in found.findings] == [
         f"data file {data_file_of(lake.messages(), archived[0])} is missing"
     ]

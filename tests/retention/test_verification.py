@@ -18,6 +18,7 @@ from storage_engine.lake.chain import row_hash
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
+from storage_engine.long_work import Advance, LongWork, listening
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
@@ -94,14 +95,14 @@ def test_an_interrupted_turn_goes_on_where_it_stopped(
     turn: Callable[..., StoreVerification], lake: Lake
 ) -> None:
     @contextmanager
-    def shown(_total_bytes: int) -> Iterator[Callable[[int], None]]:
+    def interrupted(_work: LongWork) -> Iterator[Advance]:
         def advance(_done_bytes: int) -> None:
             raise KeyboardInterrupt
 
         yield advance
 
-    with pytest.raises(KeyboardInterrupt):
-        turn(shown=shown)
+    with listening(interrupted), pytest.raises(KeyboardInterrupt):
+        turn()
     assert turn(1).coverage.verified_bytes == 2 * MIB
 
 
