@@ -1,0 +1,227 @@
+"""Which segments Kafka's retention deletes, and why it stops where it does. Pure.
+
+A pass takes three rules in order. Each walks from the oldest segment to the first one that it doesn't delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+UNLIMITED = -1
+LIKE_RETENTION = -2
+"""Of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """A topic's settings that decide what is deleted (LogConfig).
+
+    :param delete: ``cleanup.policy`` contains delete.
+    :param compact: it contains compact.
+    :param remote: ``remote.storage.enable`` is true.
+    """
+
+    delete: bool = True
+    compact: bool = False
+    retention_ms: int = 7 * 24 * 3_600_000
+    retention_bytes: int = UNLIMITED
+    remote: bool = False
+    local_retention_ms: int = LIKE_RETENTION
+    local_retention_bytes: int = LIKE_RETENTION
+
+    @property
+    def kept_ms(self) -> int:
+        """Return how long segments stay on the node's disk (UnifiedLog#localRetentionMs)."""
+        own = self.local_retention_ms if self.remote else LIKE_RETENTION
+        return self.retention_ms if own == LIKE_RETENTION else own
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how many bytes stay on the node's disk at least (UnifiedLog#localRetentionSize)."""
+        own = self.local_retention_bytes if self.remote else LIKE_RETENTION
+        return self.retention_bytes if own == LIKE_RETENTION else own
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What the rules ask of a segment.
+
+    :param size_bytes: of its ``.log`` alone.
+    :param largest_timestamp_ms: of its records; where none has one, when the file was last written to
+        (LogSegment#largestTimestamp).
+    """
+
+    base_offset: int
+    size_bytes: int
+    largest_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the rules ask of a log.
+
+    :param segments: oldest first; the last one is active.
+    :param start_offset: below it records count as deleted.
+    """
+
+    segments: tuple[SegmentFacts, ...]
+    start_offset: int
+    high_watermark: int
+    end_offset: int
+
+
+class Rule(StrEnum):
+    """Why a segment is deleted."""
+
+    LOG_START = "log-start"
+    SIZE = "retention.bytes"
+    TIME = "retention.ms"
+
+
+class Stop(StrEnum):
+    """Why a rule deletes no more."""
+
+    OFF = "off"
+    COMPACTED = "compacted"
+    """Only the cleaner deletes of a log whose policy contains compact."""
+    POLICY = "policy"
+    """The policy doesn't contain delete."""
+    HIGH_WATERMARK = "high-watermark"
+    EMPTY = "empty"
+    """The last segment has nothing in it."""
+    FUTURE = "future-timestamp"
+    KEPT = "kept"
+    """The first segment that the rule keeps."""
+    END = "end"
+    """Nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A segment that a pass deletes, and by which rule."""
+
+    base_offset: int
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Where a rule stops.
+
+    :param base_offset: of the segment that it stops at; None: it looks at none.
+    """
+
+    rule: Rule
+    stop: Stop
+    base_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPass:
+    """What one pass does to a log.
+
+    :param deletions: oldest first. The active segment is among them only where all are.
+    :param halts: one for each rule, in their order.
+    """
+
+    deletions: tuple[Deletion, ...]
+    halts: tuple[Halt, ...]
+
+
+def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
+    """Return what a pass deletes (LogManager#cleanupLogs, UnifiedLog#deleteOldSegments)."""
+    if settings.compact:
+        return RetentionPass((), tuple(Halt(rule, Stop.COMPACTED) for rule in Rule))
+    return delete_old_segments(log, settings, now_ms)
+
+
+def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
+    """Return what is deleted of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
+    deletions: list[Deletion] = []
+    halts: list[Halt] = []
+    left = log.segments
+    for rule in Rule:
+        if rule is not Rule.LOG_START and not settings.delete:
+            halts.append(Halt(rule, Stop.POLICY))
+            continue
+        if (breaches := _breached(rule, log, left, settings, now_ms)) is None:
+            halts.append(Halt(rule, Stop.OFF))
+            continue
+        count, halt = _walk(rule, log, left, breaches, now_ms)
+        deletions += [Deletion(segment.base_offset, rule) for segment in left[:count]]
+        halts.append(halt)
+        left = left[count:]
+        if not left:
+            # The broker has rolled: what follows is empty.
+            halts += [Halt(later, Stop.END) for later in list(Rule)[len(halts) :]]
+            break
+    return RetentionPass(tuple(deletions), tuple(halts))
+
+
+Breaches = Callable[[SegmentFacts, SegmentFacts | None], bool]
+"""Whether a rule deletes a segment, by the segment and the next one."""
+
+
+def _breached(
+    rule: Rule, log: LogFacts, left: Sequence[SegmentFacts], settings: RetentionSettings, now_ms: int
+) -> Breaches | None:
+    if rule is Rule.LOG_START:
+        return log_start_breached(log.start_offset)
+    if rule is Rule.SIZE:
+        return size_breached(left, settings.kept_bytes)
+    return time_breached(settings.kept_ms, now_ms)
+
+
+def log_start_breached(start_offset: int) -> Breaches:
+    """Return the rule of the log's start (UnifiedLog#deleteLogStartOffsetBreachedSegments)."""
+    return lambda segment, following: following is not None and following.base_offset <= start_offset
+
+
+def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches | None:
+    """Return the rule of the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None: it is off.
+
+    What stays is never less than ``kept_bytes``. The rule counts what it deletes: ask it in order, once each.
+    """
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    if kept_bytes < 0 or size_bytes < kept_bytes:
+        return None
+    excess_bytes = size_bytes - kept_bytes
+
+    def breaches(segment: SegmentFacts, following: SegmentFacts | None) -> bool:
+        nonlocal excess_bytes
+        if excess_bytes < segment.size_bytes:
+            return False
+        excess_bytes -= segment.size_bytes
+        return True
+
+    return breaches
+
+
+def time_breached(kept_ms: int, now_ms: int) -> Breaches | None:
+    """Return the rule of the records' age (UnifiedLog#deleteRetentionMsBreachedSegments); None: it is off."""
+    if kept_ms < 0:
+        return None
+    return lambda segment, following: now_ms - segment.largest_timestamp_ms > kept_ms
+
+
+def _walk(
+    rule: Rule, log: LogFacts, segments: Sequence[SegmentFacts], breaches: Breaches, now_ms: int
+) -> tuple[int, Halt]:
+    """Return how many of the oldest segments a rule deletes, and why no more (UnifiedLog#deletableSegments).
+
+    No segment goes that reaches above the high watermark, nor a last one with nothing in it.
+    """
+    for place, segment in enumerate(segments):
+        following = segments[place + 1] if place + 1 < len(segments) else None
+        upper_bound = log.end_offset if following is None else following.base_offset
+        at = segment.base_offset
+        if log.high_watermark < upper_bound:
+            return place, Halt(rule, Stop.HIGH_WATERMARK, at)
+        if not breaches(segment, following):
+            future = rule is Rule.TIME and segment.largest_timestamp_ms > now_ms
+            return place, Halt(rule, Stop.FUTURE if future else Stop.KEPT, at)
+        if following is None and segment.size_bytes == 0:
+            return place, Halt(rule, Stop.EMPTY, at)
+    return len(segments), Halt(rule, Stop.END)
