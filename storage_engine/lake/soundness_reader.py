@@ -174,12 +174,13 @@ def find_faults(
         return faults
     reader = _reader(lake.messages(), rows)
     reads_files = depth >= Depth.FILES
-    total_bytes = sum(row.data_file_bytes for row in rows) if reads_files else 0
-    with told("Checking data files", total_bytes) as advance:
-        for row in rows:
+    # Where files aren't read, each costs the same: a question for its length.
+    shares = [row.data_file_bytes if reads_files else 1 for row in rows]
+    with told("Checking data files", sum(shares), "" if reads_files else "files") as advance:
+        for row, share in zip(rows, shares, strict=True):
             if found := reader.look(row, depth).faults:
                 faults[row.identity] = found
-            advance(row.data_file_bytes)
+            advance(share)
             if reads_files and progress is not None:
                 progress()
     return faults
