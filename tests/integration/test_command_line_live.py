@@ -176,6 +176,12 @@ def test_a_store_is_held_cleaned_and_left_while_its_broker_runs(shell: Shell, tm
     seen = shell.run("inspect", allowed=False)
     assert (seen["broker"]["role"], seen["hold"]["held"]) == ("ASYNC_MASTER", False)
 
+    asked = shell.run("simulate", "--ingest-per-day", "1GB", "--set", "fileReservedTime=1", allowed=False)
+    config = shell.broker.client.config()
+    assert asked["today"]["settings"]["fileReservedTime"] == config["fileReservedTime"]
+    assert asked["changed"]["settings"]["fileReservedTime"] == "1"
+    assert asked["today"]["course"]["times_ms"]
+
     alone = run_command("doctor", shell.broker.store, "--json").json
     assert alone["broker"]["running"]
     assert "running" in {one["kind"] for one in alone["findings"]}
