@@ -16,9 +16,10 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
 from storage_engine.links import CONSOLE_PATH, REPORT_PATH
 from storage_engine.plugins.access import ReadableDags, not_found
+from storage_engine.plugins.journals import REACH
 from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run
 
 _HEADERS = {
@@ -67,6 +68,10 @@ def make_app(*, has_console: bool) -> FastAPI:
     @app.exception_handler(NoSuchStoreError)
     def hide(request: Request, error: NoSuchStoreError) -> Response:
         return JSONResponse({"detail": not_found().detail}, 404)
+
+    @app.exception_handler(JournalUnavailableError)
+    def say_what_it_takes(request: Request, error: JournalUnavailableError) -> Response:
+        return _said(request, "This can't be shown", f"{error} {REACH}", 503)
 
     @app.exception_handler(StorageEngineError)
     def say_why(request: Request, error: StorageEngineError) -> Response:

@@ -1,19 +1,39 @@
 """Routes of the console: its page, the files that the page is made of, and what it shows of each store.
 
-They read only. Who asks for a store has to be one who may read it (:mod:`storage_engine.plugins.access`).
+They read only; a what-if computes, and keeps nothing. Who asks for a store has to be one who may read it
+(:mod:`storage_engine.plugins.access`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import Response
 
-from storage_engine.plugins.access import PURPOSES, ReadableStore, ReadableStores, dag_id, not_found
+from storage_engine.clock import clock_ms
+from storage_engine.console import chart as store_chart
+from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.exceptions import BadInputError, SimulationTooLongError
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.plugins.access import (
+    PURPOSES,
+    ReadableDags,
+    ReadableStore,
+    ReadableStores,
+    dag_id,
+    dags_of,
+    not_found,
+)
 from storage_engine.plugins.answers import answer
+from storage_engine.plugins.journals import journal_of, overview
 from storage_engine.plugins.report import run_in_short
 from storage_engine.plugins.static_files import PAGE, static_files
+from storage_engine.plugins.what_if_request import JsonObject, one_at_a_time
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -27,6 +47,13 @@ _LONGEST_ID = 250
 console = APIRouter()
 
 Id = Annotated[str, Query(min_length=1, max_length=_LONGEST_ID)]
+LONGEST_CHART_MS = 400 * 86_400_000
+"""A browser shows 90 days; each day costs some work for the hours at which a broker deletes."""
+Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
+"""Up to the year 9998."""
+Number = Annotated[int, Query(ge=0, lt=1 << 53)]
+"""Of a row: what a browser can count."""
+Year = Annotated[int, Query(ge=1970, lt=9999)]
 
 
 @console.get("/")
@@ -56,9 +83,72 @@ def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
     return answer(request, {"kind": "dag", "version": 1, "store": next(found, None)})
 
 
+@console.get("/api/stores")
+def stores(request: Request, stores: ReadableStores) -> Response:
+    """Return all stores that the user may read, the worst first."""
+    return answer(request, overview([store.conn_id for store in stores], clock_ms()))
+
+
 @console.get("/api/stores/{store:path}/run")
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
     """Return what a run came to, such as a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
         raise not_found()
     return answer(request, run_in_short(store.conn_id, f"{dag}/{run}"))
+
+
+@console.get("/api/stores/{store:path}/runs")
+def runs(request: Request, store: ReadableStore, before_id: Number | None = None) -> Response:
+    """Return a page of a store's runs, the newest first."""
+    return answer(request, runs_page(journal_of(store.conn_id), store.conn_id, before_id))
+
+
+@console.get("/api/stores/{store:path}/chart")
+def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Moment) -> Response:
+    """Return retention time and levels of a store over a span of time."""
+    if not 0 <= end_ms - start_ms <= LONGEST_CHART_MS:
+        raise HTTPException(
+            422, f"Expected a span of at most {LONGEST_CHART_MS} ms, by its start and its end."
+        )
+    return answer(request, store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms))
+
+
+@console.get("/api/stores/{store:path}/forecast")
+def forecast(request: Request, store: ReadableStore) -> Response:
+    """Return what is to be expected of a store at the present rates."""
+    return answer(request, store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
+
+
+@console.get("/api/stores/{store:path}/calendar")
+def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
+    """Return the days of a year on which a store was validated, or something was lost."""
+    return answer(request, validation_calendar(journal_of(store.conn_id), store.conn_id, year))
+
+
+@console.get("/api/stores/{store:path}/what-if")
+def settings(request: Request, store: ReadableStore) -> Response:
+    """Return which settings of a store can be tried, with their values today."""
+    return answer(request, what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms()))
+
+
+@console.post("/api/stores/{store:path}/what-if")
+def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
+    """Return the course of a store by today's settings and by others. Nothing of it is kept."""
+    reader = journal_of(store.conn_id)
+    try:
+        with one_at_a_time():
+            found = what_if(reader, store.conn_id, question_of(body), clock_ms())
+    except SimulationTooLongError as error:
+        raise HTTPException(503, str(error)) from error
+    except BadInputError as error:
+        # What somebody typed; without it the server is as well as before.
+        raise HTTPException(422, str(error)) from error
+    return answer(request, found)
+
+
+# Behind what begins alike: an id may have a slash in it.
+@console.get("/api/stores/{store:path}")
+def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
+    """Return what the page of a store shows, and which of its DAGs the user may run."""
+    found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
+    return answer(request, {**to_jsonable(found), "dags": dags_of(store, user, dags)})

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
+from storage_engine.console.store_line import StoreLine, worst_first
+from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
+from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.queries import JournalReader
 
 _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
 _MOST_JOURNALS = 256
+
+REACH = (
+    "The API server has to reach the journal. One in PostgreSQL it reaches from anywhere; a file has to be "
+    "on the API server's host, and readable for its user."
+)
 
 _addresses: dict[str, tuple[float, str]] = {}
 """URLs by connection id, and until when each is believed."""
@@ -32,3 +42,20 @@ def journal_of(conn_id: str) -> JournalReader:
 @lru_cache(maxsize=_MOST_JOURNALS)
 def _reader(url: str) -> JournalReader:
     return JournalReader(url)
+
+
+def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
+    """Return one line for each store; each journal is asked once, however many stores it has.
+
+    :param conn_ids: of the stores' connections.
+    """
+    names: dict[JournalReader, list[str]] = {}
+    unknown = []
+    for conn_id in conn_ids:
+        try:
+            names.setdefault(journal_of(conn_id), []).append(conn_id)
+        except BadInputError as error:
+            unknown.append(StoreLine(conn_id, problem=str(error)))
+    found = all_stores([AskedJournal(reader, asked) for reader, asked in names.items()], now_ms)
+    problem = f"{found.problem} {REACH}" if found.problem else ""
+    return replace(found, problem=problem, stores=worst_first((*found.stores, *unknown)))

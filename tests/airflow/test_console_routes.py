@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_engine.clock import clock_ms
+from storage_engine.console.what_if import what_if
+from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.journal.queries import JournalReader
 from storage_engine.model.plan import PlanRequest
+from storage_engine.plugins import what_if_request
 from storage_engine.plugins.static_files import static_files
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
@@ -39,6 +48,123 @@ def dry_run(store_connection: Any) -> None:
     finish(managed, f"{DAG_ID}/{RUN_ID}")
 
 
+@pytest.fixture
+def known_dags(airflow_database: Path) -> Iterator[None]:
+    """What Airflow has parsed of both stores."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    ids = [f"storage_{kind}__{store}" for kind in ("retention", "monitor") for store in (MINE, OTHER)]
+    with create_session() as session:
+        session.merge(DagBundleModel(name="console-tests"))
+        session.flush()
+        for one in ids:
+            session.merge(DagModel(dag_id=one, bundle_name="console-tests", is_paused=True, is_stale=False))
+    yield
+    with create_session() as session:
+        for one in ids:
+            session.delete(session.get(DagModel, one))
+
+
+def test_only_readable_stores_are_listed(client: Any, dry_run: None) -> None:
+    found = client("viewer").get("/console/api/stores").json()
+    assert (found["kind"], found["version"]) == ("stores", 1)
+    assert [row["store"] for row in found["stores"]] == [MINE]
+    assert found["stores"][0]["last_run"]["outcome"] == "dry-run"
+
+
+def test_a_store_is_shown_with_its_dags(client: Any, dry_run: None, known_dags: None) -> None:
+    found = client("viewer").get(f"/console/api/stores/{MINE}").json()
+    assert (found["kind"], found["row"]["store"]) == ("store", MINE)
+    dag = {"purpose": "retention", "dag_id": DAG_ID, "is_paused": True, "may_run": False}
+    assert found["dags"] == [dag]
+    (dag,) = client("user").get(f"/console/api/stores/{MINE}").json()["dags"]
+    assert dag["may_run"] is True
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "",
+        "/runs",
+        "/chart?start_ms=0&end_ms=9",
+        "/run?dag=x&run=x",
+        "/what-if",
+        "/forecast",
+        "/calendar?year=2026",
+    ],
+)
+def test_a_store_that_one_may_not_read_is_as_one_that_is_not_there(
+    client: Any, dry_run: None, what: str
+) -> None:
+    other = client("viewer").get(f"/console/api/stores/{OTHER}{what}")
+    unknown = client("viewer").get(f"/console/api/stores/no_such{what}")
+    assert (other.status_code, other.text) == (unknown.status_code, unknown.text) == (404, unknown.text)
+
+
+def test_runs_and_chart_come_from_the_journal(client: Any, dry_run: None) -> None:
+    (run,) = client("viewer").get(f"/console/api/stores/{MINE}/runs").json()["runs"]
+    assert (run["dag_id"], run["run_id"], run["has_report"]) == (DAG_ID, RUN_ID, True)
+    older = client("viewer").get(f"/console/api/stores/{MINE}/runs", {"before_id": str(run["id"])})
+    assert older.json()["runs"] == []
+    asked = {"start_ms": str(clock_ms() - 86_400_000), "end_ms": str(clock_ms())}
+    assert client("viewer").get(f"/console/api/stores/{MINE}/chart", asked).json()["kind"] == "chart"
+
+
+@pytest.mark.parametrize(
+    "span", ["start_ms=-1&end_ms=5", "start_ms=0&end_ms=x", "start_ms=0", "start_ms=0&end_ms=1e99"]
+)
+def test_a_span_that_is_none_is_refused(client: Any, dry_run: None, span: str) -> None:
+    assert client("viewer").get(f"/console/api/stores/{MINE}/chart?{span}").status_code == 422
+
+
+def test_stores_whose_journal_is_elsewhere_say_what_it_takes(client: Any, store_connection: Any) -> None:
+    store_connection(MINE)
+    found = client("viewer").get("/console/api/stores").json()
+    assert "expected a journal, found none" in found["stores"][0]["problem"]
+    assert "PostgreSQL" in found["problem"]
+
+
+def test_a_store_without_a_connection_is_listed_with_what_is_wrong(client: Any) -> None:
+    (row,) = client("viewer").get("/console/api/stores").json()["stores"]
+    assert "expected a connection of this Airflow, found none" in row["problem"]
+    said = client("viewer").get(f"/console/api/stores/{MINE}")
+    assert said.status_code == 503
+    assert "expected a connection of this Airflow" in said.json()["detail"]
+
+
+def test_many_stores_of_one_journal_ask_it_once(
+    client: Any, airflow_web: SomeDagsManager, dry_run: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [MINE, *(f"store{number}" for number in range(199))]
+    for name in names:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", os.environ[f"AIRFLOW_CONN_{MINE.upper()}"])
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", ",".join(names))
+    airflow_web.readable = frozenset(f"storage_retention__{name}" for name in names)
+    asked = []
+    summaries = JournalReader.summaries
+    monkeypatch.setattr(JournalReader, "summaries", lambda *given: asked.append(1) or summaries(*given))
+    viewer = client("viewer")
+    airflow_web.readable = frozenset(f"storage_retention__{name}" for name in names)
+    viewer.get("/console/api/stores")
+    began = time.process_time()
+    found = viewer.get("/console/api/stores").json()
+    assert time.process_time() - began < 1
+    assert len(found["stores"]) == len(names)
+    assert len(asked) == 2
+
+
+def test_a_store_with_a_slash_in_its_id_has_a_page(
+    client: Any, airflow_web: SomeDagsManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "dc1/orders")
+    (store,) = configured_stores()
+    airflow_web.readable = frozenset({f"storage_retention__{store.in_dag_ids}"})
+    for what in ("", "/runs"):
+        assert client("viewer").get(f"/console/api/stores/dc1%2Forders{what}").status_code == 503
+
+
 def test_a_dag_leads_to_its_store(client: Any) -> None:
     viewer = client("viewer")
     of = [viewer.get("/console/api/dag", {"dag": dag}).json()["store"] for dag in (DAG_ID, "others_dag")]
@@ -51,6 +177,79 @@ def test_a_dag_leads_to_its_store(client: Any) -> None:
 def test_a_dag_of_a_store_that_one_may_not_read_leads_nowhere(client: Any) -> None:
     found = client("viewer").get("/console/api/dag", {"dag": f"storage_retention__{OTHER}"})
     assert found.json()["store"] is None
+
+
+@pytest.fixture
+def looked_at(dry_run: None) -> None:
+    """Also, the monitor has looked at the first store."""
+    steps.monitor(StorageEngineHook(MINE).managed_store, f"storage_monitor__{MINE}/m")
+
+
+WHAT_IF = f"/console/api/stores/{MINE}/what-if"
+
+
+def test_other_settings_are_tried_beside_today_s(client: Any, looked_at: None) -> None:
+    viewer = client("viewer")
+    offered = viewer.get(WHAT_IF).json()
+    assert (offered["kind"], offered["can"]) == ("what-if-settings", True)
+    asked = {"values": {"fileReservedTime": "1", "deleteWhen": "04"}, "days": 2}
+    found = viewer.ask("POST", WHAT_IF, json=asked).json()
+    assert found["kind"] == "what-if"
+    assert found["changed"]["summary"] != found["today"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ({"json": {"values": {"no_such": "1"}}}, 422, "no_such"),
+        ({"json": {"days": 10_000}}, 422, "what-if.days"),
+        ({"json": [1]}, 422, "a JSON object"),
+        ({"content": b"{", "headers": {"Content-Type": "application/json"}}, 422, "a JSON object"),
+        ({"content": b'{"days": NaN}', "headers": {"Content-Type": "application/json"}}, 422, "JSON"),
+        ({"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415, "application/json"),
+        ({"json": {"values": {"x" * 40_000: "1"}}}, 413, "bytes"),
+    ],
+)
+def test_what_is_no_question_is_refused(
+    client: Any, looked_at: None, options: dict[str, Any], status: int, said: str
+) -> None:
+    found = client("viewer").ask("POST", WHAT_IF, **options)
+    assert (found.status_code, said in found.json()["detail"]) == (status, True)
+
+
+def test_one_question_is_computed_at_a_time(
+    client: Any, looked_at: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if_request, "WAIT_SECONDS", 0.01)
+    with what_if_request.one_at_a_time():
+        busy = client("viewer").ask("POST", WHAT_IF, json={})
+    assert (busy.status_code, busy.headers["retry-after"]) == (429, "3")
+    assert "Try again" in busy.json()["detail"]
+    assert client("viewer").ask("POST", WHAT_IF, json={}).status_code == 200
+
+
+def test_a_question_that_takes_too_long_is_given_up(
+    client: Any, looked_at: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = partial(what_if, limit_seconds=0.0)
+    monkeypatch.setattr("storage_engine.plugins.console_routes.what_if", limited)
+    found = client("viewer").ask("POST", WHAT_IF, json={"days": 90, "ingest": {"bytes_per_day": 1 << 36}})
+    assert (found.status_code, "processor time" in found.json()["detail"]) == (503, True)
+
+
+def test_a_what_if_changes_nothing(client: Any, looked_at: None, tmp_path: Path) -> None:
+    def kept() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = kept()
+    assert client("viewer").ask("POST", WHAT_IF, json={"disk_bytes": 1 << 40}).status_code == 200
+    assert kept() == before
+
+
+def test_no_other_route_takes_anything(client: Any, looked_at: None) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        for address in (*ADDRESSES, *([WHAT_IF] if method != "POST" else [])):
+            assert client("user").ask(method, address, json={}).status_code in (307, 404, 405)
 
 
 def test_what_a_dry_run_would_take_is_told(client: Any, dry_run: None) -> None:
@@ -124,6 +323,9 @@ def test_a_file_is_kept_by_the_browser_where_its_address_changes_with_it(client:
 ADDRESSES = (
     "/console/",
     "/console/static/icon.svg",
+    "/console/api/stores",
+    f"/console/api/stores/{MINE}",
+    f"/console/api/stores/{OTHER}",
     f"/console/api/dag?dag={DAG_ID}",
     f"/console/api/stores/{MINE}/run?dag={DAG_ID}&run=x",
     "/console/api/no-such-thing",

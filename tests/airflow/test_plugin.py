@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
+from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.model.plan import PlanRequest
 from storage_engine.plugins import storage_engine as plugin
 from storage_engine.plugins.storage_engine import StorageEnginePlugin, has_views
+from storage_engine.retention import steps
+from storage_engine.retention.finishing import finish
 from tests.airflow.conftest import REPOSITORY
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
-HEAVY = ["great_expectations", "numba", "numpy", "pandas", "psutil", "pyarrow", "pyiceberg", "pyspark"]
+HEAVY = ["great_expectations", "numba", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark"]
 WEB = ["fastapi", "starlette"]
 FOLDER = REPOSITORY / "plugins"
 
@@ -47,6 +51,10 @@ def test_airflow_takes_the_views_as_they_are() -> None:
 
 
 def test_an_option_leaves_the_tab_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = (
+        one for one in (REPOSITORY / "docs" / "airflow.md").read_text().split("\n") if "dag_tab =" in one
+    )
+    assert line == "dag_tab = False"
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__DAG_TAB", "False")
     assert [view["destination"] for view in StorageEnginePlugin().external_views] == ["nav"]
 
@@ -84,6 +92,59 @@ StorageEnginePlugin()
 print(json.dumps(sorted((set(sys.modules) - before) & set({WEB + HEAVY}))))
 """
     assert run(code) == []
+
+
+STORE, DAG_ID = "a_store", "storage_retention__a_store"
+OF_STORE = f"/console/api/stores/{STORE}"
+OF_RUN = f"dag_id={DAG_ID}&run_id=r&store={STORE}"
+ASKED = {
+    "/report": f"/report?{OF_RUN}",
+    "/console/": "/console/",
+    "/console/static/{name:path}": "/console/static/icon.svg",
+    "/console/api/dag": f"/console/api/dag?dag={DAG_ID}",
+    "/console/api/stores": "/console/api/stores",
+    "/console/api/stores/{store:path}": OF_STORE,
+    "/console/api/stores/{store:path}/run": f"{OF_STORE}/run?dag={DAG_ID}&run=r",
+    "/console/api/stores/{store:path}/runs": f"{OF_STORE}/runs",
+    "/console/api/stores/{store:path}/chart": f"{OF_STORE}/chart?start_ms=0&end_ms=86400000",
+    "/console/api/stores/{store:path}/forecast": f"{OF_STORE}/forecast",
+    "/console/api/stores/{store:path}/calendar": f"{OF_STORE}/calendar?year=2026",
+    "/console/api/stores/{store:path}/what-if": f"{OF_STORE}/what-if",
+}
+"""Each route that there is, with what is asked of it."""
+POSTED = {f"{OF_STORE}/what-if": {"values": {"fileReservedTime": "48"}}}
+"""Likewise, with what is sent."""
+
+ANSWERED = f"""
+import json, sys
+import airflow.api_fastapi.app as airflow_app
+from tests.airflow.web_client import SomeDagsManager, client_of
+from storage_engine.plugins.app import make_app
+manager = airflow_app._AuthManagerState.instance = SomeDagsManager()
+manager.readable = frozenset({{{DAG_ID!r}}})
+routes = {{route.path for route in make_app(has_console=True).routes}}
+viewer = client_of(manager, "viewer")
+statuses = {{path: viewer.get(address).status_code for path, address in {ASKED!r}.items()}}
+for address, body in {POSTED!r}.items():
+    statuses[address] = viewer.ask("POST", address, json=body).status_code
+heavy = sorted({set(HEAVY)!r} & set(sys.modules))
+print(json.dumps([sorted(routes), statuses, heavy]))
+"""
+
+
+def test_answering_imports_nothing_that_reads_segments_or_lakes(
+    store_connection: Any, airflow_web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", STORE)
+    store_connection(STORE, deleteWhen="99")
+    managed = StorageEngineHook(STORE).managed_store
+    steps.make_plan(managed, f"{DAG_ID}/r", PlanRequest(dry_run=True))
+    finish(managed, f"{DAG_ID}/r")
+    steps.monitor(managed, "storage_monitor__a_store/m")
+    routes, statuses, heavy = run(ANSWERED, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert routes == sorted(ASKED)
+    assert {path: status for path, status in statuses.items() if status != 200} == {}
+    assert heavy == []
 
 
 WITHOUT_PROVIDER = """
