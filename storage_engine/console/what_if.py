@@ -25,6 +25,7 @@ from storage_engine.model.course import (
     Course,
     CourseStart,
     Ingest,
+    RuleLevels,
     RuleSetting,
     SettingType,
 )
@@ -102,11 +103,24 @@ class WhatIfQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class BothLevels:
+    """The levels at which the broker acts."""
+
+    today: RuleLevels
+    changed: RuleLevels
+
+
+@dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """Both courses from the same moment on, and what follows from the changed figures."""
+    """Both courses from the same moment on, and what follows from the changed figures.
+
+    :param windows: spans in which the broker would delete what has expired, by the changed settings.
+    """
 
     today: Course
     changed: Course
+    levels: BothLevels
+    windows: tuple[tuple[int, int], ...]
     advice: tuple[Advice, ...]
     took_ms: int
     kind: str = "what-if"
@@ -184,6 +198,8 @@ def what_if(
         changed=today
         if is_as_today
         else known.rules.course(values, start, horizon_ms, limit_seconds=limit_seconds),
+        levels=BothLevels(known.rules.levels(known.values), known.rules.levels(values)),
+        windows=known.rules.windows(values, start.time_zone, start.now_ms, start.now_ms + horizon_ms),
         advice=known.rules.advice(values, start),
         took_ms=round((time.monotonic() - began) * 1000),
     )

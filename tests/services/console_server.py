@@ -19,9 +19,13 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from storage_engine.clock import clock_ms
+from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
 from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.plugins.static_files import PAGE, static_files
@@ -82,9 +86,9 @@ class Console:
         _, name, *what = path.split("/")
         if unquote(name) not in self.names:
             raise RefusedError(404, "Not found")
-        return self._of_store(unquote(name), "/".join(what), query, now_ms)
+        return self._of_store(unquote(name), "/".join(what), query, body, now_ms)
 
-    def _of_store(self, name: str, what: str, query: Mapping[str, str], now_ms: int) -> Any:
+    def _of_store(self, name: str, what: str, query: Mapping[str, str], body: Any, now_ms: int) -> Any:
         match what:
             case "":
                 return {**to_jsonable(one_store(self.reader, name, now_ms)), "dags": self.dags(name)}
@@ -93,6 +97,17 @@ class Console:
                 return runs_page(self.reader, name, None if before is None else int(before))
             case "chart":
                 return chart(self.reader, name, int(query["start_ms"]), int(query["end_ms"]))
+            case "forecast":
+                return store_forecast(self.reader, name, now_ms)
+            case "calendar":
+                return validation_calendar(self.reader, name, int(query["year"]))
+            case "what-if" if body is None:
+                return what_if_settings(self.reader, name, now_ms)
+            case "what-if":
+                try:
+                    return what_if(self.reader, name, question_of(body), now_ms)
+                except BadInputError as error:
+                    raise RefusedError(422, str(error)) from error
             case "run":
                 headline = "This was a dry run: nothing was changed, and 2 segments would go."
                 return {"outcome": "dry-run", "story": {"headline": headline, "answers": []}}

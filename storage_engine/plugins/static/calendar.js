@@ -4,7 +4,7 @@ import { ask, ofStore } from "./api.js";
 import { h, replace } from "./dom.js";
 import { moment, number } from "./format.js";
 import { stateIcon } from "./icons.js";
-import { counted, language, t } from "./language.js";
+import { counted, language, named, t } from "./language.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
 import { note } from "./router.js";
 import { links, outcome } from "./runs.js";
@@ -133,7 +133,7 @@ function dayCell(date, n, day, choose, chosen, shift) {
 }
 
 function dayWords(day) {
-  const parts = [["passed", day.passed], ["failed", day.failed], ["not_run", day.not_run], ["gaps", day.gaps], ["losses", day.losses]];
+  const parts = [["passed", day.passed], ["failed", day.failed], ["not_run", day.not_run], ["gaps", day.gaps], ["losses", day.losses], ["unknown", day.unknown]];
   return parts.filter(([, count]) => count > 0).map(([name, count]) => `${number(count)} ${t(`checks_${name}`)}`).join(", ") || t("checks_none");
 }
 
@@ -141,14 +141,10 @@ function dayRuns(store, day) {
   const columns = [
     { title: t("time"), isHead: true, class: "nowrap", cell: (run) => moment(run.at_ms) },
     { title: t("outcome"), cell: (run) => outcome(run) },
-    { title: t("report"), cell: (run) => links(store, withIds(run)) },
+    { title: t("validation"), cell: (run) => named("checks", run.validation) },
+    { title: t("report"), cell: (run) => links(store, run) },
   ];
   return [h("h2", null, day.day), h("p", null, dayWords(day)), scrolling(day.day, table({ columns, rows: day.runs, caption: day.day }))];
-}
-
-function withIds(run) {
-  const at = run.run_key.indexOf("/");
-  return { dag_id: at > 0 ? run.run_key.slice(0, at) : null, run_id: at > 0 ? run.run_key.slice(at + 1) : null, ...run };
 }
 
 function moveByDay(event, host) {

@@ -3,7 +3,7 @@
 import { ask, ofStore } from "./api.js";
 import { h, replace, svg } from "./dom.js";
 import { bytes, duration, number, percent } from "./format.js";
-import { t } from "./language.js";
+import { named, t } from "./language.js";
 import { block } from "./now.js";
 import { poll } from "./poll.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
@@ -32,7 +32,7 @@ export function showForecast(host, { store }) {
 }
 
 function why({ why: said, samples, span_ms: span }) {
-  return `${said} ${t("measured_over", { samples: number(samples ?? 0), span: duration(span ?? 0) })}`.trim();
+  return `${named("why", said)} ${t("measured_over", { samples: number(samples ?? 0), span: duration(span ?? 0) })}`.trim();
 }
 
 function all(answer) {

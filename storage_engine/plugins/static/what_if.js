@@ -6,7 +6,7 @@ import { courseFigures, courseModel } from "./course_chart.js";
 import { h, replace } from "./dom.js";
 import { adviceList } from "./advice.js";
 import { number } from "./format.js";
-import { t } from "./language.js";
+import { named, t } from "./language.js";
 import { block } from "./now.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
 import { note } from "./router.js";
@@ -29,7 +29,7 @@ export function showWhatIf(host, { store, query }) {
     try {
       const settings = await ask(ofStore(store, "what-if"), { signal: ending.signal });
       if (!settings.can) {
-        replace(host, emptyBox(t("what_if_cannot"), settings.why, h("p", { class: "dim" }, t("what_if_cannot_do"))));
+        replace(host, emptyBox(t("what_if_cannot"), named("why", settings.why), h("p", { class: "dim" }, t("what_if_cannot_do"))));
         return;
       }
       build(settings);

@@ -1,0 +1,269 @@
+"""Every view of the console's page in a real browser: readable by everyone, in both languages and themes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route
+
+from storage_engine.journal.queries import JournalReader
+from storage_engine.plugins.static_files import static_files
+from tests.console.conftest import NAMES, NOW_MS
+from tests.console.page import DESK, PHONE, TABLET, Visit, chromium
+from tests.services.console_server import Console, serve
+
+pytestmark = [pytest.mark.again, pytest.mark.slow]
+
+STORE = "#/store/store_orders"
+CHART_RANGE = f"?from={NOW_MS - 30 * 86_400_000}&to={NOW_MS}"
+VIEWS = {
+    "all": ("#/", "a.store-link"),
+    "now": (f"{STORE}{CHART_RANGE}", ".chart .mark"),
+    "forecast": (f"{STORE}/forecast", ".band-row"),
+    "what-if": (f"{STORE}/what-if", ".what-if .advice"),
+    "quality": (f"{STORE}/quality", "button.day"),
+    "none": ("#/store/nobody", ".notice-urgent"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def console(past_url: str) -> Console:
+    return Console(JournalReader(past_url), NAMES, now_ms=NOW_MS)
+
+
+@pytest.fixture
+def address(console: Console) -> Iterator[str]:
+    with serve(console) as found:
+        yield found
+
+
+def faults(page: Page) -> list[tuple[str, str, object]]:
+    found = Axe().run(page).response["violations"]
+    return [(rule["id"], node["html"][:200], node["any"][:1]) for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh-CN")])
+def test_a_view_fits_is_readable_by_everyone_and_fetches_nothing_from_elsewhere(
+    browser: Browser, address: str, view: str, theme: str, language: str
+) -> None:
+    # The check for accessibility is a script, which the page itself forbids.
+    visit = Visit(browser, address, theme=theme, language=language, bypass_csp=True)
+    page = visit.open(*VIEWS[view])
+    page.wait_for_timeout(300)
+    assert faults(page) == []
+    for width in (PHONE, TABLET, DESK):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, width
+    origin = address.split("/base/")[0]
+    assert [url for url in visit.fetched if not url.startswith(f"{origin}/base/storage-engine/")] == []
+    visit.close()
+
+
+@pytest.mark.parametrize("view", [name for name in VIEWS if name != "none"])
+def test_the_policy_forbids_nothing_that_the_page_does(browser: Browser, address: str, view: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open(*VIEWS[view])
+    page.mouse.move(700, 500)
+    page.wait_for_timeout(500)
+    assert visit.said == []
+    visit.close()
+
+
+def marked(route: Route) -> None:
+    """Answer with words in brackets instead of English ones."""
+    text = static_files().files["words_en.js"].content.decode()
+    text = re.sub(
+        r'^(  \w+: )(".*"),$',
+        lambda it: f"{it[1]}{json.dumps(f'⟦{json.loads(it[2])}⟧', ensure_ascii=False)},",
+        text,
+        flags=re.MULTILINE,
+    )
+    route.fulfill(body=text, content_type="text/javascript; charset=utf-8")
+
+
+TEXTS = """() => [...document.querySelectorAll('body *')].flatMap((one) => [
+  ...[...one.childNodes].filter((child) => child.nodeType === 3).map((child) => child.data),
+  ...['aria-label', 'title', 'placeholder'].map((name) => one.getAttribute(name) ?? ''),
+])"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_word_that_is_shown_comes_from_the_words(browser: Browser, address: str, view: str) -> None:
+    visit = Visit(browser, address)
+    answers: list[str] = []
+    visit.page.on("response", lambda it: answers.append(it.text()) if "/api/" in it.url else None)
+    visit.page.route("**/words_en.js", marked)
+    page = visit.open(*VIEWS[view])
+    page.wait_for_timeout(300)
+    known = " ".join([*answers, "GiB KiB MiB TiB UTC Asia/Shanghai nobody"])
+    left = []
+    for text in page.evaluate(TEXTS):
+        rest = text
+        while "⟦" in rest and (shorter := re.sub(r"⟦[^⟦⟧]*⟧", " ", rest)) != rest:
+            rest = shorter
+        left += [word for word in re.findall(r"[A-Za-z_]{2,}", rest) if word not in known]
+    # Months are Intl's own.
+    months = "January February March April May June July August September October November December"
+    assert {word for word in left if word not in months} == set()
+    visit.close()
+
+
+def test_two_hundred_stores_are_shown_at_once(browser: Browser, console: Console, address: str) -> None:
+    row = next(iter(json.loads(json.dumps(rows(console)))))
+    console.extra["stores"] = lambda *_: {
+        "now_ms": NOW_MS,
+        "problem": "",
+        "stores": [{**row, "store": f"store_{at:03d}"} for at in range(200)],
+    }
+    visit = Visit(browser, address)
+    page = visit.open("#/", "a.store-link")
+    assert page.locator("a.store-link").count() == 200
+    # One answer in, all rows out: the time of the browser's own work, best of three.
+    took = [
+        page.evaluate(
+            """() => { const input = document.querySelector('input[type=search]');
+            const began = performance.now();
+            input.value = 'store'; input.dispatchEvent(new Event('input')); document.body.offsetHeight;
+            return performance.now() - began; }"""
+        )
+        for _ in range(3)
+    ]
+    assert min(took) < 500
+    visit.close()
+
+
+def rows(console: Console) -> list[dict[str, object]]:
+    from storage_engine.model.jsonable import to_jsonable
+
+    return list(to_jsonable(console.answer("stores", {}, None))["stores"])
+
+
+def test_the_first_paint_comes_within_a_second(browser: Browser, address: str) -> None:
+    paints = []
+    for _ in range(3):
+        visit = Visit(browser, address)
+        page = visit.open("#/", "a.store-link")
+        paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        visit.close()
+    assert min(paints) < 1_000
+
+
+def test_what_the_page_is_made_of_is_small() -> None:
+    sizes = {name: len(file.content) for name, file in static_files().files.items()}
+    assert sum(sizes.values()) < 320_000, sizes
+
+
+def test_stores_are_searched_and_sorted_by_keys(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open("#/", "a.store-link")
+    assert page.locator("a.store-link").all_inner_texts() == ["store_orders", "store_payments"]
+    page.keyboard.press("/")
+    page.keyboard.type("pay")
+    page.wait_for_function("document.querySelectorAll('a.store-link').length === 1")
+    assert "search=pay" in page.url
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('store_payments')")
+    page.go_back()
+    page.wait_for_selector("a.store-link")
+    assert page.locator("input[type=search]").input_value() == "pay"
+    page.fill("input[type=search]", "nothing like it")
+    page.get_by_role("button", name="Clear the search").click()
+    page.get_by_role("button", name="Store").focus()
+    for expected in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"th[aria-sort={expected}]")
+    assert page.locator("a.store-link").all_inner_texts() == ["store_payments", "store_orders"]
+    visit.close()
+
+
+def test_errors_and_emptiness_say_what_to_do(browser: Browser, console: Console, tmp_path: Path) -> None:
+    empty = Console(JournalReader(f"sqlite:///{tmp_path}/none.db"), ["store_orders"], now_ms=NOW_MS)
+    with serve(empty) as at:
+        visit = Visit(browser, at)
+        page = visit.open("#/", ".notice-urgent")
+        assert "use PostgreSQL" in page.inner_text(".notice-urgent")
+        visit.close()
+    with serve(Console(console.reader, [], now_ms=NOW_MS)) as at:
+        visit = Visit(browser, at)
+        assert "[storage_engine] lists them" in visit.open("#/", ".empty").inner_text(".empty")
+        page = visit.open("?dag=tutorial", ".empty")
+        assert "manages no store" in page.inner_text(".empty")
+        visit.close()
+
+
+def test_a_dag_shows_its_store(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open("?dag=storage_retention__store_payments", ".tabs")
+    assert page.inner_text("h1").startswith("store_payments")
+    visit.close()
+
+
+def test_theme_and_language_follow_airflow_at_once(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open(f"{STORE}/forecast", ".band-row")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    # As Airflow's own document does; the event comes to all the others.
+    other = visit.new_page()
+    other.goto(f"{address}#/")
+    other.evaluate("localStorage.theme = 'dark'; localStorage.i18nextLng = 'zh-CN'")
+    page.wait_for_selector("text=预测")
+    page.wait_for_function(f"{ground} === 'rgb(0, 0, 0)'")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    visit.close()
+
+
+def test_the_browsers_language_counts_where_airflow_has_none(browser: Browser, address: str) -> None:
+    context = browser.new_context(locale="zh-CN")
+    page = context.new_page()
+    page.goto(f"{address}#/")
+    page.wait_for_selector("text=所有存储")
+    context.close()
+
+
+def test_one_zone_is_shown_and_can_be_chosen(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address, timezone_id="America/New_York")
+    page = visit.open(f"{STORE}{CHART_RANGE}", ".chart .mark")
+    zone = page.get_by_label("Times in")
+    assert zone.input_value() == "Asia/Shanghai"
+    page.wait_for_selector("th:has-text('2026-11-24 04:05')")
+    zone.select_option("America/New_York")
+    page.wait_for_selector("th:has-text('2026-11-23 15:05')")
+    page.reload()
+    page.wait_for_selector("th:has-text('2026-11-23 15:05')")
+    visit.close()
+
+
+def test_airflows_address_bar_tells_where_the_frame_is(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.page
+    inner = "/base/storage-engine/console/"
+    page.goto(f"{address.split('/base/')[0]}/base/plugin/retention{inner}")
+    frame = page.frame_locator("iframe")
+    frame.locator("a.store-link").first.click()
+    frame.locator(".tabs").wait_for()
+    page.wait_for_url(f"**/plugin/retention{inner}#/store/store_orders*")
+    frame.get_by_role("link", name="Forecast").click()
+    page.wait_for_url("**/store_orders/forecast")
+    page.go_back()
+    frame.locator(".chart").wait_for()
+    began = time.monotonic()
+    while "forecast" in page.url and time.monotonic() - began < 120:
+        page.wait_for_timeout(50)
+    assert "forecast" not in page.url
+    visit.close()
