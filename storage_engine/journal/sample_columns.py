@@ -175,7 +175,8 @@ def _buckets(
     buckets = _starts(span)
     inside = (where, value.is_not(None), *_inside(at_ms, buckets, span))
     # One number has both the value and its moment within the bucket, so that it tells when an extreme was.
-    both = value * span.bucket_ms + at_ms - buckets.c.start_ms
+    bucket_ms = literal(span.bucket_ms, BigInteger)
+    both = cast(value, BigInteger) * bucket_ms + at_ms - buckets.c.start_ms
     lowest, highest = (
         select(extreme(both)).where(*inside).correlate(buckets).scalar_subquery()
         for extreme in (func.min, func.max)
@@ -209,7 +210,7 @@ def _end_value(
 
 def _starts(span: Span) -> CTE:
     """Return the beginnings of a span's buckets as a table."""
-    first = select(cast(literal(span.first_ms), BigInteger).label("start_ms"))
+    first = select(cast(literal(span.first_ms, BigInteger), BigInteger).label("start_ms"))
     starts = first.cte("buckets", recursive=True)
     following = starts.c.start_ms + span.bucket_ms
     return starts.union_all(select(following).where(following < span.end_ms))
