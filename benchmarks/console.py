@@ -1,8 +1,8 @@
 """What the console's answers cost beside their limits, in processor time. ``python -m benchmarks.console``
 
 The charts show 90 days with a sample a minute, and one every ten minutes, of two disks. The overview has 200
-stores in one journal, each with a sample every two hours, 90 runs with reports, findings and rules. A forecast is
-that of a chart's store.
+stores in one journal, each with a sample every two hours, 90 runs with reports, findings and rules. A
+forecast is that of a chart's store.
 """
 
 from __future__ import annotations
