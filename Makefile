@@ -65,9 +65,10 @@ reference: install  ## Write the tables of docs that come from the code
 	$(BIN)/python docs/write_reference.py
 
 .PHONY: picture
-picture: install  ## Draw docs/rooms.svg and docs/pictures/what-if.svg from the code
+picture: install  ## Draw the pictures of the docs that come from the code
 	$(BIN)/python docs/draw_rooms.py
 	$(BIN)/python docs/draw_what_if.py
+	$(BIN)/python -m docs.draw_broker_courses
 
 # The chart's library lies in the repository, since a page in Airflow may not fetch anything from elsewhere.
 UPLOT_DIR := storage_engine/plugins/static/uplot

@@ -44,17 +44,26 @@ class Hour(NamedTuple):
     retention_ms: int
 
 
+class Highest(NamedTuple):
+    """The fullest that a disk was, before a pass or at a full hour."""
+
+    after_ms: int
+    used_bytes: int
+    retention_ms: int
+
+
 @dataclass(frozen=True)
 class PassCourse:
     """A course, pass by pass.
 
     :param refused: from the pass that refuses writes to the one that accepts them again, which may not come.
-    :param hours: of the broker's alone.
+    :param hours: of the broker's alone, as ``highest`` is.
     """
 
     deletions: tuple[Deletion, ...]
     refused: tuple[tuple[int, int | None], ...]
     hours: tuple[Hour, ...] = ()
+    highest: Highest | None = None
 
     @classmethod
     def of(cls, printed: Mapping[str, Any]) -> PassCourse:
@@ -63,6 +72,7 @@ class PassCourse:
             tuple(Deletion(*fields[:3], *map(bool, fields[3:])) for fields in printed["deletions"]),
             tuple((from_ms, until_ms) for from_ms, until_ms in printed["refused"]),
             tuple(Hour(*fields) for fields in printed["hours"]),
+            Highest(*printed["highest"]),
         )
 
 

@@ -110,6 +110,11 @@ def test_reference_is_what_the_code_says() -> None:
         assert page.read_text() == text, f"{page.name}: run make reference"
 
 
+def test_the_pictures_of_a_broker_s_courses_are_what_the_code_draws() -> None:
+    for path, picture in runpy.run_path(str(DOCS / "draw_broker_courses.py"))["draw"]().items():
+        assert path.read_text() == picture, f"{path.name}: run make picture"
+
+
 def test_the_picture_of_a_simulation_is_what_the_code_draws() -> None:
     drawn = runpy.run_path(str(DOCS / "draw_what_if.py"))
     assert drawn["PICTURE"].read_text() == drawn["draw"](), "run make picture"

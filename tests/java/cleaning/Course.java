@@ -40,9 +40,10 @@ import org.apache.rocketmq.store.logfile.MappedFile;
  * <pre>{"name",
  *  "deletions": [[at, files, files younger than fileReservedTime, time is up, disk above a level, at once], …],
  *  "refused": [[from, until], …],
+ *  "highest": [at, used bytes, age of the oldest message in ms],
  *  "hours": [[used bytes, percent as the broker sees it, age of the oldest message in ms], …]}</pre>
  * Moments are those at which a pass began, in milliseconds since the start; a refused span that goes on ends with
- * null. An hour is looked at before its pass.
+ * null. An hour is looked at before its pass. The highest level is that before a pass, or at an hour.
  */
 public final class Course {
     private static final int FILE_BYTES = 4096;
@@ -71,6 +72,7 @@ public final class Course {
     private final JSONArray deletions = new JSONArray();
     private final JSONArray refused = new JSONArray();
     private final JSONArray hours = new JSONArray();
+    private JSONArray highest;
 
     private Course(JSONObject scenario, Path work) throws Exception {
         this.scenario = scenario;
@@ -125,6 +127,7 @@ public final class Course {
             long atMs = Math.max(dueMs, Driven.nowMs);
             lookEachHour(atMs);
             send(atMs);
+            keepHighest(atMs);
             Driven.nowMs = atMs;
             clean();
             boolean writeable = store.getRunningFlags().isWriteable();
@@ -143,6 +146,7 @@ public final class Course {
         course.put("name", scenario.getString("name"));
         course.put("deletions", deletions);
         course.put("refused", refused);
+        course.put("highest", highest);
         course.put("hours", hours);
         return course;
     }
@@ -183,9 +187,16 @@ public final class Course {
         }
     }
 
+    private void keepHighest(long atMs) {
+        if (highest == null || usedBytes() > highest.getLongValue(1)) {
+            highest = JSONArray.of(atMs - startMs, usedBytes(), atMs - begunMs.get((int) oldest()));
+        }
+    }
+
     private void lookEachHour(long untilMs) throws IOException {
         for (long atMs = startMs + hours.size() * HOUR_MS; atMs <= untilMs; atMs += HOUR_MS) {
             send(atMs);
+            keepHighest(atMs);
             double level = UtilAll.getDiskPartitionSpaceUsedPercent(commitLog.toString());
             hours.add(JSONArray.of(usedBytes(), Math.round(level * 100), atMs - begunMs.get((int) oldest())));
         }
