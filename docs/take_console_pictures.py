@@ -1,4 +1,4 @@
-"""Take the pictures of the console in docs/pictures: over a journal with a past of 90 days, without an Airflow.
+"""Take the pictures of the console in docs/pictures: of a journal with a past of 90 days, without an Airflow.
 
 It takes a minute, and needs Chromium. Look at the pictures before you commit them.
 
