@@ -31,6 +31,8 @@ from storage_engine.journal.sample_columns import (
 )
 
 MOST_POINTS = 2_000
+LONGEST_MS = 3_660 * 24 * 3_600_000
+"""A longer span is cut at its beginning; no journal keeps samples for so long."""
 _BUCKETS = 498
 """Of four points each; the last sample is one more, and a span may begin within a bucket."""
 _MOST_SAMPLES = 1_300
@@ -103,6 +105,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: it is of another version.
     """
+    start_ms = max(start_ms, end_ms - LONGEST_MS)
     store_id = reader.store_id(name)
     if store_id is None or start_ms >= end_ms:
         return ChartAnswer(start_ms, end_ms)

@@ -61,6 +61,15 @@ class Span:
 
 
 _UNKNOWN = (None, None, None, None)
+_MOST_MOMENTS = 500
+"""In one query; databases take a bounded number of parameters."""
+_MOMENT = (
+    samples.c.at_ms,
+    samples.c.oldest_message_ms,
+    samples.c.min_offset,
+    samples.c.max_offset,
+    samples.c.archive_lag_bytes,
+)
 
 
 def count_samples(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> int:
@@ -71,43 +80,26 @@ def count_samples(connection: Connection, store_id: str, start_ms: int, end_ms: 
 
 def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[Moment, ...]:
     """Return every sample from a moment to another, which is not included, by time."""
-    query = (
-        select(
-            samples.c.at_ms,
-            samples.c.oldest_message_ms,
-            samples.c.min_offset,
-            samples.c.max_offset,
-            samples.c.archive_lag_bytes,
-        )
-        .where(*_within(store_id, start_ms, end_ms))
-        .order_by(samples.c.at_ms)
-    )
+    query = select(*_MOMENT).where(*_within(store_id, start_ms, end_ms)).order_by(samples.c.at_ms)
     return tuple(Moment(*row) for row in connection.execute(query))
 
 
 def last_moments(connection: Connection, store_id: str, span: Span) -> tuple[Moment, ...]:
     """Return the last sample of each bucket that knows where the logs end, by time."""
-    buckets, last = _starts(span), samples.alias("last")
-    inside = _inside(last.c.at_ms, buckets, span)
-    at_ms = select(last.c.at_ms).where(last.c.store_id == store_id, last.c.max_offset.is_not(None), *inside)
-    query = (
-        select(
-            samples.c.at_ms,
-            samples.c.oldest_message_ms,
-            samples.c.min_offset,
-            samples.c.max_offset,
-            samples.c.archive_lag_bytes,
+    buckets = _starts(span)
+    known = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
+    last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
+    # Not joined to their samples: a database may begin with all of those.
+    newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
+    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
+    query = select(*_MOMENT).order_by(samples.c.at_ms)
+    found = {
+        row.at_ms: Moment(*row)
+        for first in range(0, len(moments), _MOST_MOMENTS)
+        for row in connection.execute(
+            query.where(*known, samples.c.at_ms.in_(moments[first : first + _MOST_MOMENTS]))
         )
-        .select_from(buckets)
-        .join(
-            samples,
-            (samples.c.store_id == store_id)
-            & (samples.c.at_ms == at_ms.order_by(last.c.at_ms.desc()).limit(1).scalar_subquery()),
-        )
-        .where(samples.c.max_offset.is_not(None))
-        .order_by(samples.c.at_ms)
-    )
-    found = {row.at_ms: Moment(*row) for row in connection.execute(query)}
+    }
     return tuple(found.values())
 
 
@@ -175,7 +167,8 @@ def _buckets(
     buckets = _starts(span)
     inside = (where, value.is_not(None), *_inside(at_ms, buckets, span))
     # One number has both the value and its moment within the bucket, so that it tells when an extreme was.
-    both = value * span.bucket_ms + at_ms - buckets.c.start_ms
+    bucket_ms = literal(span.bucket_ms, BigInteger)
+    both = cast(value, BigInteger) * bucket_ms + at_ms - buckets.c.start_ms
     lowest, highest = (
         select(extreme(both)).where(*inside).correlate(buckets).scalar_subquery()
         for extreme in (func.min, func.max)
@@ -209,7 +202,7 @@ def _end_value(
 
 def _starts(span: Span) -> CTE:
     """Return the beginnings of a span's buckets as a table."""
-    first = select(cast(literal(span.first_ms), BigInteger).label("start_ms"))
+    first = select(cast(literal(span.first_ms, BigInteger), BigInteger).label("start_ms"))
     starts = first.cte("buckets", recursive=True)
     following = starts.c.start_ms + span.bucket_ms
     return starts.union_all(select(following).where(following < span.end_ms))

@@ -1,0 +1,76 @@
+"""Each question of the console goes by an index; and none of its answers has a secret."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from storage_engine.console.calendar import validation_calendar
+from storage_engine.console.chart import chart
+from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.stores import AskedJournal, all_stores
+from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.journal.queries import JournalReader
+from storage_engine.model.jsonable import to_jsonable
+from tests.console.conftest import NAMES, NOW_MS
+
+DAY_MS = 86_400_000
+NAME = NAMES[0]
+ANSWERS: dict[str, Callable[[JournalReader], Any]] = {
+    "stores": lambda reader: all_stores([AskedJournal(reader, NAMES)], NOW_MS),
+    "store": lambda reader: one_store(reader, NAME, NOW_MS),
+    "runs": lambda reader: runs_page(reader, NAME, 60),
+    "chart of a day": lambda reader: chart(reader, NAME, NOW_MS - DAY_MS, NOW_MS),
+    "chart of all": lambda reader: chart(reader, NAME, 0, NOW_MS),
+    "forecast": lambda reader: store_forecast(reader, NAME, NOW_MS),
+    "calendar": lambda reader: validation_calendar(reader, NAME, 2026),
+    "what-if settings": lambda reader: what_if_settings(reader, NAME, NOW_MS),
+    "what-if": lambda reader: what_if(reader, NAME, question_of({}), NOW_MS),
+}
+SMALL = {"storage_engine_schema"}
+"""Tables of one row."""
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_no_answer_scans_a_table(past: JournalReader, past_url: str, answer: str) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def note(*told: Any) -> None:
+        asked.append((told[2], told[3]))
+
+    event.listen(past._engine, "before_cursor_execute", note)
+    ANSWERS[answer](past)
+    assert len(asked) > 2
+    connection = sqlite3.connect(past_url.removeprefix("sqlite:///"))
+    for statement, values in asked:
+        if statement.lstrip().upper().startswith("PRAGMA"):
+            continue
+        steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        tables = {step.split()[1] for step in steps if step.startswith("SCAN")}
+        scanned = {name for name in tables if name not in SMALL} & every_name(connection, statement)
+        assert not scanned, f"{steps}\n{statement}"
+    connection.close()
+
+
+def every_name(connection: sqlite3.Connection, statement: str) -> set[str]:
+    """Return the journal's tables and what a statement calls them."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    words = statement.replace(",", " ").split()
+    aliases = {
+        words[at + 2].strip('"')
+        for at, word in enumerate(words[:-2])
+        if word in tables and words[at + 1].upper() == "AS"
+    }
+    return tables | aliases
+
+
+def test_no_answer_has_a_secret_or_settings_that_nobody_can_change(past: JournalReader) -> None:
+    text = json.dumps([to_jsonable(answer(past)) for answer in ANSWERS.values()])
+    for word in ("password", "secret", "accessKey", '"body"', "journal_url", "data/x.parquet"):
+        assert word not in text
