@@ -28,6 +28,7 @@ SHOWN = {
     "console-quality": (f"{STORE}/quality", "button.day", {}),
 }
 """By name: the view, what shows that it is there, and who looks."""
+WIDTH, HEIGHT = 1_000, 900
 _SETTLE_MS = 800
 
 
@@ -37,10 +38,10 @@ def take_all(directory: Path) -> None:
     write_journal(url, NAMES)
     with serve(Console(JournalReader(url), NAMES)) as address, chromium() as browser:
         for name, (view, wait_for, options) in SHOWN.items():
-            visit = Visit(browser, address, width=1200, **options)
+            visit = Visit(browser, address, width=WIDTH, **options)
             page = visit.open(view, wait_for)
-            height = min(1_400, page.evaluate("document.documentElement.scrollHeight"))
-            page.set_viewport_size({"width": 1200, "height": height})
+            height = min(HEIGHT, page.evaluate("document.documentElement.scrollHeight"))
+            page.set_viewport_size({"width": WIDTH, "height": height})
             page.wait_for_timeout(_SETTLE_MS)
             page.screenshot(path=PICTURES / f"{name}.png")
             sys.stdout.write(f"{name}.png\n")
