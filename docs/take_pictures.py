@@ -1,6 +1,7 @@
-"""Take the pictures of docs/pictures: a run on the sample store in a real Airflow, seen by a browser.
+"""Take the pictures of docs/pictures: runs on the sample store in a real Airflow, seen by a browser.
 
-It takes some minutes, and needs Chromium. Look at the pictures before you commit them.
+The console is shown with stores beside it whose journal has a past of months, written for it. It takes some
+minutes, and needs Chromium. Look at the pictures before you commit them.
 
 Usage: python docs/take_pictures.py [DIRECTORY]
 """
@@ -21,12 +22,14 @@ from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import unpack_sample_store
 from storage_engine.project.up import free_port
 
-PICTURES = Path(__file__).resolve().parent / "pictures"
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 1200, 800
 RETENTION = f"storage_retention__{STORE_CONNECTION}"
 MONITOR = f"storage_monitor__{STORE_CONNECTION}"
 FORCED = f"storage_forced_cleanup__{STORE_CONNECTION}"
 _SETTLE_MS = 3000
+_RUN_MS = 300_000
 
 
 def take_all(directory: Path) -> None:
@@ -54,6 +57,46 @@ def take_all(directory: Path) -> None:
             _of_airflow(page, airflow.address, f"{airflow.address}/dags/{RETENTION}/runs/{quote(run.run_id)}")
             page.goto(shown.as_uri())
             _take(page, "report")
+
+
+def take_console(directory: Path) -> None:
+    """Take the pictures of the console, as somebody sees it who may start DAGs."""
+    sys.path.insert(0, str(ROOT))
+    from tests.walks.console_airflow import CONSOLE, PAST, TAB, chromium, console, console_airflow, log_in
+
+    with console_airflow(directory) as running, chromium() as browser:
+        page = log_in(browser, running.address, "uma", width=WIDTH, height=HEIGHT)
+        store = f"{CONSOLE}/storage-engine/console/#/store/{PAST[0]}"
+
+        def open_view(address: str) -> None:
+            page.goto(f"{running.address}{address}")
+            # Where only the fragment differs a browser stays on its page.
+            page.reload()
+            console(page).locator("h1").wait_for()
+
+        open_view(CONSOLE)
+        _take(page, "console-stores")
+        open_view(store)
+        console(page).get_by_role("button", name="30 d").click()
+        console(page).locator(".tabs").evaluate("(tabs) => tabs.scrollIntoView()")
+        _take(page, "console-store")
+        open_view(f"{store}/forecast")
+        _take(page, "console-forecast")
+        open_view(f"{store}/what-if")
+        console(page).get_by_role("spinbutton").first.fill("120")
+        console(page).locator(".tabs").evaluate("(tabs) => tabs.scrollIntoView()")
+        _take(page, "console-what-if")
+        open_view(f"{store}/quality")
+        _take(page, "console-quality")
+        open_view(f"/dags/{RETENTION}/{TAB}")
+        _take(page, "console-tab")
+        console(page).get_by_role("button", name="Clean up now").click()
+        console(page).get_by_role("dialog").get_by_role("button", name="Start a dry run").click()
+        console(page).get_by_text("This was a dry run").wait_for(timeout=_RUN_MS)
+        _take(page, "console-act")
+        page.evaluate("localStorage.theme = 'dark'")
+        open_view(store)
+        _take(page, "console-dark")
 
 
 def _say(line: str) -> None:
@@ -100,6 +143,8 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         Path(sys.argv[1]).mkdir(parents=True)
         take_all(Path(sys.argv[1]).resolve())
+        take_console(Path(sys.argv[1]).resolve() / "console")
     else:
         with tempfile.TemporaryDirectory() as made:
             take_all(Path(made).resolve())
+            take_console(Path(made).resolve() / "console")
