@@ -1,7 +1,7 @@
 """Take the pictures of docs/pictures: runs on the sample store in a real Airflow, seen by a browser.
 
-The console is shown with stores beside it whose journal has a past of months, written for it. It takes some
-minutes, and needs Chromium. Look at the pictures before you commit them.
+It takes some minutes, and needs Chromium. Look at the pictures before you commit them.
+``take_console_pictures.py`` takes those of the console's page alone.
 
 Usage: python docs/take_pictures.py [DIRECTORY]
 """
@@ -60,43 +60,17 @@ def take_all(directory: Path) -> None:
 
 
 def take_console(directory: Path) -> None:
-    """Take the pictures of the console, as somebody sees it who may start DAGs."""
+    """Take the picture of the console in the tab of a DAG, where somebody has started a dry run."""
     sys.path.insert(0, str(ROOT))
-    from tests.walks.console_airflow import CONSOLE, PAST, TAB, chromium, console, console_airflow, log_in
+    from tests.walks.console_airflow import TAB, chromium, console, console_airflow, log_in
 
     with console_airflow(directory) as running, chromium() as browser:
         page = log_in(browser, running.address, "uma", width=WIDTH, height=HEIGHT)
-        store = f"{CONSOLE}/storage-engine/console/#/store/{PAST[0]}"
-
-        def open_view(address: str) -> None:
-            page.goto(f"{running.address}{address}")
-            # Where only the fragment differs a browser stays on its page.
-            page.reload()
-            console(page).locator("h1").wait_for()
-
-        open_view(CONSOLE)
-        _take(page, "console-stores")
-        open_view(store)
-        console(page).get_by_role("button", name="30 d").click()
-        console(page).locator(".tabs").evaluate("(tabs) => tabs.scrollIntoView()")
-        _take(page, "console-store")
-        open_view(f"{store}/forecast")
-        _take(page, "console-forecast")
-        open_view(f"{store}/what-if")
-        console(page).get_by_role("spinbutton").first.fill("120")
-        console(page).locator(".tabs").evaluate("(tabs) => tabs.scrollIntoView()")
-        _take(page, "console-what-if")
-        open_view(f"{store}/quality")
-        _take(page, "console-quality")
-        open_view(f"/dags/{RETENTION}/{TAB}")
-        _take(page, "console-tab")
+        page.goto(f"{running.address}/dags/{RETENTION}/{TAB}")
         console(page).get_by_role("button", name="Clean up now").click()
         console(page).get_by_role("dialog").get_by_role("button", name="Start a dry run").click()
         console(page).get_by_text("This was a dry run").wait_for(timeout=_RUN_MS)
         _take(page, "console-act")
-        page.evaluate("localStorage.theme = 'dark'")
-        open_view(store)
-        _take(page, "console-dark")
 
 
 def _say(line: str) -> None:
