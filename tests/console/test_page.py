@@ -132,7 +132,7 @@ def test_two_hundred_stores_are_shown_at_once(browser: Browser, console: Console
     visit = Visit(browser, address)
     page = visit.open("#/", "a.store-link")
     assert page.locator("a.store-link").count() == 200
-    # One answer in, all rows out: the time of the browser's own work, best of three.
+    # One answer in, all rows out: the time of the browser's own work, the best of three.
     took = [
         page.evaluate(
             """() => { const input = document.querySelector('input[type=search]');
@@ -154,7 +154,7 @@ def rows(console: Console) -> list[dict[str, object]]:
 
 def test_the_first_paint_comes_within_a_second(browser: Browser, address: str) -> None:
     paints = []
-    for _ in range(3):
+    for _ in range(5):
         visit = Visit(browser, address)
         page = visit.open("#/", "a.store-link")
         paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))

@@ -17,7 +17,8 @@ const READ_ALOUD_AFTER_MS = 350;
  *   series: [{label, values, colour, fill, width, dash, stepped}], lines: [{label, colour, dash, at: [{at_ms, value}]}]}
  * - `spans`: {kind, label, spans: [[start, end]]} drawn over every pane
  * - `marks`: {at_ms, cause, label, text, href, tone}
- * `options`: label, describe (how it is used by key), onRange(start, end), shortestMs, live.
+ * `options`: label, lastWords (beside the newest point), resetHelp (what a double-click does), onReset(),
+ * onRange(start, end), limits(start, end), shortestMs.
  */
 export class Chart {
   constructor(host, options) {
@@ -56,7 +57,7 @@ export class Chart {
       { class: "chart" },
       this.readout,
       h("div", { class: "lane-and-panes" }, this.lane.element, this.plotArea, this.empty),
-      h("figcaption", { class: "chart-help", id: help }, t("chart_help")),
+      h("figcaption", { class: "chart-help", id: help }, t("chart_help"), " ", options.resetHelp),
       this.table.element,
       this.live,
     );
@@ -202,7 +203,7 @@ export class Chart {
         ),
       ),
     );
-    const when = this.index === null ? t("chart_last") : "";
+    const when = this.index === null ? this.options.lastWords : "";
     replace(
       this.readout,
       h("span", { class: "reading-time" }, moment(this.model.times_ms[index]), when ? h("small", null, when) : null),

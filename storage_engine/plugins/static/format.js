@@ -11,6 +11,7 @@ const UNITS = [
   ["s", 1_000],
 ];
 const moments = new Map();
+const numbers = new Map();
 
 /** Return what stands for a value that nobody knows. */
 export function unknown() {
@@ -19,7 +20,10 @@ export function unknown() {
 
 /** Return a number with its language's separators. */
 export function number(value, digits = 0) {
-  return value.toLocaleString(language(), { maximumFractionDigits: digits });
+  const key = `${language()} ${digits}`;
+  // Making one takes longer than all that is written with it.
+  if (!numbers.has(key)) numbers.set(key, new Intl.NumberFormat(language(), { maximumFractionDigits: digits }));
+  return numbers.get(key).format(value);
 }
 
 /** Return a size in binary units, as brokers configure theirs. */

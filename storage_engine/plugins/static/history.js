@@ -50,6 +50,8 @@ export function showHistory(host, row, query) {
 
   const chart = new Chart(place, {
     label: t("chart_label", { store }),
+    lastWords: t("chart_last"),
+    resetHelp: t("chart_reset"),
     shortestMs: HOUR / 6,
     limits: within,
     onRange: (start, end) => {

@@ -9,6 +9,7 @@ const listeners = new Set();
 let code = "en";
 let words = english;
 let plural = new Intl.PluralRules("en");
+let counts = new Intl.NumberFormat("en");
 
 function wanted() {
   const kept = stored(KEY);
@@ -19,6 +20,7 @@ function apply() {
   code = /^zh/i.test(wanted()) ? "zh-CN" : "en";
   words = code === "en" ? english : chinese;
   plural = new Intl.PluralRules(code);
+  counts = new Intl.NumberFormat(code);
   document.documentElement.lang = code;
 }
 
@@ -57,7 +59,7 @@ export function t(key, values) {
 /** Return words for a number of things: `KEY_one` or `KEY_other`, with the number at {count}. */
 export function counted(key, count, values) {
   const form = plural.select(count) === "one" ? "one" : "other";
-  return t(`${key}_${form}`, { count: count.toLocaleString(code), ...values });
+  return t(`${key}_${form}`, { count: counts.format(count), ...values });
 }
 
 /** Return the words of a name that the server gives, or the name itself where there are none. */

@@ -43,8 +43,10 @@ function hold(row, nowMs) {
 }
 
 function shield(row) {
-  if (!row) return h("span", { class: "dim" }, t("shield_none"));
-  return typeof row === "string" ? row : t("shield_line", { segments: counted("segments", row.segments ?? 0), size: bytes(row.size_bytes ?? null) });
+  if (!row || row.segments === 0) return h("span", { class: "dim" }, t("shield_none"));
+  const kept = t("shield_line", { segments: counted("segments", row.segments), size: bytes(row.size_bytes) });
+  if (row.gone_segments === 0) return kept;
+  return h("span", { class: "with-icon" }, stateIcon("warning"), `${kept}. ${t("shield_gone", { segments: counted("segments", row.gone_segments) })}`);
 }
 
 function verified(row, nowMs) {

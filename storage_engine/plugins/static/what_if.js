@@ -67,6 +67,8 @@ export function showWhatIf(host, { store, query }) {
     );
     chart = new Chart(place, {
       label: t("what_if_label", { store }),
+      lastWords: t("chart_end"),
+      resetHelp: t("chart_reset_course"),
       shortestMs: 3_600_000,
       onRange: () => {
         isZoomed = true;
@@ -96,8 +98,8 @@ export function showWhatIf(host, { store, query }) {
         if (error.status === 429) {
           status.textContent = t("computing");
           settling = setTimeout(compute, AGAIN_WHEN_BUSY_MS);
-        } else if (error.status === 400 || error.status === 422) {
-          replace(problem, h("div", { class: "notice notice-warning", role: "alert" }, h("p", null, error.detail || t("what_if_bad"))));
+        } else if (error.detail && [400, 422, 503].includes(error.status)) {
+          replace(problem, h("div", { class: "notice notice-warning", role: "alert" }, h("p", null, error.detail)));
         } else {
           replace(problem, problemBox(error, compute));
         }
