@@ -132,17 +132,21 @@ def test_two_hundred_stores_are_shown_at_once(browser: Browser, console: Console
     visit = Visit(browser, address)
     page = visit.open("#/", "a.store-link")
     assert page.locator("a.store-link").count() == 200
-    # One answer in, all rows out: the time of the browser's own work, the best of three.
-    took = [
-        page.evaluate(
-            """() => { const input = document.querySelector('input[type=search]');
-            const began = performance.now();
-            input.value = 'store'; input.dispatchEvent(new Event('input')); document.body.offsetHeight;
-            return performance.now() - began; }"""
-        )
-        for _ in range(3)
-    ]
-    assert min(took) < 500
+    # The browser's own processor time for all rows: this machine may be busy.
+    session = visit.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy_seconds() -> float:
+        found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        return float(found["ScriptDuration"] + found["LayoutDuration"] + found["RecalcStyleDuration"])
+
+    before = busy_seconds()
+    page.evaluate(
+        """() => { const input = document.querySelector('input[type=search]'); input.value = 'store';
+        input.dispatchEvent(new Event('input')); document.body.offsetHeight; }"""
+    )
+    took = busy_seconds() - before
+    assert 0 < took < 0.5
     visit.close()
 
 
