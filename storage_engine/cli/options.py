@@ -18,7 +18,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
 from storage_engine.model.store_settings import SETTINGS, Kind
 from storage_engine.retention.broker_answers import take_checkpoint, take_snapshot
-from storage_engine.retention.brokers import open_store
+from storage_engine.retention.brokers import open_store, refuse_changes
 from storage_engine.retention.managed_store import ManagedStore
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -124,6 +124,7 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
+    refuse_changes(managed)
     with closing(open_store(managed)) as broker:
         take_snapshot(broker, clock_ms(), managed.broker)
         take_checkpoint(broker, managed.broker)

@@ -1,1 +1,75 @@
-"""Apache Kafka: the formats of its log directories."""
+"""Apache Kafka: the formats of its log directories, its retention, and what a node's disk says of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage_engine.model.broker import Broker
+from storage_engine.model.broker_store import BrokerStore, StoreSettings
+
+if TYPE_CHECKING:
+    from storage_engine.model.codec import SegmentCodec
+    from storage_engine.model.diagnosis import BrokerDiagnosis
+    from storage_engine.model.facts import FactsScope, StoreFacts
+    from storage_engine.model.hold import HoldMemory
+    from storage_engine.model.inspection import Inspection
+    from storage_engine.model.store import StoreSnapshot
+
+
+class Kafka(Broker):
+    """A node by its files. Looked at alone: nothing is archived, held or deleted."""
+
+    name = "kafka"
+    title = "Apache Kafka"
+    looks_only = True
+
+    @property
+    def codec(self) -> SegmentCodec:
+        from storage_engine.kafka.codec import CODEC
+
+        return CODEC
+
+    @property
+    def age_settings(self) -> frozenset[str]:
+        return frozenset()
+
+    def segment_path(self, log: str, base_offset: int) -> str:
+        return f"{log}/{base_offset:020d}.log"
+
+    def store_around(self, path: Path) -> Path | None:
+        from storage_engine.kafka.layout import store_around
+
+        return store_around(path)
+
+    def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        from storage_engine.kafka.store import open_store
+
+        return open_store(settings)
+
+    def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
+        from storage_engine.exceptions import BadInputError
+        from storage_engine.kafka.store import LOOKS_ONLY
+
+        raise BadInputError(f"{settings.root}: {LOOKS_ONLY}")
+
+    def inspect(
+        self,
+        settings: StoreSettings,
+        now_ms: int,
+        *,
+        messages: bool,
+        queues: bool,
+        snapshot: StoreSnapshot | None = None,
+    ) -> Inspection:
+        from storage_engine.kafka.inspect import inspect
+
+        return inspect(settings, messages=messages)
+
+    def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        from storage_engine.kafka.diagnose import diagnose
+
+        return diagnose(settings, now_ms)
+
+
+BROKER = Kafka()

@@ -34,12 +34,14 @@ class Broker(ABC):
     :cvar title: for people.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
+    :cvar looks_only: its stores are inspected, planned and diagnosed, and never archived, held or cleaned up.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     is_default: ClassVar[bool] = False
+    looks_only: ClassVar[bool] = False
     task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments
@@ -72,7 +74,10 @@ class Broker(ABC):
 
     @property
     def age_settings(self) -> frozenset[str] | None:
-        """Its own names of the settings that say how long segments stay; None: any setting may."""
+        """Its own names of the settings that say how long segments stay; None: any setting may.
+
+        Empty: a store's own files say it, and nobody names them beside it.
+        """
         return None
 
     @property

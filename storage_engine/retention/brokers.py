@@ -51,6 +51,19 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     return open_store(store, None if known is None else journal.hold_memory(known.store_id))
 
 
+def refuse_changes(store: ManagedStore) -> None:
+    """Make sure that a store may be archived, held and cleaned up.
+
+    :raises BadInputError: its kind of broker is only looked at.
+    """
+    broker = find_broker(store.broker)
+    if broker.looks_only:
+        raise BadInputError(
+            f"{store.root}: expected a store that can be archived and cleaned up, found one of "
+            f"{broker.title}, which is only looked at. Nothing was changed. Use inspect, plan or doctor."
+        )
+
+
 def running_broker(store: ManagedStore) -> RunningBroker | None:
     """Return what the broker that runs on the store says of itself; None: the store's broker is stopped.
 
@@ -67,7 +80,9 @@ def assumes_defaults(store: ManagedStore) -> bool:
     if store.broker_conf is not None or store.is_live:
         return False
     names = find_broker(store.broker).age_settings
-    return not (store.overrides if names is None else names & set(store.overrides))
+    if names is None:
+        return not store.overrides
+    return bool(names) and not names & set(store.overrides)
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:

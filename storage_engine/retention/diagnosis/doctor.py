@@ -139,7 +139,8 @@ def diagnose(
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
-    if figures is not None and (known.unproven is not None or not has_lake):
+    looks_only = find_broker(store.broker).looks_only
+    if figures is not None and not looks_only and (known.unproven is not None or not has_lake):
         found += unproven_findings(
             figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
         )
@@ -147,6 +148,7 @@ def diagnose(
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
         refused=figures is None,
+        looks_only=looks_only,
         has_lake=has_lake,
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
@@ -298,7 +300,9 @@ def _look(
     found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
-    found += [*consumer_findings(figures), *pending_findings(figures), *hold_findings(figures.hold)]
+    if not find_broker(store.broker).looks_only:
+        found += consumer_findings(figures)
+    found += [*pending_findings(figures), *hold_findings(figures.hold)]
     return _Looked(figures, stamp, data_paths, due)
 
 

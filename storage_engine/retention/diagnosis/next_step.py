@@ -51,6 +51,7 @@ class NextStep:
 class State:
     """
     :param refused: no command works with the store before something is put right.
+    :param looks_only: its kind of broker is only looked at.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
@@ -68,6 +69,7 @@ class State:
     """
 
     refused: bool = False
+    looks_only: bool = False
     has_lake: bool = False
     lake_refused: bool = False
     stamped_lakes: tuple[str, ...] = ()
@@ -90,6 +92,8 @@ def next_step(state: State) -> NextStep:
     """Decide which command fits."""
     if state.refused:
         return NextStep("storage-engine doctor", "again, once the first finding is put right")
+    if state.looks_only:
+        return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
     if not state.has_lake and state.stamped_lakes:
         return NextStep(
             f"storage-engine doctor STORE --lake {shlex.quote(state.stamped_lakes[0])}",

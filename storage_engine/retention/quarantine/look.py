@@ -44,6 +44,8 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 
 def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
     """Yield the runs in a base's quarantine; in one that isn't the store's root, those of this store."""
+    if base.is_file():  # a store may be named by a file of its broker, below which nothing lies
+        return
     quarantine = Place(str(base), (DIRECTORY, QUARANTINE))
     try:
         for name in _names(quarantine):

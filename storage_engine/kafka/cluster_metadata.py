@@ -1,0 +1,140 @@
+"""What a node's copy of the cluster's metadata says of topics: ids, and settings of their own.
+
+The log ``__cluster_metadata-0`` and the newest snapshot beside it are batches like any others. Of their
+records only those of topics and settings are read; of which version of Kafka they are matters for no other.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.exceptions import UnsupportedLayoutError
+from storage_engine.kafka.file_names import METADATA_TOPIC, FileKind, FileState, log_file
+from storage_engine.kafka.stored_files import corrupt, read_stored
+
+LOG = f"{METADATA_TOPIC}-0"
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
+_MAX_BYTES = 1 << 30
+_TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9
+_OF_BROKER, _OF_TOPIC = 4, 2
+_REMEDY = "Compare the file with another node's."
+
+
+@dataclass(slots=True)
+class ClusterMetadata:
+    """Topics and settings, as of the end of this node's copy.
+
+    :param topic_settings: by topic.
+    :param node_settings: set while the cluster ran, by node; "" has those of all.
+    """
+
+    topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
+    topic_settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    node_settings: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def settings_of_node(self, node_id: str) -> Mapping[str, str]:
+        """Return what was set for a node while the cluster ran; its own settings win over those of all."""
+        return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
+
+
+def read_cluster_metadata(directory: Path) -> ClusterMetadata:
+    """Read a node's copy.
+
+    :param directory: of the log.
+    :raises CorruptFileError: bytes that are no record of it.
+    :raises UnsupportedLayoutError: records of a version that isn't known.
+    :raises OSError: it can't be read.
+    """
+    found = ClusterMetadata()
+    names = sorted(path.name for path in directory.iterdir())
+    snapshots = [name for name in names if _SNAPSHOT.match(name)]
+    begin = 0
+    if snapshots:
+        newest = snapshots[-1]
+        begin = int(newest[:20])
+        for _, value in _records(directory / newest):
+            _apply(found, value, directory / newest)
+    for name in names:
+        file = log_file(name)
+        if file is not None and (file.kind, file.state) == (FileKind.LOG, FileState.IN_USE):
+            for offset, value in _records(directory / name):
+                if offset >= begin:
+                    _apply(found, value, directory / name)
+    return found
+
+
+def _records(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the records that aren't markers, with their offsets."""
+    # Arrow takes longer to load than many a store takes to be looked at.
+    from storage_engine.kafka.codec import CODEC
+
+    # A copy that is written to meanwhile may end in a part of a batch, which isn't read.
+    for rows, _ in CODEC.decode(memoryview(read_stored(path, _MAX_BYTES)), 0):
+        for row in rows.select(["kind", "offset", "value"]).to_pylist():
+            if row["kind"] == "message" and row["value"]:
+                yield row["offset"], row["value"]
+
+
+class _Reader:
+    """Reads fields of one record, in their order."""
+
+    def __init__(self, data: bytes, path: Path) -> None:
+        self._data = data
+        self._path = path
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        if size < 0 or len(part) < size:
+            raise corrupt(self._path, self._at, f"{size} more bytes of a record", f"{len(part)}", _REMEDY)
+        self._at += size
+        return part
+
+    def varint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise corrupt(self._path, self._at, "a number of at most 5 bytes", "a longer one", _REMEDY)
+
+    def text(self) -> str | None:
+        size = self.varint()
+        return None if size == 0 else self.take(size - 1).decode("utf-8", "replace")
+
+
+def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
+    reader = _Reader(value, path)
+    reader.varint()
+    kind, version = reader.varint(), reader.varint()
+    if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC):
+        return
+    if version != 0:
+        raise UnsupportedLayoutError(
+            f"{path}: expected metadata records of version 0, found kind {kind} of version {version}. "
+            "Nothing was changed. Use a newer storage-engine."
+        )
+    if kind == _TOPIC:
+        name = reader.text() or ""
+        found.topic_ids[name] = uuid.UUID(bytes=reader.take(16))
+    elif kind == _REMOVE_TOPIC:
+        gone = uuid.UUID(bytes=reader.take(16))
+        for name in [name for name, topic_id in found.topic_ids.items() if topic_id == gone]:
+            del found.topic_ids[name]
+            found.topic_settings.pop(name, None)
+    else:
+        resource = int.from_bytes(reader.take(1), "big", signed=True)
+        name, setting, text = reader.text() or "", reader.text() or "", reader.text()
+        if resource in (_OF_TOPIC, _OF_BROKER):
+            settings = found.topic_settings if resource == _OF_TOPIC else found.node_settings
+            own = settings.setdefault(name, {})
+            if text is None:
+                own.pop(setting, None)
+            else:
+                own[setting] = text

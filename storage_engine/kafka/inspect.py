@@ -1,0 +1,141 @@
+"""What a node's directories have, for a person and as data. Reads only, and no more than was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from storage_engine.kafka.layout import Node, PartitionLog, read_node
+from storage_engine.kafka.log_end import end_offset
+from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.stored_files import read_stored
+from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.inspection import Disks, Inspection, Paragraph, Section, Table
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.store import DiskUsage
+from storage_engine.wording import bytes_text
+
+_MAX_SEGMENT_BYTES = (1 << 31) - 1
+
+
+def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
+    """Describe a node.
+
+    :param messages: read every segment: count its batches and records, and check their CRCs.
+    :raises BadInputError: it is no node, or a file can't be what its name says.
+    """
+    node = read_node(Path(settings.root))
+    topics = read_topic_settings(node)
+    rows = [_row(node, log, topics, messages=messages) for _, log in node.logs]
+    disks = tuple(DiskUsage.of(directory.path) for directory in node.directories)
+    sections: list[Section] = [Paragraph(_about(node, topics)), Disks(disks), _logs(rows, messages=messages)]
+    aside = [
+        (log.path.name, log.name.state.value, bytes_text(_all_bytes(log)))
+        for directory in node.directories
+        for log in directory.aside
+    ]
+    if aside:
+        sections.append(Table("Directories set aside", ("directory~", "as", "size#"), tuple(aside)))
+    data: dict[str, Any] = {
+        "root": str(node.root),
+        "cluster_ids": sorted(node.cluster_ids),
+        "settings_unknown": topics.unknown,
+        "logs": rows,
+        "directories": [
+            {
+                "path": str(directory.path),
+                "meta": to_jsonable(directory.meta),
+                "stopped_cleanly": directory.stopped_cleanly,
+            }
+            for directory in node.directories
+        ],
+        "aside": [{"directory": name, "as": state} for name, state, _ in aside],
+        "disks": to_jsonable(disks),
+    }
+    return Inspection(data, tuple(sections), tuple(directory.path for directory in node.directories))
+
+
+def _about(node: Node, topics: TopicSettings) -> str:
+    lines = [f"Node {node.root}"]
+    lines.append(f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; nothing else says whose it is")
+    for directory in node.directories:
+        state = (
+            "running, or not stopped cleanly" if directory.left_uncleanly else "no sign of an unclean stop"
+        )
+        lines.append(f"{directory.path}: {state}")
+    if topics.unknown:
+        lines.append(f"Settings of topics are unknown: {topics.unknown}")
+    return "\n".join(lines)
+
+
+def _row(node: Node, log: PartitionLog, topics: TopicSettings, *, messages: bool) -> dict[str, Any]:
+    settings = topics.of(log.name.topic)
+    metadata = log.path / PARTITION_METADATA
+    start = log.segments[0].base_offset if log.segments else 0
+    directory = next(one for one in node.directories if one.path == log.path.parent)
+    row: dict[str, Any] = {
+        "log": log.name.log,
+        "directory": str(log.path.parent),
+        "topic_id": text_of(read_topic_id(metadata)) if metadata.exists() else None,
+        "internal": log.name.is_internal,
+        "segments": len(log.segments),
+        "size_bytes": log.size_bytes,
+        "start_offset": max(directory.log_starts.get(log.name.log, start), start),
+        "end_offset": end_offset(log),
+        "high_watermark": directory.high_watermarks.get(log.name.log),
+        "settings": None if isinstance(settings, str) else to_jsonable(settings),
+        "left_over_bytes": sum(facts.size_bytes for _, facts in log.left_over),
+    }
+    return {**row, **_counts(log)} if messages else row
+
+
+def _counts(log: PartitionLog) -> dict[str, int]:
+    # NumPy and the kernels take longer to load than most nodes take to be listed.
+    from storage_engine.kafka.record_batch import read_batches
+
+    found = {"batches": 0, "records": 0, "legacy_messages": 0, "damaged_bytes": 0}
+    for segment in log.segments:
+        batches = read_batches(read_stored(Path(segment.log.path), _MAX_SEGMENT_BYTES))
+        found["batches"] += len(batches.positions)
+        found["records"] += int(batches.record_counts.sum())
+        found["legacy_messages"] += batches.legacy
+        found["damaged_bytes"] += sum(damage.size_bytes for damage in batches.damages)
+    return found
+
+
+def _logs(rows: list[dict[str, Any]], *, messages: bool) -> Table:
+    columns: tuple[str, ...] = ("log~", "segments#", "size#", "start#", "end#", "policy")
+    if messages:
+        columns = (*columns, "batches#", "records#", "damaged#")
+    return Table("Logs", columns, tuple(_cells(row, messages=messages) for row in rows))
+
+
+def _cells(row: dict[str, Any], *, messages: bool) -> tuple[object, ...]:
+    cells: tuple[object, ...] = (
+        row["log"],
+        row["segments"],
+        bytes_text(row["size_bytes"]),
+        row["start_offset"],
+        row["end_offset"],
+        _policy(row),
+    )
+    if not messages:
+        return cells
+    damaged = bytes_text(row["damaged_bytes"]) if row["damaged_bytes"] else "none"
+    return (*cells, row["batches"], row["records"], damaged)
+
+
+def _policy(row: dict[str, Any]) -> str:
+    settings = row["settings"]
+    if row["internal"]:
+        return "Kafka's own"
+    if settings is None:
+        return "unknown"
+    words = [word for word in ("compact", "delete") if settings[word]]
+    return ",".join(words) + (", remote" if settings["remote"] else "") or "none"
+
+
+def _all_bytes(log: PartitionLog) -> int:
+    return log.size_bytes + sum(facts.size_bytes for _, facts in log.left_over)

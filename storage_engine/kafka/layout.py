@@ -1,0 +1,232 @@
+"""What lies in a node's log directories. Reads names, facts of files, and the small files of a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError
+from storage_engine.kafka import checkpoints, meta_properties
+from storage_engine.kafka.file_names import (
+    METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    FileState,
+    PartitionDirectory,
+    log_file,
+    partition_directory,
+)
+from storage_engine.kafka.meta_properties import MetaProperties
+from storage_engine.kafka.server_properties import (
+    ServerProperties,
+    is_server_properties,
+    read_server_properties,
+)
+from storage_engine.model.store import FileFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """The files of a segment.
+
+    :param companions: its transaction index and its snapshot, which nobody can make again.
+    """
+
+    base_offset: int
+    log: FileFacts
+    time_index: FileFacts | None
+    offset_index: FileFacts | None
+    companions: tuple[FileFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """The directory of a log.
+
+    :param left_over: files that the broker removes or renames by itself, by what becomes of them.
+    """
+
+    path: Path
+    name: PartitionDirectory
+    segments: tuple[SegmentFiles, ...]
+    left_over: tuple[tuple[FileState, FileFacts], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what its segments' own files take, which ``retention.bytes`` is held against."""
+        return sum(segment.log.size_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One of a node's log directories.
+
+    :param meta: None: it was never formatted, or is a plain copy.
+    :param stopped_cleanly: the marker is there, which a broker removes first thing when it starts.
+    :param aside: logs that are deleted, copied or set aside.
+    """
+
+    path: Path
+    meta: MetaProperties | None
+    stopped_cleanly: bool
+    high_watermarks: Mapping[str, int]
+    log_starts: Mapping[str, int]
+    logs: tuple[PartitionLog, ...]
+    aside: tuple[PartitionLog, ...]
+
+    @property
+    def left_uncleanly(self) -> bool:
+        """Return whether it lacks the marker; of the cluster's metadata alone a broker makes none."""
+        marked = any(log.name.topic != METADATA_TOPIC for log in self.logs)
+        return marked and not self.stopped_cleanly
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's directories, or one of them alone.
+
+    :param root: what it was named by: its ``server.properties``, or a log directory.
+    :param properties: None: only a log directory is known.
+    """
+
+    root: Path
+    properties: ServerProperties | None
+    directories: tuple[LogDirectory, ...]
+
+    @property
+    def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:
+        """Return all logs with their directories, by name."""
+        found = [(directory, log) for directory in self.directories for log in directory.logs]
+        return tuple(sorted(found, key=lambda one: (one[1].name.topic, one[1].name.partition)))
+
+    @property
+    def cluster_ids(self) -> frozenset[str]:
+        return frozenset(d.meta.cluster_id for d in self.directories if d.meta and d.meta.cluster_id)
+
+    @property
+    def zookeeper(self) -> bool:
+        """Return whether the cluster keeps its topics in ZooKeeper, so that their settings aren't here."""
+        return any(directory.meta is not None and directory.meta.zookeeper for directory in self.directories)
+
+
+def store_around(path: Path) -> Path | None:
+    """Return the node's file that ``path`` is, or the log directory that it is or lies in; None: neither."""
+    real = Path(os.path.realpath(path))
+    if is_server_properties(real):
+        return real
+    return next((root for root in (real, *real.parents) if _is_log_directory(root)), None)
+
+
+def _is_log_directory(path: Path) -> bool:
+    return (path / meta_properties.NAME).is_file()
+
+
+def data_paths(root: Path) -> tuple[Path, ...]:
+    """Return a node's directories, by its file or by one of them.
+
+    :raises BadInputError: the file can't be read.
+    """
+    if root.is_dir():
+        return (root,)
+    properties = read_server_properties(root)
+    return tuple(dict.fromkeys((*properties.log_dirs, properties.metadata_dir)))
+
+
+def read_node(root: Path) -> Node:
+    """Look at a node.
+
+    :param root: its ``server.properties``, or a log directory.
+    :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
+    :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
+    :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
+    """
+    properties = None if root.is_dir() else read_server_properties(root)
+    node = Node(root, properties, tuple(_read_directory(path) for path in data_paths(root)))
+    if len(node.cluster_ids) > 1:
+        found = " and ".join(sorted(node.cluster_ids))
+        raise StoreLayoutError(
+            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was changed. "
+            "Put each directory back where it belongs: no broker starts on these."
+        )
+    seen: dict[str, Path] = {}
+    for _, log in node.logs:
+        other = seen.setdefault(log.name.log, log.path)
+        if other != log.path:
+            raise StoreLayoutError(
+                f"{root}: log {log.name.log}: expected one directory, found {other} and {log.path}. Nothing "
+                "was changed. Find out which one the broker used last: it doesn't start on both."
+            )
+    return node
+
+
+def _read_directory(path: Path) -> LogDirectory:
+    if not path.is_dir():
+        raise StoreNotFoundError(
+            f"{path}: expected a log directory, found none. Nothing was changed. "
+            "Mount it, or correct log.dirs."
+        )
+    logs: list[PartitionLog] = []
+    aside: list[PartitionLog] = []
+    for entry in sorted(os.scandir(path), key=lambda one: one.name):
+        name = partition_directory(entry.name)
+        if name is None or not entry.is_dir(follow_symlinks=False):
+            continue
+        (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
+    meta = path / meta_properties.NAME
+    return LogDirectory(
+        path,
+        meta_properties.read_meta_properties(meta) if meta.exists() else None,
+        (path / meta_properties.CLEAN_SHUTDOWN).exists(),
+        _offsets(path / checkpoints.HIGH_WATERMARK),
+        _offsets(path / checkpoints.LOG_START),
+        tuple(logs),
+        tuple(aside),
+    )
+
+
+def _offsets(path: Path) -> Mapping[str, int]:
+    return checkpoints.read_offsets(path) if path.exists() else {}
+
+
+def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
+    """List a log's files. One that goes away meanwhile isn't there."""
+    in_use: dict[int, dict[FileKind, FileFacts]] = {}
+    left_over: list[tuple[FileState, FileFacts]] = []
+    for file_name, facts in _facts(path):
+        found = log_file(file_name)
+        if found is None:
+            continue
+        if found.state is FileState.IN_USE:
+            in_use.setdefault(found.offset, {})[found.kind] = facts
+        else:
+            left_over.append((found.state, facts))
+    segments = []
+    for offset, files in sorted(in_use.items()):
+        if FileKind.LOG not in files:
+            continue
+        companions = (files.get(kind) for kind in (FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT))
+        segments.append(
+            SegmentFiles(
+                offset,
+                files[FileKind.LOG],
+                files.get(FileKind.TIME_INDEX),
+                files.get(FileKind.OFFSET_INDEX),
+                tuple(one for one in companions if one is not None),
+            )
+        )
+    return PartitionLog(path, name, tuple(segments), tuple(left_over))
+
+
+def _facts(path: Path) -> Iterator[tuple[str, FileFacts]]:
+    try:
+        entries = list(os.scandir(path))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        try:
+            if entry.is_file(follow_symlinks=False):
+                yield entry.name, FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,137 @@
+"""A node's ``server.properties``: where its logs are, and the settings that its topics have by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError, BrokerConfigError, CorruptFileError
+from storage_engine.kafka.meta_properties import parse_properties
+from storage_engine.kafka.rules import LIKE_RETENTION, UNLIMITED, RetentionSettings
+from storage_engine.kafka.stored_files import read_stored
+
+_MAX_BYTES = 1 << 20
+_DIRECTORIES = ("log.dirs", "log.dir")
+_ANY_NODE = ("node.id", "broker.id", "process.roles", "zookeeper.connect")
+_HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+
+RETENTION_SETTINGS = frozenset(
+    {
+        "log.cleanup.policy",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.retention.bytes",
+        "log.local.retention.ms",
+        "log.local.retention.bytes",
+    }
+)
+"""Of a node, by which its topics' segments go where a topic has no setting of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProperties:
+    """What a node's own file says.
+
+    :param values: all entries, as they stand there.
+    :param log_dirs: where logs are, in the file's order.
+    :param metadata_dir: where the cluster's metadata are, on a node with controllers or brokers of KRaft.
+    """
+
+    path: Path
+    values: Mapping[str, str]
+    log_dirs: tuple[Path, ...]
+    metadata_dir: Path
+
+    @property
+    def node_id(self) -> str:
+        """Return the node's id; "" where the file leaves it to ZooKeeper."""
+        return self.values.get("node.id", self.values.get("broker.id", ""))
+
+
+def is_server_properties(path: Path) -> bool:
+    """Return whether a file is a node's: it names log directories, and the node."""
+    if path.suffix != ".properties" or not path.is_file():
+        return False
+    try:
+        values = parse_properties(read_stored(path, _MAX_BYTES), str(path))
+    except (CorruptFileError, OSError):
+        return False
+    return any(name in values for name in _DIRECTORIES) and any(name in values for name in _ANY_NODE)
+
+
+def read_server_properties(path: Path) -> ServerProperties:
+    """Read a node's file.
+
+    :raises BadInputError: it can't be read, or names a log directory by a relative path.
+    :raises CorruptFileError: it is no Java properties file.
+    """
+    try:
+        values = parse_properties(read_stored(path, _MAX_BYTES), str(path))
+    except OSError as error:
+        raise BadInputError(
+            f"{path}: expected a node's server.properties, found {error.strerror}. Nothing was changed. Name "
+            "the file that the broker is started with."
+        ) from error
+    listed = values.get("log.dirs") or values.get("log.dir", "")
+    directories = tuple(dict.fromkeys(Path(name.strip()) for name in listed.split(",") if name.strip()))
+    metadata = Path(values.get("metadata.log.dir") or next(iter(directories), Path()))
+    relative = [str(one) for one in (*directories, metadata) if not one.is_absolute()]
+    if not directories or relative:
+        raise BadInputError(
+            f"{path}: log.dirs: expected absolute directories, found {', '.join(relative) or 'none'}. "
+            "Nothing was changed. A broker takes a relative one from where it is started: name it in full."
+        )
+    return ServerProperties(path, values, directories, metadata)
+
+
+def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings:
+    """Return how long a topic's segments stay (KafkaConfig, LogConfig).
+
+    :param node: settings of the node.
+    :param topic: settings of the topic itself, which win.
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+
+    def number(own: str, of_node: str, default: int) -> int:
+        if own in topic:
+            return _number(own, topic[own])
+        return _number(of_node, node[of_node]) if of_node in node else default
+
+    policy = topic.get("cleanup.policy", node.get("log.cleanup.policy", "delete"))
+    policies = {word.strip() for word in policy.lower().split(",") if word.strip()}
+    if not policies <= {"delete", "compact"}:
+        raise _unusable("cleanup.policy", policy, "delete, compact, both or none")
+    remote = topic.get("remote.storage.enable", "false").lower() == "true"
+    return RetentionSettings(
+        delete="delete" in policies,
+        compact="compact" in policies,
+        retention_ms=number("retention.ms", "log.retention.ms", _default_retention_ms(node)),
+        retention_bytes=number("retention.bytes", "log.retention.bytes", UNLIMITED),
+        remote=remote,
+        local_retention_ms=number("local.retention.ms", "log.local.retention.ms", LIKE_RETENTION),
+        local_retention_bytes=number("local.retention.bytes", "log.local.retention.bytes", LIKE_RETENTION),
+    )
+
+
+def _default_retention_ms(node: Mapping[str, str]) -> int:
+    """Return ``log.retention.ms`` where it isn't set itself (KafkaConfig#logRetentionTimeMillis)."""
+    if "log.retention.minutes" in node:
+        value, unit_ms = _number("log.retention.minutes", node["log.retention.minutes"]), _MINUTE_MS
+    else:
+        value, unit_ms = _number("log.retention.hours", node.get("log.retention.hours", "168")), _HOUR_MS
+    return UNLIMITED if value < 0 else value * unit_ms
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError as error:
+        raise _unusable(name, text, "a whole number") from error
+
+
+def _unusable(name: str, text: str, expected: str) -> BrokerConfigError:
+    return BrokerConfigError(
+        f"{name}: expected {expected}, found {text[:60]!r}. Nothing was changed. Put the setting right."
+    )

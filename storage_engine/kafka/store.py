@@ -1,0 +1,117 @@
+"""A node as retention looks at it. Nothing here changes a log directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError
+from storage_engine.kafka.layout import LogDirectory, PartitionLog, data_paths, read_node
+from storage_engine.kafka.lock_holder import lock_holder
+from storage_engine.kafka.log_end import end_offset
+from storage_engine.kafka.plan import plan_log, plan_notices
+from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentState, StoreSnapshot
+
+NAME = "kafka"
+LOOKS_ONLY = (
+    "stores of Apache Kafka are looked at, and neither archived nor cleaned up by this version. Nothing was "
+    "changed. Let its broker delete by its own rules: storage-engine plan shows which."
+)
+"""What is said to who wants more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaStore(BrokerStore):
+    """A node's log directories, by its ``server.properties`` or by one of them."""
+
+    root: Path
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return data_paths(self.root)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        node = read_node(self.root)
+        *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
+        logs = tuple(log_snapshot(directory, log) for directory, log in node.logs if not log.name.is_internal)
+        running = any(lock_holder(directory.path) is not None for directory in node.directories)
+        return StoreSnapshot(
+            broker=NAME,
+            root=str(self.root),
+            taken_at_ms=now_ms,
+            logs=logs,
+            log_disks=tuple(others) or (last,),
+            dependents_disk=last,
+            crashed=not running and any(one.left_uncleanly for one in node.directories),
+            used_bytes=sum(segment.disk_bytes for log in logs for segment in log.segments),
+        )
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide as the broker would; what each log's files and settings say is read here."""
+        node = read_node(self.root)
+        settings = read_topic_settings(node)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        triggers, _ = self.triggers(snapshot, now_ms, request)
+        plans = tuple(
+            plan_log(seen, *logs[seen.name], settings, now_ms) for seen in snapshot.logs if seen.name in logs
+        )
+        return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(node, settings))
+
+    def lock(self) -> AbstractContextManager[LockedStore]:
+        raise BadInputError(f"{self.root}: {LOOKS_ONLY}")
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        raise BadInputError(f"{self.root}: {LOOKS_ONLY}")
+
+
+def open_store(settings: StoreSettings) -> KafkaStore:
+    """Open a node.
+
+    :raises BadInputError: there is none, or settings beside its own file were given.
+    """
+    if settings.broker_conf is not None or settings.overrides:
+        raise BadInputError(
+            f"{settings.root}: expected a node's server.properties and nothing beside it, found "
+            f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
+            "Name that file as STORE."
+        )
+    store = KafkaStore(Path(settings.root))
+    store.data_paths  # noqa: B018  says at once what is wrong with the file
+    return store
+
+
+def log_snapshot(directory: LogDirectory, log: PartitionLog) -> LogSnapshot:
+    """Return a log as the contract has it: all segments but the last are sealed.
+
+    What is above the checkpointed high watermark counts as not yet safe; without an entry all does.
+    """
+    end = end_offset(log)
+    name = log.name.log
+    watermark = min(directory.high_watermarks.get(name, 0), end)
+    return LogSnapshot(name, tuple(_segments(log, end)), end, watermark)
+
+
+def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
+    name = log.name.log
+    for files, following in pairwise(log.segments):
+        yield Segment(
+            name,
+            files.base_offset,
+            files.log,
+            SegmentState.SEALED,
+            end=following.base_offset,
+            companions=files.companions,
+        )
+    for files in log.segments[-1:]:
+        yield Segment(
+            name, files.base_offset, files.log, SegmentState.ACTIVE, end=end, companions=files.companions
+        )

@@ -1,0 +1,62 @@
+"""How long a topic's segments stay, by the node's settings and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BrokerConfigError
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.server_properties import read_server_properties, retention_settings
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("node", "topic", "expected"),
+    [
+        ({}, {}, RetentionSettings(retention_ms=WEEK_MS)),
+        ({"log.retention.hours": "1"}, {}, RetentionSettings(retention_ms=3_600_000)),
+        (
+            {"log.retention.hours": "1", "log.retention.minutes": "2"},
+            {},
+            RetentionSettings(retention_ms=120_000),
+        ),
+        ({"log.retention.minutes": "2", "log.retention.ms": "3"}, {}, RetentionSettings(retention_ms=3)),
+        ({"log.retention.hours": "-1"}, {}, RetentionSettings(retention_ms=-1)),
+        ({"log.retention.ms": "3"}, {"retention.ms": "4"}, RetentionSettings(retention_ms=4)),
+        ({"log.retention.bytes": "5"}, {}, RetentionSettings(retention_bytes=5)),
+        ({"log.retention.bytes": "5"}, {"retention.bytes": "-1"}, RetentionSettings()),
+        ({"log.cleanup.policy": "compact"}, {}, RetentionSettings(delete=False, compact=True)),
+        ({"log.cleanup.policy": "compact"}, {"cleanup.policy": "delete"}, RetentionSettings()),
+        ({}, {"cleanup.policy": "compact, delete"}, RetentionSettings(compact=True)),
+        ({}, {"cleanup.policy": ""}, RetentionSettings(delete=False)),
+        (
+            {"log.local.retention.ms": "7"},
+            {"remote.storage.enable": "true", "local.retention.bytes": "8"},
+            RetentionSettings(remote=True, local_retention_ms=7, local_retention_bytes=8),
+        ),
+    ],
+)
+def test_a_topics_setting_wins_over_the_nodes(
+    node: Mapping[str, str], topic: Mapping[str, str], expected: RetentionSettings
+) -> None:
+    assert retention_settings(node, topic) == expected
+
+
+@pytest.mark.parametrize("topic", [{"retention.ms": "soon"}, {"cleanup.policy": "drop"}])
+def test_what_a_broker_would_not_work_with_is_refused(topic: Mapping[str, str]) -> None:
+    with pytest.raises(BrokerConfigError, match=r"expected .* Nothing was changed"):
+        retention_settings({}, topic)
+
+
+def test_directories_are_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=3\nlog.dirs=/a, /b,/a\n")
+    found = read_server_properties(file)
+    assert (found.log_dirs, found.metadata_dir, found.node_id) == ((Path("/a"), Path("/b")), Path("/a"), "3")
+    file.write_text("broker.id=4\nlog.dir=/c\nmetadata.log.dir=/d\n")
+    found = read_server_properties(file)
+    assert (found.log_dirs, found.metadata_dir, found.node_id) == ((Path("/c"),), Path("/d"), "4")
