@@ -35,6 +35,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
                 say(f"user      {airflow.user}")
                 say(f"password  {airflow.password}")
                 say(f"store     {project.store_root}")
+                say(f"console   {airflow.address}/plugin/storage-engine")
                 say("Press Ctrl-C to stop.")
                 airflow.wait()
     except Interrupted as interrupted:
