@@ -31,9 +31,10 @@ def java() -> str:
 
 
 @cache
-def class_path(project: Path) -> str:
+def class_path(project: Path, shared: Path | None = None) -> str:
     """Jars that a project's ``pom.xml`` names with what they need, and the classes of its Java files.
 
+    :param shared: a directory with further Java files, for projects of several versions.
     :raises JavaError: when Maven or a compiler is missing or fails.
     """
     target = project / "target"
@@ -42,7 +43,8 @@ def class_path(project: Path) -> str:
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         jars = _resolved(project / "pom.xml", target / "classpath.txt")
-        if sources := sorted(project.glob("*.java")):
+        directories = [project] if shared is None else [project, shared]
+        if sources := sorted(path for directory in directories for path in directory.glob("*.java")):
             return os.pathsep.join([str(_compiled(sources, target, jars)), jars])
         return jars
 
