@@ -208,7 +208,7 @@ def _batch_columns(
     data: npt.NDArray[np.uint8], span: _Span, found: _Rows, rows: int
 ) -> dict[str, pa.Array[Any]]:
     """Return what the headers of batches say: for all of their rows, or for the batch's own."""
-    kinds, batches = found.kinds[:rows], found.batches[:rows]
+    kinds, batches = found.kinds[:rows], found.batches[:rows].astype(np.intp)
     in_batch = (kinds == batch_kernels.BATCH) | (kinds >= record_kernels.ROW_MESSAGE)
     readable = np.flatnonzero(span.kinds == BatchKind.BATCH)
     at = span.positions[readable]
