@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.layout import LogDirectory, PartitionLog, data_paths, read_node
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.plan import plan_log, plan_notices
@@ -27,11 +27,15 @@ LOOKS_ONLY = (
 """What is said to who wants more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, by its ``server.properties`` or by one of them."""
+    """A node's log directories, by its ``server.properties`` or by one of them.
+
+    :param seen: the last snapshot's logs and the node that they were made of.
+    """
 
     root: Path
+    seen: tuple[tuple[LogSnapshot, ...], Node] | None = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -41,6 +45,7 @@ class KafkaStore(BrokerStore):
         node = read_node(self.root)
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         logs = tuple(log_snapshot(directory, log) for directory, log in node.logs if not log.name.is_internal)
+        self.seen = (logs, node)
         running = any(lock_holder(directory.path) is not None for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
@@ -54,8 +59,8 @@ class KafkaStore(BrokerStore):
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would; what each log's files and settings say is read here."""
-        node = read_node(self.root)
+        """Decide as the broker would; what indexes and the cluster's metadata say is read here."""
+        node = self.seen[1] if self.seen and self.seen[0] is snapshot.logs else read_node(self.root)
         settings = read_topic_settings(node)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         triggers, _ = self.triggers(snapshot, now_ms, request)
