@@ -103,16 +103,24 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
     policies = {word.strip() for word in policy.lower().split(",") if word.strip()}
     if not policies <= {"delete", "compact"}:
         raise _unusable("cleanup.policy", policy, "delete, compact, both or none")
-    remote = topic.get("remote.storage.enable", "false").lower() == "true"
+    remote = _is_true(topic, "remote.storage.enable")
+    # What is copied no more goes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
+    copies = remote and not _is_true(topic, "remote.log.copy.disable")
+    local_ms = number("local.retention.ms", "log.local.retention.ms", LIKE_RETENTION)
+    local_bytes = number("local.retention.bytes", "log.local.retention.bytes", LIKE_RETENTION)
     return RetentionSettings(
         delete="delete" in policies,
         compact="compact" in policies,
         retention_ms=number("retention.ms", "log.retention.ms", _default_retention_ms(node)),
         retention_bytes=number("retention.bytes", "log.retention.bytes", UNLIMITED),
         remote=remote,
-        local_retention_ms=number("local.retention.ms", "log.local.retention.ms", LIKE_RETENTION),
-        local_retention_bytes=number("local.retention.bytes", "log.local.retention.bytes", LIKE_RETENTION),
+        local_retention_ms=local_ms if copies else LIKE_RETENTION,
+        local_retention_bytes=local_bytes if copies else LIKE_RETENTION,
     )
+
+
+def _is_true(topic: Mapping[str, str], name: str) -> bool:
+    return topic.get(name, "false").lower() == "true"
 
 
 def _default_retention_ms(node: Mapping[str, str]) -> int:

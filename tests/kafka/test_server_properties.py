@@ -38,6 +38,11 @@ WEEK_MS = 7 * 24 * 3_600_000
             {"remote.storage.enable": "true", "local.retention.bytes": "8"},
             RetentionSettings(remote=True, local_retention_ms=7, local_retention_bytes=8),
         ),
+        (
+            {},
+            {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "local.retention.ms": "7"},
+            RetentionSettings(remote=True),
+        ),
     ],
 )
 def test_a_topics_setting_wins_over_the_nodes(
