@@ -93,6 +93,9 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
     if used_percent is None or rules is None:
         return LevelState.UNKNOWN
     levels = rules.levels
+    if levels == RuleLevels():
+        # A broker that names no level says nothing of whether this one is fine.
+        return LevelState.UNKNOWN
     for state, above in (
         (LevelState.REFUSES, levels.refuses_percent),
         (LevelState.FORCES, levels.forces_percent),

@@ -327,6 +327,10 @@ class Journal(JournalStores):
             # Somebody else recorded a path for the first time at the same time: it is seen then.
             self._database.write(write)
 
+    def add_archive_lag(self, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
+        """Add to the sample of a moment what was sealed and in no lake; where there is none, do nothing."""
+        self._database.write(lambda c: journal_rows.put_archive_lag(c, store_id, at_ms, lag))
+
     def last_sample(self, store_id: str) -> Sample | None:
         query = (
             select(samples)
@@ -341,11 +345,8 @@ class Journal(JournalStores):
                 return None
             lag = None if row.archive_lag is None else from_jsonable(ArchiveLag, row.archive_lag)
             progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
-            extent = (
-                None
-                if row.min_offset is None
-                else Extent(row.min_offset, row.max_offset, row.oldest_message_ms)
-            )
+            ends = (row.min_offset, row.max_offset, row.oldest_message_ms)
+            extent = None if row.min_offset is None else Extent(*ends)
             in_row = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
             found = in_row or levels_at(connection, store_id, row.at_ms)
             return Sample(row.store_id, row.at_ms, found, lag, progress, extent)

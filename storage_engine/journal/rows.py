@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, insert, select, update
 
 from storage_engine.clock import clock_ms
 from storage_engine.journal.heads import ARCHIVING, project
 from storage_engine.journal.plan_storage import read_plan
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
-from storage_engine.journal.schema import events, runs, waivers
+from storage_engine.journal.schema import events, runs, samples, waivers
+from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 
@@ -46,6 +47,15 @@ def to_event(row: Row[Any]) -> Event:
 def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
     row = connection.execute(select(waivers).where(waivers.c.plan_digest == plan_digest)).first()
     return None if row is None else Waiver(**row._mapping)
+
+
+def put_archive_lag(connection: Connection, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
+    """Add the archive lag to the sample of a moment, which keeps what else it has."""
+    connection.execute(
+        update(samples)
+        .where(samples.c.store_id == store_id, samples.c.at_ms == at_ms)
+        .values(archive_lag=to_jsonable(lag), archive_lag_bytes=lag.size_bytes)
+    )
 
 
 def insert_events(connection: Connection, run_id: int, step: Step, phase: Phase, subjects: Subjects) -> None:

@@ -6,12 +6,21 @@ Pure; what was looked at when is remembered elsewhere (:class:`Check`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.verification import Check, Coverage, VerifyLevel
 
 History = Mapping[str, Sequence[Check]]
 """Remembered checks by the receipt's ``row_hash``."""
+
+
+class HasReceiptHash(Protocol):
+    """A receipt, or as much of it as its checks are found by."""
+
+    @property
+    def row_hash(self) -> str: ...
+
 
 LevelOf = Callable[[Receipt], VerifyLevel]
 """The level that can be reached for a segment: STORE needs it to be on disk still."""
@@ -24,13 +33,13 @@ def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
     return history
 
 
-def last_check(history: History, receipt: Receipt, level: VerifyLevel) -> Check | None:
+def last_check(history: History, receipt: HasReceiptHash, level: VerifyLevel) -> Check | None:
     """The newest look at a segment at ``level`` or deeper."""
     checks = [check for check in history.get(receipt.row_hash, ()) if check.level.includes(level)]
     return max(checks, key=lambda check: check.at_ms, default=None)
 
 
-def standing_fault(history: History, receipt: Receipt) -> Check | None:
+def standing_fault(history: History, receipt: HasReceiptHash) -> Check | None:
     """Return what was found wrong with a segment and not found right since, by a look at least as close."""
     for check in history.get(receipt.row_hash, ()):
         if check.fault and last_check(history, receipt, check.level) == check:

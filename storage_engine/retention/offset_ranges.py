@@ -22,6 +22,8 @@ from storage_engine.model.store import SegmentId, SegmentState
 S = TypeVar("S", ArchivedSpan, LocalSpan, ReleasedSpan)
 Interval = tuple[int, int]
 
+FAULTY = "faulty"
+_FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
 _SHIELDED = "gone from the log, and kept in the shield"
 _NOBODY = "neither on disk nor in a lake, and none of our runs deleted it"
 
@@ -46,7 +48,8 @@ class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
     :param segments: how many; 0 for what is nowhere.
-    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost.
+    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
+        faulty, if verifying found a fault in the lake that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
     """
 
@@ -68,11 +71,13 @@ class Lakes:
     :param spans: what those have that could be asked.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
+    :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
     """
 
     spans: Sequence[ArchivedSpan] = ()
     proven: frozenset[SegmentId] = frozenset()
     unasked: str = ""
+    faulty: frozenset[SegmentId] = frozenset()
 
 
 def offset_ranges(
@@ -105,14 +110,17 @@ def offset_ranges(
         for span in archived[log]:
             # Of an older lineage they are other bytes, whatever the disk has under these offsets.
             cover = on_disk if span.lineage == lineage else ()
-            pieces += (_archived(span, *part) for part in _without(span.start_offset, span.end_offset, cover))
+            if not span.fault:
+                parts = _without(span.start_offset, span.end_offset, cover)
+                pieces += (_archived(span, *part) for part in parts)
+        pieces += _faulty(archived[log], pieces)
         cover = _merged(pieces)
         pieces += (
             OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
             for span in kept[log]
             for part in _without(span.start_offset, span.end_offset, cover)
         )
-        pieces += _nowhere(log, lineage, _merged(pieces), missing[log], lakes.unasked)
+        pieces += _nowhere(log, lineage, _covered(pieces, lineage, missing[log]), missing[log], lakes.unasked)
         found += _condensed(pieces)
     return tuple(found)
 
@@ -129,11 +137,15 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, "a lake has it"
+    elif segment.id in lakes.faulty:
+        where, beside = Place.LOCAL, _FAULTY_BESIDE
     elif lakes.unasked and segment.state is SegmentState.SEALED:
         where, beside = Place.UNKNOWN, f"on disk; {lakes.unasked}"
     else:
         where, beside = Place.LOCAL, "no lake has it"
-    detail = decision.detail if where is not Place.UNKNOWN else beside
+    detail, reason = decision.detail if where is not Place.UNKNOWN else beside, decision.reason.value
+    if segment.id in lakes.faulty:
+        detail, reason = f"{decision.detail}; {beside}", FAULTY
     if decision.deletes:
         where, detail = Place.DUE, f"{decision.detail}; {beside}"
     return OffsetRange(
@@ -144,7 +156,7 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
         1,
         segment.disk_bytes,
         where,
-        decision.reason.value,
+        reason,
         detail,
     )
 
@@ -152,7 +164,34 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
 def _archived(span: ArchivedSpan, start: int, end: int) -> OffsetRange:
     is_whole = (start, end) == (span.start_offset, span.end_offset)
     size_bytes = span.size_bytes if is_whole else min(span.size_bytes, end - start)
-    return OffsetRange(span.log, span.lineage, start, end, 1, size_bytes, Place.ARCHIVED)
+    where, reason, detail = Place.ARCHIVED, "", ""
+    if span.fault:
+        where, reason, detail = Place.UNKNOWN, FAULTY, f"a lake has it, and verify found: {span.fault}"
+    return OffsetRange(span.log, span.lineage, start, end, 1, size_bytes, where, reason, detail)
+
+
+def _faulty(spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return what lakes have, with a fault, of which nothing sound is in any place."""
+    found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
+    covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
+    return [
+        _archived(span, *part)
+        for span in found.values()
+        for part in _without(span.start_offset, span.end_offset, covers[span.lineage])
+    ]
+
+
+def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
+    """Return what has a place. What went in the present lineage is no older bytes under the same offsets."""
+    own = _in_lineage(pieces, lineage)
+    went = _merged(span for span in gone if span.lineage == lineage)
+    older = [
+        part
+        for one in pieces
+        if one.lineage != lineage
+        for part in _without(one.start_offset, one.end_offset, went)
+    ]
+    return _merged([*own, *older])
 
 
 def _nowhere(
@@ -184,10 +223,15 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], unasked: str) -> tuple[Pl
     return Place.LOST, "missing", "deleted by a run, and no lake has it" if by else _NOBODY
 
 
-def _merged(pieces: Iterable[OffsetRange]) -> list[Interval]:
+def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
+    return _merged(one for one in pieces if one.lineage == lineage)
+
+
+def _merged(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
     """Return what ranges cover, as intervals that don't touch, by offset."""
     found: list[Interval] = []
-    for start, end in sorted((one.start_offset, one.end_offset) for one in pieces):
+    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
+    for start, end in sorted(ends):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
@@ -232,5 +276,5 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
 def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
     alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
     # What is lost is told one loss by one.
-    told = run.where not in (Place.LOST, Place.UNKNOWN) or run.detail == one.detail
+    told = run.where not in (Place.LOST, Place.UNKNOWN) or run.reason == FAULTY or run.detail == one.detail
     return alike and told and run.end_offset == one.start_offset

@@ -7,6 +7,7 @@ made where nothing but verification has needed one. Nothing but verification rea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     MetaData,
+    Row,
     String,
     Table,
     Text,
@@ -59,19 +61,7 @@ class VerificationMemory:
         """The last check of each receipt at each level."""
         query = select(_verifications).where(_verifications.c.lake_id == lake_id)
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return tuple(
-            Check(
-                store_id=row.store_id,
-                lineage=row.lineage,
-                log=row.log,
-                base_offset=row.base_offset,
-                receipt_hash=row.receipt_hash,
-                level=VerifyLevel(row.level),
-                at_ms=row.at_ms,
-                fault=row.fault,
-            )
-            for row in rows
-        )
+        return tuple(_check(row) for row in rows)
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None:
         """Remember checks in place of earlier ones of the same receipts at the same levels; all or none."""
@@ -125,6 +115,39 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
         return at_ms, faults
 
     return JournalDatabase(journal_url, read_only=True).read(read)
+
+
+def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
+    """Return the last checks, at each level, of the receipts of a lake that one of these found at fault.
+
+    Nothing is made or changed.
+
+    :param lake_id: UUID of the lake's ``segments`` table.
+    :raises StorageEngineError: the journal can't be read.
+    """
+    mine = _verifications.c.lake_id == lake_id
+    faulty = select(_verifications.c.receipt_hash).where(mine, _verifications.c.fault != "")
+    query = select(_verifications).where(mine, _verifications.c.receipt_hash.in_(faulty))
+
+    def read(connection: Connection) -> tuple[Check, ...]:
+        if not inspect(connection).has_table(_verifications.name):
+            return ()
+        return tuple(_check(row) for row in connection.execute(query))
+
+    return JournalDatabase(journal_url, read_only=True).read(read)
+
+
+def _check(row: Row[Any]) -> Check:
+    return Check(
+        store_id=row.store_id,
+        lineage=row.lineage,
+        log=row.log,
+        base_offset=row.base_offset,
+        receipt_hash=row.receipt_hash,
+        level=VerifyLevel(row.level),
+        at_ms=row.at_ms,
+        fault=row.fault,
+    )
 
 
 def _prepare(connection: Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.steps.context import opened
+from storage_engine.retention.verification import verify_store
 from tests.retention.conftest import MANUAL
 
 MIB = 1 << 20
@@ -122,6 +125,39 @@ def test_logs_and_lineages_are_told_apart() -> None:
     ]
 
 
+def test_what_others_deleted_in_this_lineage_is_not_hidden_by_what_lakes_have_of_an_older_one() -> None:
+    gone = [
+        ReleasedSpan(LOG, MIB, 2 * MIB, others="deleted by another", lineage=2),
+        ReleasedSpan(LOG, 2 * MIB, 3 * MIB, excused="in lineage 1, which is closed", others="x", lineage=1),
+    ]
+    lakes = Lakes([span(number) for number in range(4)])
+    found = offset_ranges([decision(4)], {LOG: 5 * MIB}, lakes, Lineages(2), gone=gone)
+    assert told(found) == [
+        (1, 0, 4, "archived", ""),
+        (2, 1, 2, "lost", "missing"),
+        (2, 4, 5, "local", "not-expired"),
+    ]
+
+
+def test_what_verifying_found_at_fault_is_told_and_not_as_archived() -> None:
+    faulty = [replace(span(number), fault=f"{number}.parquet is gone") for number in (0, 1, 2, 5)]
+    lakes = Lakes(
+        [*faulty, span(1), span(3), replace(span(2), fault="of the other")],
+        faulty=frozenset({SegmentId(LOG, 5 * MIB)}),
+    )
+    found = offset_ranges([decision(4), decision(5)], {LOG: 6 * MIB}, lakes, Lineages(1))
+    assert told(found) == [
+        (1, 0, 1, "unknown", "faulty"),
+        (1, 1, 2, "archived", ""),
+        (1, 2, 3, "unknown", "faulty"),
+        (1, 3, 4, "archived", ""),
+        (1, 4, 5, "local", "not-expired"),
+        (1, 5, 6, "local", "faulty"),
+    ]
+    assert "0.parquet is gone" in found[0].detail
+    assert "fault" in found[5].detail
+
+
 def test_the_shield_keeps_what_is_in_no_other_place() -> None:
     kept = [LocalSpan(LOG, number * MIB, (number + 1) * MIB, "x", shielded=True) for number in (0, 1)]
     found = offset_ranges([decision(2)], {LOG: 3 * MIB}, Lakes([span(0)]), Lineages(1), shielded=kept)
@@ -207,3 +243,22 @@ def test_the_monitor_records_where_the_bytes_of_a_store_are(managed: Managed, la
     shutil.move(away, lake_dir)
     monitor(store, "back")
     assert recorded(store) == after
+
+
+def test_the_monitor_tells_what_verify_remembers_as_faulty(managed: Managed, lake_dir: Path) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    with opened(store) as once:
+        cleanup = cycle.Cleanup(once, "r", MANUAL)
+        for step in cycle.CLEANUP:
+            if step is not cycle.validate:
+                step(cleanup)
+    damaged = min(lake_dir.rglob("messages/**/*.parquet"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert any(one.findings for one in verify_store(store, VerifyLevel.FILES))
+    monitor(store, "damaged")
+    assert "unknown" in {where for _, _, where in recorded(store)}
+    damaged.write_bytes(whole)
+    verify_store(store, VerifyLevel.FILES)
+    monitor(store, "repaired")
+    assert recorded(store)[0] == (0, 7, "archived")

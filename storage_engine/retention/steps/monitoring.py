@@ -20,7 +20,7 @@ from storage_engine.retention.steps.context import AnyStore, Context, managed_of
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.recording_for_pages import found_for_pages
-from storage_engine.retention.steps.sealed import MeasuredLag, sample_proofs
+from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.shield.index import shield_path
@@ -74,7 +74,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             if not status.held:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
-    measured, behind = _archive_lag(context)
+    measured, behind = _archive_lag(context, sensed.sensed_at_ms)
     alarms += behind
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
@@ -83,13 +83,17 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     return result
 
 
-def _archive_lag(context: Context) -> tuple[MeasuredLag | None, tuple[str, ...]]:
-    """Measure how far the lakes are behind, and return what of it a person should know at once."""
+def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
+    """Measure how far the lakes are behind, and return what of it a person should know at once.
+
+    It becomes part of the sample that was taken then: a chart of months has one for each look, not two.
+    """
     policy = context.store.policy
     if policy.archive is ArchiveMode.OFF:
         return None, ()
     try:
-        measured = sample_proofs(context)
+        measured = measure_lag(context)
+        context.journal.add_archive_lag(context.record.store_id, sensed_at_ms, measured.lag)
     except (StorageEngineError, OSError) as error:
         return None, (f"archive lag is not known: {error}",)
     return measured, measured.lag.alarms(policy)

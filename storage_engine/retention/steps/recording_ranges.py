@@ -10,16 +10,19 @@ from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.records import Step
 from storage_engine.lake.archived_spans import ArchivedSpan, archived_spans
 from storage_engine.lake.coverage import ReleasedSpan
+from storage_engine.lake.verify_turns import by_receipt, standing_fault
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import propose
 from storage_engine.retention.drift import gone_spans
 from storage_engine.retention.history import segment_subject, spans_of_results
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.offset_ranges import Lakes, OffsetRange, offset_ranges
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag
+from storage_engine.retention.verification_memory import checks_of_faulty
 
 _MOST_RELEASED = 20_000
 """The newest segments that runs deleted are looked for in the lakes; older ones were, at earlier looks."""
@@ -55,24 +58,31 @@ def _lakes(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | No
     proofs = measured.proofs
     sealed = [segment for log in snapshot.logs for segment in log.sealed]
     unasked = [reason for _, reason in proofs.unreachable]
+    heads, store_id = known_heads(context.journal, context.record), context.record.store_id
     spans: set[ArchivedSpan] = set()
+    sound: set[SegmentId] = set()
+    doubted: set[SegmentId] = set()
     for proven in proofs.asked:
-        faulty = {(one.log, one.lineage, one.base_offset) for one in proven.faults}
-        if faulty and all(not proven.valid(slot) for slot in proven.rows):
-            # Which receipts of a broken chain are true, nobody can tell here.
-            unasked.append(f"lake {proven.lake.location} has no receipt that is sound")
         try:
-            spans.update(
-                span
-                for span in archived_spans(proven.lake, context.record.store_id)
-                if (span.log, span.lineage, span.start_offset) not in faulty
-            )
+            # Which receipts of a broken chain are true, nobody can tell here.
+            heads.check(proven.lake, store_id)
+            lake_id = str(proven.lake.segments().metadata.table_uuid)
+            history = by_receipt(checks_of_faulty(context.store.journal_url, lake_id))
+            found = archived_spans(proven.lake, store_id, history)
         except StorageEngineError as error:
             unasked.append(str(error))
+            continue
+        faulty = {(one.log, one.lineage, one.base_offset) for one in proven.faults}
+        spans.update(span for span in found if (span.log, span.lineage, span.start_offset) not in faulty)
+        for slot in proven.rows:
+            stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
+            if stands:
+                (sound if any(stands) else doubted).add(SegmentId(*slot))
     # By the journal's word alone nothing is in a lake that can't be asked.
     unproven = {one.id for one in proofs.unproven(sealed)} if unasked else measured.unproven
-    known = {segment.id for segment in sealed} - unproven
-    return Lakes(tuple(spans), frozenset(known), "; ".join(unasked))
+    known = frozenset(segment.id for segment in sealed) - unproven
+    at_fault = known & (doubted - sound)
+    return Lakes(tuple(spans), known - at_fault, "; ".join(unasked), at_fault)
 
 
 def _released(context: Context, snapshot: StoreSnapshot, lakes: Lakes) -> Iterator[ReleasedSpan]:

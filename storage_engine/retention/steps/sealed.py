@@ -125,7 +125,9 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    return sample_proofs(context).lag
+    measured = measure_lag(context)
+    context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
+    return measured.lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,13 @@ class MeasuredLag:
     unproven: frozenset[SegmentId]
 
 
-def sample_proofs(context: Context) -> MeasuredLag:
-    """Do the same, and return what the lakes prove, for who goes on with it.
+def measure_lag(context: Context) -> MeasuredLag:
+    """Measure the archive lag, and return it with what the lakes prove, for who goes on with that.
 
     :raises LakeUnavailableError: no lake can be read.
     """
     snapshot = context.snapshot(clock_ms())
     lag, proofs, unproven = _measure(context.journal, context.record, context.store, _sealed(snapshot))
-    context.sample(snapshot, lag.measured_at_ms, archive_lag=lag)
     return MeasuredLag(lag, snapshot, proofs, frozenset(segment.id for segment in unproven))
 
 
