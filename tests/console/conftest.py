@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import fcntl
+import os
 
 import pytest
 
@@ -16,10 +17,18 @@ NAMES = ("store_orders", "store_payments")
 
 @pytest.fixture(scope="session")
 def past_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path: Path = tmp_path_factory.mktemp("past") / "journal.db"
-    url = f"sqlite:///{path}"
-    write_journal(url, NAMES, now_ms=NOW_MS, days=45, every_ms=1_800_000)
-    return url
+    """Written by the first worker that needs it, while others wait; nobody changes it."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "past"
+    directory.mkdir(exist_ok=True)
+    path, unfinished = directory / "journal.db", directory / "unfinished.db"
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            unfinished.unlink(missing_ok=True)
+            write_journal(f"sqlite:///{unfinished}", NAMES, now_ms=NOW_MS, days=45, every_ms=1_800_000)
+            unfinished.rename(path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture
