@@ -79,8 +79,14 @@ def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
     assert moment_ms(printed, "America/New_York", option="--at") == MOMENT_MS - 999
 
 
-DATA = {"lake/export.py", "lake/selection.py", "lake/trash.py"}
-"""Values of exported rows, and names of directories: no text for a person."""
+DATA = {
+    "lake/export.py",
+    "lake/selection.py",
+    "lake/trash.py",
+    "console/calendar.py",
+    "cli/simulate_output.py",
+}
+"""Values of exported rows, names of directories, whole days: no text of a moment for a person."""
 
 
 def test_no_module_has_a_format_of_times_of_its_own() -> None:

@@ -99,7 +99,14 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     broker = broker or default_broker()
     refuse_inside_store(local_directories(config))
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
-        _make(config, broker)
+        try:
+            _make(config, broker)
+        except LakeIdentityError as error:
+            # Another process may have made this lake meanwhile, and have begun to archive into it.
+            try:
+                open_lake(config)
+            except LakeMissingError:
+                raise error from None
     lake = open_lake(config)
     check_broker(lake, broker)
     return lake

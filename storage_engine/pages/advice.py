@@ -90,6 +90,7 @@ ERRORS: Mapping[str, str] = {
     "RunStateError": "Begin a new run, or name the run key that was meant.",
     "RestoreError": "Choose a new empty directory, and a range that the lake has.",
     "ExportError": "Choose a new file on a disk with space.",
+    "SimulationTooLongError": "Ask for fewer days, or for a smaller ingest.",
     "SparkJobError": "Read the job's log. Check the Spark connection and its memory, then run again.",
 }
 """By the name of an error's class, what to do when a step ends with it."""

@@ -25,8 +25,11 @@ from tests.docs.code_blocks import ROOT, blocks_of
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
+HERE = "tests/airflow/test_own_dags.py"
 PAGE = ROOT / "docs" / "airflow.md"
-OWN_DAG, NOTIFIER, OPTION = [block for block in blocks_of(PAGE) if "tested by" in block.said]
+OWN_DAG, NOTIFIER, OPTION = [
+    block for block in blocks_of(PAGE) if "tests/airflow/test_own_dags.py" in block.said
+]
 STORE = "storage_engine_default"
 
 

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import LakeIdentityError, LakeMissingError
+from storage_engine.lake import making
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.identity import lake_id_of
 from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow
@@ -37,3 +42,28 @@ def test_a_lake_whose_making_was_killed_is_made_when_it_is_asked_for_again(tmp_p
         True,
         [True, True],
     )
+
+
+def test_a_lake_that_another_process_makes_and_fills_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LakeConfig.local(tmp_path / "lake")
+    made = making.make_lake(config)
+    begun = Path(made.messages().location().removeprefix("file://")) / "data" / "0.parquet.partial"
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    begun.write_bytes(b"PAR1")
+    looks = 0
+
+    def looked(config: LakeConfig) -> Lake:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise LakeMissingError("nobody had made it yet")
+        return open_lake(config)
+
+    monkeypatch.setattr(making, "open_lake", looked)
+    assert lake_id_of(making.make_lake(config).segments()) == lake_id_of(made.segments())
+    # Without a catalog that has it, these are another lake's files.
+    (tmp_path / "lake" / "catalog.db").unlink()
+    with pytest.raises(LakeIdentityError, match="expected an empty place"):
+        making.make_lake(config)
