@@ -245,7 +245,7 @@ export const words = {
   not_enough: "There is not enough data for a forecast.",
   not_enough_do: "Let the monitor DAG run. Some hours of samples are needed, and a day is better.",
   measured_over: "{samples} samples over {span}.",
-  bands_mean: "Bands say how far the rate differed from hour to hour.",
+  bands_mean: "Bands say how far the rate differed from day to day.",
   rates_title: "Rates",
   ingest: "Ingest",
   reclaim: "Reclaimed",

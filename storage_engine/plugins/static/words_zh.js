@@ -245,7 +245,7 @@ export const words = {
   not_enough: "数据不足，无法预测。",
   not_enough_do: "请让监控 DAG 运行。需要数小时的采样，一天更佳。",
   measured_over: "{span}内 {samples} 次采样。",
-  bands_mean: "区间表示速率在各小时之间的差异。",
+  bands_mean: "区间表示速率在各日之间的差异。",
   rates_title: "速率",
   ingest: "写入",
   reclaim: "回收",
