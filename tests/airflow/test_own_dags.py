@@ -27,9 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 HERE = "tests/airflow/test_own_dags.py"
 PAGE = ROOT / "docs" / "airflow.md"
-OWN_DAG, NOTIFIER, OPTION = [
-    block for block in blocks_of(PAGE) if "tests/airflow/test_own_dags.py" in block.said
-]
+OWN_DAG, NOTIFIER, OPTION = [block for block in blocks_of(PAGE) if block.said.get("tested by") == HERE]
 STORE = "storage_engine_default"
 
 
