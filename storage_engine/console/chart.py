@@ -40,6 +40,8 @@ _MOST_SAMPLES = 1_300
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
 
+_MOST_EDGES = 60
+"""Where more often writes began or ceased to be refused, that is told by the thinned samples alone."""
 _MOST_INCIDENTS = 1_000
 
 Column = tuple[int | None, ...]
@@ -90,12 +92,16 @@ class ChartAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What was measured, aligned by time."""
+    """What was measured, aligned by time.
+
+    :param bucket_ms: of how long a time four points tell, evenly spaced; 0: each sample has its own.
+    """
 
     times_ms: tuple[int, ...]
     retention_ms: Column
     levels: Mapping[str, Column]
     archive_lag_bytes: Column
+    bucket_ms: int = 0
 
 
 def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> ChartAnswer:
@@ -110,7 +116,12 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     if store_id is None or start_ms >= end_ms:
         return ChartAnswer(start_ms, end_ms)
     rules = tuple(rules_of(row) for row in reader.rules(store_id, start_ms, end_ms))
-    columns = reader.read(lambda connection: read_columns(connection, store_id, start_ms, end_ms))
+
+    def read(connection: Connection) -> tuple[Columns, Spans]:
+        columns = read_columns(connection, store_id, start_ms, end_ms)
+        return columns, exact_refused_spans(connection, store_id, columns, rules, start_ms, end_ms)
+
+    columns, refused = reader.read(read)
     return ChartAnswer(
         start_ms,
         end_ms,
@@ -119,7 +130,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
         columns.levels,
         columns.archive_lag_bytes,
         windows=_windows(rules, start_ms, end_ms),
-        refused=refused_spans(columns, rules),
+        refused=refused,
         rules=tuple(_rule_line(one) for one in rules),
         cleanups=reader.cleanups(store_id, start_ms, end_ms),
         drift=tuple(_drift(reader.incidents(store_id, since_ms=start_ms, limit=_MOST_INCIDENTS), end_ms)),
@@ -187,6 +198,7 @@ def _thinned(connection: Connection, store_id: str, span: Span) -> Columns:
         tuple(None if seconds is None else seconds * 1000 for seconds in column(retention)),
         {path: column(of_disk) for path, of_disk in of_disks.items()},
         column(lag),
+        span.bucket_ms,
     )
 
 
@@ -230,6 +242,36 @@ def refused_spans(columns: Columns, rules: Sequence[Rules]) -> Spans:
     if begun is not None:
         spans.append((begun, last_ms))
     return tuple(spans)
+
+
+def exact_refused_spans(
+    connection: Connection,
+    store_id: str,
+    columns: Columns,
+    rules: Sequence[Rules],
+    start_ms: int,
+    end_ms: int,
+) -> Spans:
+    """Return the spans of refused writes, with ends at the samples' own times where columns are thinned."""
+    spans, bucket_ms = refused_spans(columns, rules), columns.bucket_ms
+    if not bucket_ms:
+        return spans
+    edges = {at_ms - at_ms % bucket_ms for span in spans for at_ms in span}
+    if len(edges) > _MOST_EDGES:
+        return spans
+    found: dict[int, dict[str, int | None]] = {
+        at_ms: {path: column[at] for path, column in columns.levels.items()}
+        for at, at_ms in enumerate(columns.times_ms)
+        if at_ms - at_ms % bucket_ms not in edges
+    }
+    for path, disk_id in disk_ids(connection, store_id).items():
+        for edge_ms in edges:
+            until_ms = min(edge_ms + bucket_ms, end_ms)
+            for at_ms, percent in read_levels(connection, disk_id, max(edge_ms, start_ms), until_ms):
+                found.setdefault(at_ms, {})[path] = percent
+    times = tuple(sorted(found))
+    levels = {path: tuple(found[at_ms].get(path) for at_ms in times) for path in columns.levels}
+    return refused_spans(Columns(times, (), levels, ()), rules)
 
 
 def _rule_line(rules: Rules) -> RuleLine:

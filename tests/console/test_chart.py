@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert
 
-from storage_engine.console.chart import MOST_POINTS, Columns, chart, read_columns, refused_spans
+from storage_engine.console.chart import (
+    MOST_POINTS,
+    Columns,
+    chart,
+    exact_refused_spans,
+    read_columns,
+    refused_spans,
+)
 from storage_engine.console.rules import RuleLevels, Rules
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
@@ -127,3 +134,21 @@ def test_refused_spans_begin_and_end_where_looks_say_so() -> None:
     columns = Columns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
     # Nobody knows what was refused before the rules were recorded, nor within a gap.
     assert refused_spans(columns, rules) == ((3, 5), (6, 6), (9, 9))
+
+
+def test_refused_spans_of_months_end_at_the_looks_themselves(
+    bench: tuple[Journal, JournalReader, str],
+) -> None:
+    journal, reader, store_id = bench
+    refused = ((1_003, 1_717), (1_719, 1_720), (1_723, 3_999))
+    levels = [95 if any(start <= at < end for start, end in refused) else 60 for at in range(4_500)]
+    write_levels(journal, store_id, levels)
+    end_ms, rules = 4_500 * MINUTE_MS, [Rules(0, levels=RuleLevels(refuses_percent=90))]
+
+    def read(connection: Connection) -> tuple[Columns, object]:
+        columns = read_columns(connection, store_id, 0, end_ms)
+        return columns, exact_refused_spans(connection, store_id, columns, rules, 0, end_ms)
+
+    columns, found = reader.read(read)
+    assert columns.bucket_ms > MINUTE_MS
+    assert found == tuple((start * MINUTE_MS, end * MINUTE_MS) for start, end in refused)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event, insert
 
 from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.chart import chart
@@ -16,11 +17,16 @@ from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.schema import samples
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 NAME = NAMES[0]
 ANSWERS: dict[str, Callable[[JournalReader], Any]] = {
     "stores": lambda reader: all_stores([AskedJournal(reader, NAMES)], NOW_MS),
@@ -74,3 +80,45 @@ def test_no_answer_has_a_secret_or_settings_that_nobody_can_change(past: Journal
     text = json.dumps([to_jsonable(answer(past)) for answer in ANSWERS.values()])
     for word in ("password", "secret", "accessKey", '"body"', "journal_url", "data/x.parquet"):
         assert word not in text
+
+
+@pytest.mark.parametrize("answer", ["stores", "store", "forecast", "runs", "what-if settings"])
+def test_ten_times_as_many_samples_are_no_more_work(tmp_path: Path, answer: str) -> None:
+    """A search by the store alone, which a plan of the database doesn't tell from one that ends at once."""
+    few, many = (
+        steps_of(tmp_path / str(every_ms), every_ms, ANSWERS[answer]) for every_ms in (HOUR_MS, HOUR_MS // 10)
+    )
+    assert 0 < many < 1.5 * few + 20
+
+
+def steps_of(path: Path, every_ms: int, answer: Callable[[JournalReader], Any]) -> int:
+    """Return how many hundreds of steps SQLite takes to answer, with samples of 60 days."""
+    url = f"sqlite:///{path}"
+    journal = Journal(url)
+    store_id = journal.add_store("/s", "rocketmq", name=NAME).store_id
+    moments = range(NOW_MS - 60 * DAY_MS, NOW_MS, every_ms)
+    rows = [
+        {
+            "store_id": store_id, "levels": [], "at_ms": at_ms, "min_offset": at_ms // 9, "max_offset": at_ms,
+            "oldest_message_ms": at_ms - DAY_MS, "archive_lag_bytes": 1,
+        }
+        for at_ms in moments
+    ]  # fmt: skip
+    levels = {at_ms: [DiskUsage("/s", 50, 1 << 40, 1 << 39)] for at_ms in moments}
+
+    def write(connection: Connection) -> None:
+        connection.execute(insert(samples), rows)
+        put_levels(connection, store_id, levels)
+
+    journal._database.write(write)
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    reader = JournalReader(url)
+    event.listen(reader._engine, "connect", lambda connection, _: connection.set_progress_handler(step, 100))
+    answer(reader)
+    return count
