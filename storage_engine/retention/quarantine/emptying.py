@@ -22,7 +22,6 @@ from storage_engine.retention.history import releases, still_proves
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import (
-    STAYS_MS,
     WHOLE,
     Quarantine,
     QuarantineState,
@@ -93,7 +92,7 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
 def expired_or_in_the_way(
     journal: Journal, store_id: str, now_ms: int, *, space_is_short: bool
 ) -> tuple[str, ...]:
-    """Return what the next run would empty, as sentences; not what had to stay within the last day.
+    """Return what the next run would empty, as sentences; not what had to stay lately.
 
     :param space_is_short: space is a cause of that run.
     """
@@ -103,7 +102,7 @@ def expired_or_in_the_way(
         if one.there
         and one.state is not QuarantineState.UNDOING
         and (space_is_short or _is_over(one, now_ms))
-        and (one.stayed_at_ms is None or now_ms - one.stayed_at_ms >= STAYS_MS)
+        and not one.stayed_lately(now_ms, space_is_short=space_is_short)
     )
 
 

@@ -17,8 +17,9 @@ WHOLE = ""
 """Subject of what is said of a quarantine as a whole."""
 _STAYS = "stays"
 """Subject of why it was not emptied."""
-STAYS_MS = 24 * 3_600_000
-"""How long it starts no run by itself once it had to stay."""
+_HOUR_MS = 3_600_000
+STAYS_MS = 24 * _HOUR_MS
+"""How long it starts no run by itself once it had to stay; where space is short, an hour."""
 
 
 class QuarantineState(StrEnum):
@@ -54,6 +55,14 @@ class Quarantine:
     log_lineages: Mapping[str, int] = field(default_factory=dict)
     stayed_at_ms: int | None = None
     stayed_because: str = ""
+
+    def stayed_lately(self, now_ms: int, *, space_is_short: bool) -> bool:
+        """Return whether it had to stay so lately that it starts no run by itself.
+
+        One that a clock of the future wrote down is looked at again.
+        """
+        wait_ms = _HOUR_MS if space_is_short else STAYS_MS
+        return self.stayed_at_ms is not None and 0 <= now_ms - self.stayed_at_ms < wait_ms
 
     @property
     def there(self) -> bool:
@@ -98,9 +107,8 @@ def record_place(
 
 
 def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
-    """Record that a quarantine had to stay, once a day for the same reason."""
-    lately = one.stayed_at_ms is not None and now_ms - one.stayed_at_ms < STAYS_MS
-    if not (lately and one.stayed_because == why):
+    """Record that a quarantine had to stay, once an hour for the same reason."""
+    if not (one.stayed_lately(now_ms, space_is_short=True) and one.stayed_because == why):
         said = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, said)], lease=lease)
 

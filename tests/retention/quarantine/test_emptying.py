@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from storage_engine.retention.maintaining import maintain_directory, maintain_st
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine import emptying
 from storage_engine.retention.quarantine import undo as undoing
+from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
@@ -160,9 +162,13 @@ def test_what_had_to_stay_starts_no_run_for_a_day_and_is_told_as_it_is(
     (line,) = steps.look_for_due(store, over_ms + DAY_MS).why
     assert line.startswith("the quarantine of run r would be looked at again, as its window was over")
     assert "it had to stay: " in line
+    (record,) = journal_of(store).all_stores()
+    ask = partial(expired_or_in_the_way, journal_of(store), record.store_id)
+    # A full disk waits for no day, nor does a store for a moment that a wrong clock wrote down.
+    assert [ask(over_ms + later_ms, space_is_short=True) for later_ms in (60_000, 3_600_000)] == [(), (line,)]
+    assert ask(over_ms - 1, space_is_short=False) == (line,)
     dry = maintain_store(store, over_ms + 60_000, dry_run=True)
     assert dry.quarantines == (line,)
-    (record,) = journal_of(store).all_stores()
     stays = [one for one in JournalReader(store.journal_url).incidents(record.store_id) if one.subject]
     assert [one.step for one in stays] == ["empty-quarantine"]
     assert all(step.error == "" for step in build_report(store, "r").steps)
