@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
 
-from storage_engine.console.rules import RuleLevels
+from storage_engine.console.rules import RecordedLevels
 from storage_engine.journal.sample_columns import Moment
 
 HOUR_MS = 3_600_000
@@ -106,7 +106,7 @@ class _Day:
     reclaim: float
 
 
-def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RuleLevels) -> Forecast:
+def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
     """Return what is to be expected at the rates of the last days.
 
     :param moments: looks that know where the logs begin and end, by time.
@@ -163,7 +163,7 @@ def _band(values: Iterable[float]) -> tuple[float, float, float]:
     return tenths[0], tenths[4], tenths[8]
 
 
-def _times(room: Room, levels: RuleLevels, net: tuple[float, float, float]) -> Iterator[TimeToLevel]:
+def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) -> Iterator[TimeToLevel]:
     named = (
         ("notice", levels.notice_percent),
         ("cleans", levels.cleans_percent),
@@ -185,7 +185,7 @@ def _filled_in_ms(free_bytes: int, bytes_per_day: float) -> int | None:
 
 
 def _retention(
-    moments: Sequence[Moment], room: Room | None, levels: RuleLevels, ingest: tuple[float, float, float]
+    moments: Sequence[Moment], room: Room | None, levels: RecordedLevels, ingest: tuple[float, float, float]
 ) -> TimeBand | None:
     kept = [one.at_ms - one.oldest_message_ms for one in moments if one.oldest_message_ms is not None]
     if not kept:

@@ -21,8 +21,8 @@ class LevelState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RuleLevels:
-    """Whole percent of a disk; above each something begins; None: at no level.
+class RecordedLevels:
+    """Whole percent of a disk; above each something begins; None: at no level, or not recorded.
 
     :param notice_percent: a person is told.
     :param cleans_percent: the broker deletes what has expired, at any hour.
@@ -55,7 +55,7 @@ class Rules:
 
     at_ms: int
     settings: Mapping[str, str] = field(default_factory=dict)
-    levels: RuleLevels = RuleLevels()
+    levels: RecordedLevels = RecordedLevels()
     windows: Windows | None = None
     unsupported: str = ""
 
@@ -66,7 +66,7 @@ def rules_of(row: RulesRow) -> Rules:
     return Rules(
         row.at_ms,
         row.rules.get("settings") or {},
-        RuleLevels(
+        RecordedLevels(
             levels.get("notice_percent"),
             levels.get("cleans_percent"),
             levels.get("forces_percent"),
@@ -93,7 +93,7 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
     if used_percent is None or rules is None:
         return LevelState.UNKNOWN
     levels = rules.levels
-    if levels == RuleLevels():
+    if levels == RecordedLevels():
         # A broker that names no level says nothing of whether this one is fine.
         return LevelState.UNKNOWN
     for state, above in (

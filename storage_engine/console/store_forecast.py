@@ -16,7 +16,7 @@ from storage_engine.console.forecast import (
     TimeToLevel,
     forecast_of,
 )
-from storage_engine.console.rules import RuleLevels, rules_of
+from storage_engine.console.rules import RecordedLevels, rules_of
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.sample_columns import Moment, Span, last_moments
 from storage_engine.journal.store_summaries import StoreSummary
@@ -47,9 +47,9 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> ForecastAns
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
-        return _answer(forecast_of((), None, RuleLevels()))
+        return _answer(forecast_of((), None, RecordedLevels()))
     moments = hourly_moments(reader, summary.store_id, SPAN_DAYS, now_ms)
-    levels = RuleLevels() if summary.rules is None else rules_of(summary.rules).levels
+    levels = RecordedLevels() if summary.rules is None else rules_of(summary.rules).levels
     return _answer(forecast_of(moments, _room(summary, moments), levels))
 
 

@@ -17,7 +17,7 @@ from storage_engine.console.chart import (
     read_columns,
     refused_spans,
 )
-from storage_engine.console.rules import RuleLevels, Rules
+from storage_engine.console.rules import RecordedLevels, Rules
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
@@ -129,7 +129,7 @@ def test_peaks_drops_and_crossings_survive(
 
 
 def test_refused_spans_begin_and_end_where_looks_say_so() -> None:
-    rules = [Rules(3, levels=RuleLevels(refuses_percent=90))]
+    rules = [Rules(3, levels=RecordedLevels(refuses_percent=90))]
     levels = (95, 95, 90, 91, 92, 90, 99, None, 80, 91)
     columns = Columns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
     # Nobody knows what was refused before the rules were recorded, nor within a gap.
@@ -143,7 +143,7 @@ def test_refused_spans_of_months_end_at_the_looks_themselves(
     refused = ((1_003, 1_717), (1_719, 1_720), (1_723, 3_999))
     levels = [95 if any(start <= at < end for start, end in refused) else 60 for at in range(4_500)]
     write_levels(journal, store_id, levels)
-    end_ms, rules = 4_500 * MINUTE_MS, [Rules(0, levels=RuleLevels(refuses_percent=90))]
+    end_ms, rules = 4_500 * MINUTE_MS, [Rules(0, levels=RecordedLevels(refuses_percent=90))]
 
     def read(connection: Connection) -> tuple[Columns, object]:
         columns = read_columns(connection, store_id, 0, end_ms)

@@ -16,14 +16,14 @@ from storage_engine.console.forecast import (
     TimeBand,
     forecast_of,
 )
-from storage_engine.console.rules import RuleLevels
+from storage_engine.console.rules import RecordedLevels
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.sample_columns import Moment
 from tests.console.conftest import NOW_MS
 
 GIB = 1 << 30
-LEVELS = RuleLevels(70, 75, 85, 90)
+LEVELS = RecordedLevels(70, 75, 85, 90)
 ROOM = Room(1_000 * GIB, 500 * GIB, 400 * GIB)
 KEPT_MS = 80 * HOUR_MS
 

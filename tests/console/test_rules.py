@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.console.rules import LevelState, RuleLevels, Rules, Windows, level_state
+from storage_engine.console.rules import LevelState, RecordedLevels, Rules, Windows, level_state
 from storage_engine.console.windows import window_spans
 from storage_engine.rocketmq.course_rules import RULES
 
@@ -29,7 +29,7 @@ DAY_MS = 24 * HOUR_MS
     ],
 )
 def test_a_state_begins_above_its_level(percent: int | None, state: str) -> None:
-    assert level_state(percent, Rules(0, levels=RuleLevels(70, 75, 85, 90))) is LevelState(state)
+    assert level_state(percent, Rules(0, levels=RecordedLevels(70, 75, 85, 90))) is LevelState(state)
     assert level_state(percent, None) is LevelState.UNKNOWN
     assert level_state(percent, Rules(0)) is LevelState.UNKNOWN
 

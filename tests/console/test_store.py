@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from storage_engine.console.rules import RuleLevels, Windows
+from storage_engine.console.rules import RecordedLevels, Windows
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
@@ -34,7 +34,7 @@ def test_a_store_is_told_with_all_that_stands_for_it(past: JournalReader) -> Non
     assert answer.rules is not None
     assert answer.rules.settings["fileReservedTime"] == "72"
     assert answer.rules.windows == Windows((4,), "Asia/Shanghai")
-    assert answer.rules.levels == RuleLevels(70, 75, 85, 90)
+    assert answer.rules.levels == RecordedLevels(70, 75, 85, 90)
     json.dumps(to_jsonable(answer))
 
 
