@@ -61,10 +61,8 @@ def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
 
 
 def _stored(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
-    for store in reader.stores():
-        if store.name == conn_id:
-            return reader.report(store.store_id, run_key)
-    return None
+    store_id = reader.store_id(conn_id)
+    return None if store_id is None else reader.report(store_id, run_key)
 
 
 def message_html(title: str, text: str) -> str:
