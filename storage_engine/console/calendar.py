@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from storage_engine.console.run_lines import dag_run_of
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.answers import Incident
 from storage_engine.journal.queries import JournalReader
@@ -123,7 +124,7 @@ def _counts(verdict: Verdict) -> bool:
 
 
 def _run(verdict: Verdict) -> DayRun:
-    dag_id, of_dag, run_id = verdict.run_key.partition("/")
+    dag_id, run_id = dag_run_of(verdict.run_key)
     if verdict.validation is None:
         validation = "unknown"
     elif verdict.validation == "":
@@ -132,8 +133,8 @@ def _run(verdict: Verdict) -> DayRun:
         validation = "failed" if verdict.validation == "FAILURE" else "passed"
     return DayRun(
         verdict.run_key,
-        dag_id if of_dag else None,
-        run_id if of_dag else None,
+        dag_id,
+        run_id,
         verdict.outcome,
         validation,
         verdict.at_ms,

@@ -32,14 +32,20 @@ class RunLine:
     has_report: bool
 
 
+def dag_run_of(run_key: str) -> tuple[str | None, str | None]:
+    """Return the ids of the DAG and of its run; None and None: a person ran it, at a shell."""
+    dag_id, of_dag, run_id = run_key.partition("/")
+    return (dag_id, run_id) if of_dag else (None, None)
+
+
 def run_line(run: RunRow) -> RunLine:
     """Return a run as a page lists it."""
-    dag_id, of_dag, run_id = run.run_key.partition("/")
+    dag_id, run_id = dag_run_of(run.run_key)
     return RunLine(
         id=run.run_id,
         run_key=run.run_key,
-        dag_id=dag_id if of_dag else None,
-        run_id=run_id if of_dag else None,
+        dag_id=dag_id,
+        run_id=run_id,
         outcome=run.outcome,
         state=run.state,
         created_at_ms=run.created_at_ms,
