@@ -23,6 +23,7 @@ from statistics import quantiles
 
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.journal.sample_columns import Moment
+from storage_engine.model.store import room_below
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -77,7 +78,7 @@ class Room:
 
     def below(self, percent: int) -> int:
         """Return how many bytes fit before the disk is above a level."""
-        return max(0, self.usable_bytes - self.total_bytes * (100 - percent) // 100)
+        return room_below(percent, self.total_bytes, self.usable_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class Forecast:
     reclaim: RateBand | None = None
     time_to: tuple[TimeToLevel, ...] = ()
     retention: TimeBand | None = None
+    kind: str = "forecast"
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from storage_engine.console.forecast import (
-    DAY_MS,
-    HOUR_MS,
-    SPAN_DAYS,
-    Forecast,
-    RateBand,
-    Room,
-    TimeBand,
-    TimeToLevel,
-    forecast_of,
-)
+from storage_engine.console.forecast import DAY_MS, HOUR_MS, SPAN_DAYS, Forecast, Room, forecast_of
 from storage_engine.console.rules import RecordedLevels, rules_of
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.sample_columns import Moment, Span, last_moments
 from storage_engine.journal.store_summaries import StoreSummary
 
 
-@dataclass(frozen=True, slots=True)
-class ForecastAnswer:
-    """See :class:`storage_engine.console.forecast.Forecast`."""
-
-    enough: bool
-    why: str
-    span_ms: int
-    samples: int
-    ingest: RateBand | None
-    reclaim: RateBand | None
-    time_to: tuple[TimeToLevel, ...]
-    retention: TimeBand | None
-    kind: str = "forecast"
-    version: int = 1
-
-
-def store_forecast(reader: JournalReader, name: str, now_ms: int) -> ForecastAnswer:
+def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return what is to be expected of a store at the rates of the last days.
 
     :param name: the id of its connection; of a store that the journal doesn't know nothing is told.
@@ -47,10 +20,10 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> ForecastAns
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
-        return _answer(forecast_of((), None, RecordedLevels()))
+        return forecast_of((), None, RecordedLevels())
     moments = hourly_moments(reader, summary.store_id, SPAN_DAYS, now_ms)
     levels = RecordedLevels() if summary.rules is None else rules_of(summary.rules).levels
-    return _answer(forecast_of(moments, _room(summary, moments), levels))
+    return forecast_of(moments, _room(summary, moments), levels)
 
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
@@ -67,16 +40,3 @@ def _room(summary: StoreSummary, moments: Sequence[Moment]) -> Room | None:
     last = moments[-1]
     log_bytes = (last.max_offset or 0) - (last.min_offset or 0)
     return Room(fullest.total_bytes, fullest.usable_bytes, log_bytes)
-
-
-def _answer(found: Forecast) -> ForecastAnswer:
-    return ForecastAnswer(
-        found.enough,
-        found.why,
-        found.span_ms,
-        found.samples,
-        found.ingest,
-        found.reclaim,
-        found.time_to,
-        found.retention,
-    )

@@ -10,6 +10,7 @@ from typing import Any
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
+from storage_engine.model.store import room_below
 from storage_engine.wording import duration_text
 
 DAY_MS = 24 * 3_600_000
@@ -187,5 +188,4 @@ def _disk_full_in_ms(level: DiskLevel, full_percent: int) -> int | None:
     filled = level.earlier_usable_bytes - level.usable_bytes
     if span_ms < _LEAST_SPAN_MS or filled <= 0:
         return None
-    room = max(0, level.usable_bytes - level.total_bytes * (100 - full_percent) // 100)
-    return room * span_ms // filled
+    return room_below(full_percent, level.total_bytes, level.usable_bytes) * span_ms // filled

@@ -173,6 +173,11 @@ def percent_rounded_up(part: int, whole: int) -> int:
     return -(-part * 100 // whole)
 
 
+def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
+    """Return how many bytes fit on a disk before it is above a level."""
+    return max(0, usable_bytes - total_bytes * (100 - percent) // 100)
+
+
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
     """How full the disk under ``path`` is.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_engine.model.store import DiskUsage, LogSnapshot
+from storage_engine.model.store import DiskUsage, LogSnapshot, room_below
 
 DAY_MS = 24 * 3_600_000
 LEAST_SPAN_MS = 3_600_000
@@ -78,7 +78,7 @@ def room_bytes(disks: Sequence[DiskUsage], percent: int) -> int | None:
     for disk in {disk.device: disk for disk in disks}.values():
         if disk.total_bytes is None or disk.usable_bytes is None:
             return None
-        room += max(0, disk.usable_bytes - disk.total_bytes * (100 - percent) // 100)
+        room += room_below(percent, disk.total_bytes, disk.usable_bytes)
     return room if disks else None
 
 
