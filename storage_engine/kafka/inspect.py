@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from storage_engine.kafka.layout import Node, PartitionLog, read_node
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
@@ -28,7 +28,7 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
     """
     node = read_node(Path(settings.root))
     topics = read_topic_settings(node)
-    rows = [_row(node, log, topics, messages=messages) for _, log in node.logs]
+    rows = [_row(directory, log, topics, messages=messages) for directory, log in node.logs]
     disks = tuple(DiskUsage.of(directory.path) for directory in node.directories)
     sections: list[Section] = [Paragraph(_about(node, topics)), Disks(disks), _logs(rows, messages=messages)]
     aside = [
@@ -70,14 +70,15 @@ def _about(node: Node, topics: TopicSettings) -> str:
     return "\n".join(lines)
 
 
-def _row(node: Node, log: PartitionLog, topics: TopicSettings, *, messages: bool) -> dict[str, Any]:
+def _row(
+    directory: LogDirectory, log: PartitionLog, topics: TopicSettings, *, messages: bool
+) -> dict[str, Any]:
     settings = topics.of(log.name.topic)
     metadata = log.path / PARTITION_METADATA
     start = log.segments[0].base_offset if log.segments else 0
-    directory = next(one for one in node.directories if one.path == log.path.parent)
     row: dict[str, Any] = {
         "log": log.name.log,
-        "directory": str(log.path.parent),
+        "directory": str(directory.path),
         "topic_id": text_of(read_topic_id(metadata)) if metadata.exists() else None,
         "internal": log.name.is_internal,
         "segments": len(log.segments),

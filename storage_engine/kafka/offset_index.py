@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.kafka.stored_files import corrupt
+from storage_engine.kafka.stored_files import check_entries, corrupt
 
 ENTRY_BYTES = 8
 _ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
@@ -33,9 +33,7 @@ def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) ->
     :param path: for messages.
     :raises CorruptFileError: it has no whole entries, or they don't grow.
     """
-    if len(data) % ENTRY_BYTES:
-        at = len(data) // ENTRY_BYTES * ENTRY_BYTES
-        raise corrupt(path, at, f"entries of {ENTRY_BYTES} bytes", f"{len(data) - at} bytes", _REMEDY)
+    check_entries(len(data), ENTRY_BYTES, path, _REMEDY)
     entries = np.frombuffer(data, _ENTRY)
     used = np.flatnonzero((entries["offset"] != 0) | (entries["position"] != 0))
     count = int(used[-1]) + 1 if len(used) else 0

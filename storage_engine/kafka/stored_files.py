@@ -20,6 +20,15 @@ def read_stored(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     return read_file(path, max_bytes, follow_links=False)
 
 
+def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> None:
+    """
+    :raises CorruptFileError: a file of so many bytes has no whole entries.
+    """
+    rest = size_bytes % entry_bytes
+    if rest:
+        raise corrupt(path, size_bytes - rest, f"entries of {entry_bytes} bytes", f"{rest} bytes", remedy)
+
+
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
     """Make the error of a file.
 

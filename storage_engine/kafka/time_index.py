@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.kafka.stored_files import corrupt
+from storage_engine.kafka.stored_files import check_entries, corrupt
 
 ENTRY_BYTES = 12
 _ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -33,7 +33,7 @@ def parse_time_index(data: bytes | memoryview, base_offset: int, path: str) -> T
     :param path: for messages.
     :raises CorruptFileError: it has no whole entries, or they don't grow.
     """
-    _check_size(len(data), path)
+    check_entries(len(data), ENTRY_BYTES, path, _REMEDY)
     entries = np.frombuffer(data, _ENTRY)
     used = np.flatnonzero((entries["timestamp"] != 0) | (entries["offset"] != 0))
     count = int(used[-1]) + 1 if len(used) else 0
@@ -46,9 +46,3 @@ def parse_time_index(data: bytes | memoryview, base_offset: int, path: str) -> T
         found = f"timestamp {timestamps[i]}, relative offset {relative[i]}"
         raise corrupt(path, i * ENTRY_BYTES, "an entry not before the last one", found, _REMEDY)
     return TimeIndex(timestamps, base_offset + relative, len(entries))
-
-
-def _check_size(size: int, path: str) -> None:
-    if size % ENTRY_BYTES:
-        at = size // ENTRY_BYTES * ENTRY_BYTES
-        raise corrupt(path, at, f"entries of {ENTRY_BYTES} bytes", f"{size - at} bytes", _REMEDY)

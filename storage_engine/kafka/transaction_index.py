@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from storage_engine.kafka.stored_files import corrupt
+from storage_engine.kafka.stored_files import check_entries, corrupt
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -33,9 +33,7 @@ def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction,
     :param path: for messages.
     :raises CorruptFileError: it has no whole entries, one is of another version, or they don't grow.
     """
-    if len(data) % _ENTRY.size:
-        at = len(data) // _ENTRY.size * _ENTRY.size
-        raise corrupt(path, at, f"entries of {_ENTRY.size} bytes", f"{len(data) - at} bytes", _REMEDY)
+    check_entries(len(data), _ENTRY.size, path, _REMEDY)
     found: list[AbortedTransaction] = []
     for place, (version, *words) in enumerate(_ENTRY.iter_unpack(data)):
         at = place * _ENTRY.size
