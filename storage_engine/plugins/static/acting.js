@@ -4,8 +4,8 @@ import { ask, askAirflow, ofStore, postToAirflow, reportUrl } from "./api.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { bytes } from "./format.js";
-import { stateIcon } from "./icons.js";
 import { counted, t } from "./language.js";
+import { notice } from "./notice.js";
 
 const LOOK_EVERY_MS = 1_500;
 const ENDED = new Set(["success", "failed"]);
@@ -77,7 +77,7 @@ function confirm(act, shared, reload, signal) {
       const run = await postToAirflow(`dags/${dag}/dagRuns`, { logical_date: null, conf: conf(isDry) });
       await follow(run.dag_run_id, isDry);
     } catch (error) {
-      if (!signal.aborted) replace(result, notice("urgent", t(error.status === 403 ? "act_forbidden" : "act_failed"), error.detail));
+      if (!signal.aborted) replace(result, notice("urgent", t(error.status === 403 ? "act_forbidden" : "act_failed"), error.detail ? h("p", null, error.detail) : null));
     }
     dry.disabled = false;
     reload();
@@ -106,10 +106,6 @@ function confirm(act, shared, reload, signal) {
       replace(params, h("pre", { tabindex: "0", "aria-label": t("params") }, JSON.stringify(conf(false), null, 2)));
     }
   }
-}
-
-function notice(tone, text, detail) {
-  return h("div", { class: `notice notice-${tone}`, role: tone === "ok" ? "status" : "alert" }, stateIcon(tone), h("div", null, h("p", { class: "notice-title" }, text), detail ? h("p", null, detail) : null));
 }
 
 /** Say what the broker's own rules would take now, as the last look found. */

@@ -3,8 +3,8 @@
 import { ask, ofStore } from "./api.js";
 import { h, replace } from "./dom.js";
 import { moment, number } from "./format.js";
-import { stateIcon } from "./icons.js";
 import { counted, language, named, t } from "./language.js";
+import { notice } from "./notice.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
 import { note } from "./router.js";
 import { links, outcome } from "./runs.js";
@@ -75,17 +75,11 @@ export function showCalendar(host, { store, query }) {
 }
 
 function lossNotice(bad) {
-  return h(
-    "div",
-    { class: "notice notice-urgent", role: "alert" },
-    stateIcon("urgent"),
-    h(
-      "div",
-      null,
-      h("p", { class: "notice-title" }, counted("days_with_loss", bad.length)),
-      h("p", null, bad.slice(-8).map((one) => one.day).join(" · ")),
-      h("p", { class: "dim" }, t("lost_do")),
-    ),
+  return notice(
+    "urgent",
+    counted("days_with_loss", bad.length),
+    h("p", null, bad.slice(-8).map((one) => one.day).join(" · ")),
+    h("p", { class: "dim" }, t("lost_do")),
   );
 }
 

@@ -1,8 +1,8 @@
 // What a page says where an answer doesn't come, or says nothing yet: what is wrong, and what to do.
 
 import { h } from "./dom.js";
-import { stateIcon } from "./icons.js";
 import { t } from "./language.js";
+import { notice } from "./notice.js";
 
 function advice(error) {
   if (error.status === 0) return ["problem_network", "problem_network_do"];
@@ -16,18 +16,12 @@ function advice(error) {
 /** Say what went wrong, with the server's own sentence, and offer to ask again. */
 export function problemBox(error, again, { quiet = false } = {}) {
   const [what, todo] = error.status === undefined ? ["problem_page", "problem_page_do"] : advice(error);
-  return h(
-    "div",
-    { class: `notice notice-${quiet ? "warning" : "urgent"}`, role: "alert" },
-    stateIcon(quiet ? "warning" : "urgent"),
-    h(
-      "div",
-      null,
-      h("p", { class: "notice-title" }, quiet ? t("problem_stale") : t(what)),
-      error.detail ? h("p", null, error.detail) : null,
-      h("p", { class: "dim" }, t(todo)),
-      again ? h("button", { type: "button", class: "button", on: { click: () => again() } }, t("ask_again")) : null,
-    ),
+  return notice(
+    quiet ? "warning" : "urgent",
+    quiet ? t("problem_stale") : t(what),
+    error.detail ? h("p", null, error.detail) : null,
+    h("p", { class: "dim" }, t(todo)),
+    again ? h("button", { type: "button", class: "button", on: { click: () => again() } }, t("ask_again")) : null,
   );
 }
 

@@ -2,8 +2,8 @@
 
 import { h } from "./dom.js";
 import { bytes, offsets } from "./format.js";
-import { stateIcon } from "./icons.js";
 import { counted, t } from "./language.js";
+import { notice } from "./notice.js";
 import { emptyBox } from "./problem.js";
 
 const PLACES = ["archived", "both", "due", "local", "unknown", "lost"];
@@ -32,16 +32,10 @@ export function stripBlock({ ranges }) {
 }
 
 function lossLine(range) {
-  return h(
-    "div",
-    { class: "notice notice-urgent", role: "alert" },
-    stateIcon("urgent"),
-    h(
-      "div",
-      null,
-      h("p", { class: "notice-title" }, t("lost_line", { size: bytes(range.size_bytes), offsets: offsets(range.start_offset, range.end_offset) })),
-      h("p", { class: "dim" }, t("lost_do")),
-    ),
+  return notice(
+    "urgent",
+    t("lost_line", { size: bytes(range.size_bytes), offsets: offsets(range.start_offset, range.end_offset) }),
+    h("p", { class: "dim" }, t("lost_do")),
   );
 }
 
