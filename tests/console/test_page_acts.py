@@ -130,14 +130,36 @@ def test_a_cleanup_says_its_cause_and_what_went_and_opens_its_report(visit: Visi
 def test_what_is_lost_due_and_archived_is_told(visit: Visit) -> None:
     page = open_chart(visit)
     strip = page.locator(".strip").first
-    for place in ("archived", "both", "due", "local", "lost"):
+    for place in ("archived", "both", "due", "local", "lost", "accepted"):
         assert strip.locator(f".part-{place}").count() > 0, place
     lost = strip.locator(".part-lost").bounding_box()
     assert lost is not None
     assert lost["width"] >= 50
     assert "neither on disk nor in a lake" in page.inner_text(".notice:has-text('LOST')")
     page.locator("summary", has_text="Segments and why they are there").click()
-    assert "expired" in page.inner_text("table:has-text('From offset')")
+    table = page.inner_text("table:has-text('From offset')")
+    assert "expired" in table
+    assert "missing deleted by a run" in table
+    assert "Say why" not in table
+
+
+def test_a_loss_that_somebody_accepted_is_no_alarm_and_says_who_and_why(visit: Visit) -> None:
+    page = open_chart(visit)
+    accepted = page.locator(".strip").first.locator(".part-accepted")
+    assert accepted.inner_text().startswith("accepted loss")
+    assert "accepted by ann (the disk burnt" in str(accepted.get_attribute("title"))
+    box = accepted.locator(".part-word").bounding_box()
+    outer = accepted.bounding_box()
+    assert box is not None
+    assert outer is not None
+    assert box["width"] <= outer["width"]
+    # The one that nobody accepted is the only alarm.
+    assert page.locator(".notice:has-text('LOST')").count() == 1
+    assert page.locator(".strip-legend .is-lost").inner_text().startswith("LOST 1 range")
+    page.locator("summary", has_text="Segments and why they are there").click()
+    row = page.locator("table:has-text('From offset') tr", has_text="accepted loss").inner_text()
+    assert "accepted as lost" in row
+    assert "accepted by ann" in row
 
 
 def test_another_setting_draws_another_course_and_advises(visit: Visit) -> None:

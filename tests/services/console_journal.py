@@ -323,11 +323,12 @@ def ranges(look: Look, *, troubled: bool) -> tuple[OffsetRange, ...]:
     first, end = look.min_offset // GIB, look.max_offset // GIB
     lost = [
         (0, 300, Place.ARCHIVED, "", ""),
-        (300, 303, Place.LOST, "accepted", "accepted by ann (disk fault)"),
+        (300, 303, Place.LOST, "accepted", "accepted by ann (the disk burnt; a replica has them): gone"),
+        (303, 304, Place.LOST, "missing", "deleted by a run, and no lake has it"),
     ]
     rows = [
         *(lost if troubled else []),
-        (303 if troubled else 0, first, Place.ARCHIVED, "", ""),
+        (304 if troubled else 0, first, Place.ARCHIVED, "", ""),
         (first, first + 6, Place.DUE, "expired", "last written 75 h ago; a lake has it"),
         (first + 6, end - 12, Place.BOTH, "not-expired", "expires in 3 h"),
         (end - 12, end, Place.LOCAL, "not-expired", "expires in 60 h"),
@@ -337,7 +338,9 @@ def ranges(look: Look, *, troubled: bool) -> tuple[OffsetRange, ...]:
         for begin, until, *told in rows
     ]
     active = OffsetRange(LOG, 1, end * GIB, look.max_offset, 1, GIB, Place.LOCAL, "active", "")
-    return tuple(replace(one, segments=0) if one.where is Place.LOST else one for one in (*found, active))
+    return tuple(
+        replace(one, segments=0, size_bytes=0) if one.where is Place.LOST else one for one in (*found, active)
+    )
 
 
 def start(look: Look, daily_gib: int) -> CourseStart:

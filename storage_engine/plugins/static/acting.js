@@ -66,7 +66,7 @@ function confirm(act, shared, reload, signal) {
 
   async function start(isDry) {
     if (act.asks && state.reason.trim().length < 3) {
-      replace(result, notice("warning", t("reason_missing")));
+      replace(result, notice("warning", t("say_why")));
       return;
     }
     dry.disabled = true;

@@ -3,6 +3,7 @@
 import { h, replace } from "./dom.js";
 import { bytes, number } from "./format.js";
 import { named, t } from "./language.js";
+import { placeOf } from "./strip.js";
 import { scrolling, table } from "./table.js";
 
 /** Fill `host` with the segments of a store. */
@@ -13,11 +14,11 @@ export function segmentsBlock(host, { ranges }) {
   }
   const count = ranges.reduce((sum, range) => sum + (range.segments ?? 0), 0);
   const columns = [
-    { title: t("where"), isHead: true, cell: (range) => h("span", null, h("i", { class: `swatch part-${range.where}` }), t(`where_${range.where}`)) },
+    { title: t("where"), isHead: true, cell: (range) => h("span", null, h("i", { class: `swatch part-${placeOf(range)}` }), t(`where_${placeOf(range)}`)) },
     { title: t("from_offset"), class: "num", cell: (range) => number(range.start_offset) },
     { title: t("to_offset"), class: "num", cell: (range) => number(range.end_offset) },
     { title: t("segments_head"), class: "num", cell: (range) => number(range.segments) },
-    { title: t("size"), class: "num", cell: (range) => bytes(range.size_bytes) },
+    { title: t("size"), class: "num", cell: (range) => (range.segments > 0 ? bytes(range.size_bytes) : "") },
     { title: t("reason"), cell: (range) => reason(range) },
   ];
   const several = new Set(ranges.map((range) => range.log)).size > 1;

@@ -6,7 +6,12 @@ import { counted, t } from "./language.js";
 import { notice } from "./notice.js";
 import { emptyBox } from "./problem.js";
 
-const PLACES = ["archived", "both", "due", "local", "unknown", "lost"];
+const PLACES = ["archived", "both", "due", "local", "unknown", "accepted", "lost"];
+
+/** Return the place of a range as the page names it: a loss that somebody has accepted is one of its own. */
+export function placeOf(range) {
+  return range.where === "lost" && range.reason === "accepted" ? "accepted" : range.where;
+}
 
 /** Return the ranges of each log, in order. */
 export function byLog(ranges) {
@@ -21,7 +26,7 @@ export function byLog(ranges) {
 /** Return the strips of a store, with what is lost said first, and totals beside their keys. */
 export function stripBlock({ ranges }) {
   if (!ranges || ranges.length === 0) return emptyBox(t("strip_empty"), t("strip_empty_do"));
-  const lost = ranges.filter((range) => range.where === "lost");
+  const lost = ranges.filter((range) => placeOf(range) === "lost");
   return h(
     "div",
     null,
@@ -34,7 +39,8 @@ export function stripBlock({ ranges }) {
 function lossLine(range) {
   return notice(
     "urgent",
-    t("lost_line", { size: bytes(range.size_bytes), offsets: offsets(range.start_offset, range.end_offset) }),
+    t("lost_line", { offsets: offsets(range.start_offset, range.end_offset) }),
+    range.detail ? h("p", null, range.detail) : null,
     h("p", { class: "dim" }, t("lost_do")),
   );
 }
@@ -51,11 +57,15 @@ function strip(all) {
 }
 
 function part(range) {
-  const word = t(`where_${range.where}`);
-  const text = `${word}: ${bytes(range.size_bytes)}, ${counted("segments", range.segments)}, ${offsets(range.start_offset, range.end_offset)}`;
+  const place = placeOf(range);
+  const word = t(`where_${place}`);
+  // What is nowhere has no file, and so no size: offsets alone say how much it was.
+  const size = range.segments > 0 ? [bytes(range.size_bytes), counted("segments", range.segments)] : [];
+  const why = place === "accepted" || place === "lost" ? range.detail : "";
+  const text = `${word}: ${[...size, offsets(range.start_offset, range.end_offset), why].filter(Boolean).join(", ")}`;
   return h(
     "li",
-    { class: `part part-${range.where}`, title: text, vars: { "--size": String(Math.max(1, Math.sqrt(range.size_bytes / 1048576))) } },
+    { class: `part part-${place}`, title: text, vars: { "--size": String(Math.max(1, Math.sqrt(range.size_bytes / 1048576))) } },
     h("span", { class: "part-word" }, word),
     h("span", { class: "hidden-text" }, text),
   );
@@ -66,7 +76,7 @@ function totals(ranges) {
     "ul",
     { class: "legend strip-legend" },
     PLACES.map((where) => {
-      const of = ranges.filter((range) => range.where === where);
+      const of = ranges.filter((range) => placeOf(range) === where);
       const size = of.reduce((sum, range) => sum + (range.size_bytes ?? 0), 0);
       const count = of.reduce((sum, range) => sum + (range.segments ?? 0), 0);
       if (of.length === 0 && where !== "lost") return null;
@@ -74,7 +84,7 @@ function totals(ranges) {
         "li",
         { class: where === "lost" && of.length > 0 ? "is-lost" : null },
         h("i", { class: `swatch part-${where}` }),
-        h("span", null, h("b", null, t(`where_${where}`)), ` ${bytes(size)}${count ? `, ${counted("segments", count)}` : ""}`),
+        h("span", null, h("b", null, t(`where_${where}`)), of.length > 0 && count === 0 ? ` ${counted("ranges", of.length)}` : ` ${bytes(size)}${count ? `, ${counted("segments", count)}` : ""}`),
         h("small", { class: "dim" }, t(`where_${where}_means`)),
       );
     }),
