@@ -45,12 +45,14 @@ class SegmentFiles:
 class PartitionLog:
     """The directory of a log.
 
+    :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
     """
 
     path: Path
     name: PartitionDirectory
     segments: tuple[SegmentFiles, ...]
+    snapshots: tuple[FileFacts, ...]
     left_over: tuple[tuple[FileState, FileFacts], ...]
 
     @property
@@ -203,7 +205,10 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
         else:
             left_over.append((found.state, facts))
     segments = []
+    snapshots = []
     for offset, files in sorted(in_use.items()):
+        if FileKind.SNAPSHOT in files:
+            snapshots.append(files[FileKind.SNAPSHOT])
         if FileKind.LOG not in files:
             continue
         companions = (files.get(kind) for kind in (FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT))
@@ -216,7 +221,7 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
                 tuple(one for one in companions if one is not None),
             )
         )
-    return PartitionLog(path, name, tuple(segments), tuple(left_over))
+    return PartitionLog(path, name, tuple(segments), tuple(snapshots), tuple(left_over))
 
 
 def _facts(path: Path) -> Iterator[tuple[str, FileFacts]]:
