@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,6 +27,14 @@ class StoreState(StrEnum):
     WARNING = "warning"
     UNKNOWN = "unknown"
     OK = "ok"
+
+
+class Filling(StrEnum):
+    """Whether a store's disks fill up, at the pace of the last day."""
+
+    YES = "filling"
+    NO = "not-filling"
+    UNKNOWN = "unknown"
 
 
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
@@ -64,7 +72,8 @@ class StoreLine:
     :param store: the id of its connection.
     :param urgent: the most urgent thing that doctor found; None: nothing that anybody has to act on.
     :param retention_ms: age of its oldest message at the last look.
-    :param time_to_full_ms: until its first disk is full at the pace of the last day; None: never, or unknown.
+    :param filling: of its disks: unknown where one is not known, and none of the others fills.
+    :param time_to_full_ms: until its first disk is full, at the last day's pace; None: none, or unknown.
     :param archive_lag_bytes: sealed, and in no lake.
     :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
     :param problem: why something is not known, as a sentence; "" where nothing is wrong.
@@ -80,6 +89,7 @@ class StoreLine:
     levels: tuple[LevelLine, ...] = ()
     sampled_at_ms: int | None = None
     retention_ms: int | None = None
+    filling: Filling = Filling.UNKNOWN
     time_to_full_ms: int | None = None
     archive_lag_bytes: int | None = None
     lagging_groups: int | None = None
@@ -114,6 +124,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     found = finding_lines(summary.doctor or ())
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     problem = _problem(summary, now_ms)
+    filling, time_to_full_ms = _time_to_full(summary.levels, rules)
     return StoreLine(
         store=name,
         store_id=summary.store_id,
@@ -125,7 +136,8 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         levels=levels,
         sampled_at_ms=summary.sampled_at_ms,
         retention_ms=_retention_ms(summary),
-        time_to_full_ms=_time_to_full_ms(summary.levels, rules),
+        filling=filling,
+        time_to_full_ms=time_to_full_ms,
         archive_lag_bytes=summary.archive_lag_bytes,
         lagging_groups=summary.lagging_groups,
         last_run=last_run,
@@ -170,22 +182,26 @@ def _retention_ms(summary: StoreSummary) -> int | None:
     return max(0, summary.sampled_at_ms - summary.oldest_message_ms)
 
 
-def _time_to_full_ms(levels: Iterable[DiskLevel], rules: Rules | None) -> int | None:
+def _time_to_full(levels: Sequence[DiskLevel], rules: Rules | None) -> tuple[Filling, int | None]:
     refuses = None if rules is None else rules.levels.refuses_percent
-    times = (_disk_full_in_ms(one, 100 if refuses is None else refuses) for one in levels)
-    return min((time_ms for time_ms in times if time_ms is not None), default=None)
+    found = [_disk_full_in(one, 100 if refuses is None else refuses) for one in levels]
+    times = [time_ms for _, time_ms in found if time_ms is not None]
+    if times:
+        return Filling.YES, min(times)
+    is_known = bool(found) and all(filling is Filling.NO for filling, _ in found)
+    return Filling.NO if is_known else Filling.UNKNOWN, None
 
 
-def _disk_full_in_ms(level: DiskLevel, full_percent: int) -> int | None:
-    if (
-        level.total_bytes is None
-        or level.usable_bytes is None
-        or level.earlier_usable_bytes is None
-        or level.earlier_ms is None
-    ):
-        return None
+def _disk_full_in(level: DiskLevel, full_percent: int) -> tuple[Filling, int | None]:
+    if level.total_bytes is None or level.usable_bytes is None:
+        return Filling.UNKNOWN, None
+    room = room_below(full_percent, level.total_bytes, level.usable_bytes)
+    if room == 0:
+        return Filling.YES, 0
+    if level.earlier_usable_bytes is None or level.earlier_ms is None:
+        return Filling.UNKNOWN, None
     span_ms = level.at_ms - level.earlier_ms
+    if span_ms < _LEAST_SPAN_MS:
+        return Filling.UNKNOWN, None
     filled = level.earlier_usable_bytes - level.usable_bytes
-    if span_ms < _LEAST_SPAN_MS or filled <= 0:
-        return None
-    return room_below(full_percent, level.total_bytes, level.usable_bytes) * span_ms // filled
+    return (Filling.NO, None) if filled <= 0 else (Filling.YES, room * span_ms // filled)

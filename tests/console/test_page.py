@@ -150,6 +150,32 @@ def test_two_hundred_stores_are_shown_at_once(browser: Browser, console: Console
     visit.close()
 
 
+def test_the_time_to_full_says_what_is_not_filling_and_what_is_unknown_and_sorts_so(
+    browser: Browser, console: Console, address: str
+) -> None:
+    row = rows(console)[0]
+    told = [("unknown", None), ("filling", 7_200_000), ("not-filling", None), ("filling", 0)]
+    console.extra["stores"] = lambda *_: {
+        "now_ms": NOW_MS,
+        "problem": "",
+        "stores": [
+            {**row, "store": f"store_{at}", "filling": filling, "time_to_full_ms": time_ms}
+            for at, (filling, time_ms) in enumerate(told)
+        ],
+    }
+    visit = Visit(browser, address)
+    page = visit.open("#/", "a.store-link")
+    page.get_by_role("button", name="Time to full").click()
+    page.wait_for_selector("th[aria-sort=ascending]")
+    cells = page.locator("td[data-label='Time to full']").all_inner_texts()
+    assert cells == ["full now", "2 h", "not filling", "unknown"]
+    page.get_by_role("button", name="Time to full").click()
+    page.wait_for_selector("th[aria-sort=descending]")
+    cells = page.locator("td[data-label='Time to full']").all_inner_texts()
+    assert cells == ["not filling", "2 h", "full now", "unknown"]
+    visit.close()
+
+
 def rows(console: Console) -> list[dict[str, object]]:
     from storage_engine.model.jsonable import to_jsonable
 

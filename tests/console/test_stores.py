@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import event
 
 from storage_engine.console.rules import LevelState
-from storage_engine.console.store_line import StoreState
+from storage_engine.console.store_line import Filling, StoreState
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
@@ -69,8 +70,40 @@ def test_time_to_full_is_that_of_the_last_day_and_of_the_disk_that_is_full_first
     finding = Finding(Severity.WARNING, "a-kind", "something")
     journal.save_findings(store_id, {"doctor": (finding,)}, None)
     (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
-    assert line.time_to_full_ms == 5 * HOUR_MS // 2
+    assert (line.filling, line.time_to_full_ms) == (Filling.YES, 5 * HOUR_MS // 2)
     assert line.state is StoreState.WARNING
+
+
+def usage(path: str, free_gib: int | None) -> DiskUsage:
+    return DiskUsage(path, None) if free_gib is None else DiskUsage(path, 50, 100 * GIB, free_gib * GIB)
+
+
+@pytest.mark.parametrize(
+    ("looks", "filling", "time_to_full_ms"),
+    [
+        ([(20, (30, 50)), (0, (30, 60))], Filling.NO, None),
+        ([(20, (30, None)), (0, (30, None))], Filling.UNKNOWN, None),
+        ([(20, (30, None)), (0, (20, None))], Filling.YES, 40 * HOUR_MS),
+        # One look, or two within some minutes, tell no pace.
+        ([(0, (30, 60))], Filling.UNKNOWN, None),
+        ([(0, (0, 60))], Filling.YES, 0),
+        ([(20, (0, 60)), (0, (0, 60))], Filling.YES, 0),
+    ],
+)
+def test_not_filling_is_told_from_unknown_and_from_full(
+    tmp_path: Path,
+    looks: list[tuple[int, tuple[int | None, int | None]]],
+    filling: Filling,
+    time_to_full_ms: int | None,
+) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    store_id = journal.add_store("/a", "rocketmq", name="a").store_id
+    for hours, free in looks:
+        disks = [usage(path, one) for path, one in zip(("/a", "/b"), free, strict=True)]
+        journal.add_sample(store_id, disks, NOW_MS - hours * HOUR_MS)
+    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    assert (line.filling, line.time_to_full_ms) == (filling, time_to_full_ms)
 
 
 def test_many_stores_take_no_more_queries_than_one(tmp_path: Path) -> None:

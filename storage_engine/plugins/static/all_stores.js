@@ -133,12 +133,17 @@ function highest(row) {
   return known.length > 0 ? Math.max(...known) : null;
 }
 
+/** Return what the time to full sorts by: what never fills comes behind all that does, and unknown last. */
+function untilFull(row) {
+  return row.filling === "not-filling" ? Number.MAX_SAFE_INTEGER : row.time_to_full_ms;
+}
+
 function columnsOf(nowMs) {
   return [
     { title: t("store"), isHead: true, class: "col-store", key: (row) => ORDER[row.state] ?? 2, cell: (row) => storeCell(row) },
     { title: t("level"), class: "col-level", key: highest, descends: true, cell: (row) => levels(row.levels, row.path) },
     { title: t("retention"), class: "num", key: (row) => row.retention_ms, cell: (row) => duration(row.retention_ms) },
-    { title: t("time_to_full"), class: "num", key: (row) => row.time_to_full_ms, cell: (row) => timeToFull(row.time_to_full_ms) },
+    { title: t("time_to_full"), class: "num", key: untilFull, cell: (row) => timeToFull(row) },
     { title: t("archive_lag"), class: "num", key: (row) => row.archive_lag_bytes, descends: true, cell: (row) => bytes(row.archive_lag_bytes) },
     { title: t("lagging_groups"), class: "num", key: (row) => row.lagging_groups, descends: true, cell: (row) => lagging(row) },
     { title: t("last_run"), class: "col-run", key: (row) => row.last_run?.created_at_ms ?? null, descends: true, cell: (row) => runCell(row, nowMs) },

@@ -111,9 +111,10 @@ export function offsets(start, end) {
   return `${number(start)} – ${number(end)}`;
 }
 
-/** Return the time until a disk is full; a dash where it isn't filling, or nobody knows. */
-export function timeToFull(ms) {
-  return ms === null || ms === undefined ? "—" : duration(ms);
+/** Return the time until the first disk of a store is full, or that none fills, or that nobody knows. */
+export function timeToFull({ filling, time_to_full_ms: ms }) {
+  if (filling === "not-filling") return t("not_filling");
+  return ms === 0 ? t("full_now") : duration(ms);
 }
 
 /** Return where a store is; of a machine's id its beginning is enough. */

@@ -102,7 +102,7 @@ function facts({ row, now_ms: nowMs }) {
       { class: "facts" },
       fact(t("level"), levels(row.levels, row.path)),
       fact(t("retention"), duration(row.retention_ms)),
-      fact(t("time_to_full"), timeToFull(row.time_to_full_ms)),
+      fact(t("time_to_full"), timeToFull(row)),
       fact(t("archive_lag"), bytes(row.archive_lag_bytes)),
       fact(t("lagging_groups"), row.lagging_groups ?? t("unknown")),
       fact(

@@ -45,6 +45,8 @@ export const words = {
   level: "Water level",
   retention: "Retention time",
   time_to_full: "Time to full",
+  not_filling: "not filling",
+  full_now: "full now",
   archive_lag: "Archive lag",
   lagging_groups: "Lagging groups",
   last_run: "Last run",

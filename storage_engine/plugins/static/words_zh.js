@@ -45,6 +45,8 @@ export const words = {
   level: "磁盘水位",
   retention: "留存时间",
   time_to_full: "距写满",
+  not_filling: "未在写满",
+  full_now: "现已写满",
   archive_lag: "归档滞后",
   lagging_groups: "滞后的消费组",
   last_run: "最近一次运行",
