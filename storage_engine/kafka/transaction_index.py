@@ -10,6 +10,7 @@ from storage_engine.kafka.stored_files import check_entries, corrupt
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
 _REMEDY = "Bring it back from a backup or a replica: without it readers see aborted records."
 
 

@@ -59,6 +59,7 @@ def batch(
     last_offset_delta: int | None = None,
     max_timestamp: int | None = None,
     payload: bytes | None = None,
+    producer_id: int = -1,
 ) -> bytes:
     """Return a batch; ``payload`` takes the place of its records' bytes, as where they are compressed."""
     base_timestamp = records[0].timestamp if records else -1
@@ -74,12 +75,21 @@ def batch(
         max(len(records) - 1, 0) if last_offset_delta is None else last_offset_delta,
         base_timestamp,
         max((r.timestamp for r in records), default=-1) if max_timestamp is None else max_timestamp,
-        -1,
+        producer_id,
         -1,
         -1,
         len(records),
     )
     return with_crc(head + (content if payload is None else payload))
+
+
+def marker(kind: int, producer_id: int, base_offset: int) -> bytes:
+    """Return a control batch.
+
+    :param kind: 0 aborts the producer's transaction, 1 commits it.
+    """
+    one = Record(1, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
+    return batch([one], base_offset=base_offset, attributes=48, producer_id=producer_id)
 
 
 def with_crc(data: bytes) -> bytes:

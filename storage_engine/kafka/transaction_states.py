@@ -1,0 +1,256 @@
+"""Which records of a log a reader of committed records is given: by the transactions that did not commit.
+
+A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
+producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have
+them:
+
+- small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
+  (:meth:`UncommittedTransactions.of_files`);
+- the log itself, from there on or from its start (:meth:`UncommittedTransactions.continued`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.kafka import batch_header as header
+from storage_engine.kafka.compression import Decompressor
+from storage_engine.kafka.decode import decode_chunk
+from storage_engine.kafka.producer_snapshot import Producer
+from storage_engine.kafka.record_batch import (
+    BatchChunk,
+    BatchKind,
+    Longs,
+    SegmentBytes,
+    as_array,
+    field,
+    iterate_batches,
+)
+from storage_engine.kafka.stored_files import corrupt
+from storage_engine.kafka.transaction_index import ENTRY_BYTES, AbortedTransaction
+
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+_OPEN_END: Final = (1 << 63) - 1
+_INDEX_REMEDY = (
+    "Compare the segment and its index with a replica. The log's markers decide, as in the broker."
+)
+_DATA, _COMMIT, _ABORT = 0, 1, 2
+
+
+class TransactionState(IntEnum):
+    """How a record's transaction ended. A record outside of any transaction is committed."""
+
+    COMMITTED = 0
+    ABORTED = 1
+    OPEN = 2
+
+
+STATE_WORDS = pa.array([state.name.lower() for state in TransactionState], pa.string())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UncommittedTransactions:
+    """The transactions of a log that did not commit, by producer and first offset. Picklable.
+
+    :param last_offsets: of their ABORT markers; of an open one the largest number.
+    :param end_offset: the state of every record below it is known.
+    """
+
+    producer_ids: Longs
+    first_offsets: Longs
+    last_offsets: Longs
+    end_offset: int
+
+    @classmethod
+    def none(cls, end_offset: int) -> UncommittedTransactions:
+        """Return what is known of a log without transactions below ``end_offset``."""
+        return cls._of([], end_offset)
+
+    @classmethod
+    def of_files(
+        cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
+    ) -> UncommittedTransactions:
+        """Return what a log's small files say.
+
+        :param aborted: entries of the transaction indexes of *all* segments from the first record of
+            interest up to ``end_offset``. A segment without the file has none.
+        :param producers: of the snapshot whose name is ``end_offset``.
+        """
+        ranges = [(one.producer_id, one.first_offset, one.last_offset) for one in aborted]
+        ranges += [
+            (one.producer_id, one.transaction_first_offset, _OPEN_END)
+            for one in producers
+            if one.transaction_first_offset is not None
+        ]
+        return cls._of(ranges, end_offset)
+
+    @classmethod
+    def _of(cls, ranges: list[tuple[int, int, int]], end_offset: int) -> UncommittedTransactions:
+        table = np.array(ranges, np.int64).reshape(-1, 3)
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+        return cls(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), end_offset)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Return where the oldest open transaction begins, which bounds the last stable offset."""
+        firsts = self.first_offsets[self.last_offsets == _OPEN_END]
+        return int(firsts.min()) if len(firsts) else None
+
+    @property
+    def aborted(self) -> tuple[tuple[int, int, int], ...]:
+        """Return producer, first and last offset of what was aborted, in the order of the markers."""
+        ended = np.flatnonzero(self.last_offsets != _OPEN_END)
+        ended = ended[np.argsort(self.last_offsets[ended])]
+        columns = (self.producer_ids, self.first_offsets, self.last_offsets)
+        return tuple(zip(*(column[ended].tolist() for column in columns), strict=True))
+
+    def continued(self, data: SegmentBytes, end_offset: int) -> UncommittedTransactions:
+        """Return what is known once the batches of [self.end_offset, end_offset) have been read, too.
+
+        :param data: a segment, or several one after another, that have those batches; others are ignored.
+            Headers and markers alone are read, and no CRC is checked: that is the decoder's.
+        """
+        producers, firsts, kinds = _events(as_array(data), self.end_offset, end_offset)
+        is_open = self.last_offsets == _OPEN_END
+        producers = np.concatenate((self.producer_ids[is_open], producers))
+        firsts = np.concatenate((self.first_offsets[is_open], firsts))
+        kinds = np.concatenate((np.full(np.count_nonzero(is_open), _DATA, np.int64), kinds))
+        order = np.lexsort((firsts, producers))
+        producers, firsts, kinds = producers[order], firsts[order], kinds[order]
+        # A transaction is a run of events of one producer up to a marker.
+        ends = np.append((kinds[:-1] != _DATA) | (producers[1:] != producers[:-1]), True)[: len(kinds)]
+        last = np.flatnonzero(ends)
+        first = np.append(0, last + 1)[: len(last)]
+        uncommitted = (kinds[first] == _DATA) & (kinds[last] != _COMMIT)
+        first, last = first[uncommitted], last[uncommitted]
+        last_offsets = np.where(kinds[last] == _ABORT, firsts[last], _OPEN_END)
+        ended = [column[~is_open] for column in (self.producer_ids, self.first_offsets, self.last_offsets)]
+        found = (producers[first], firsts[first], last_offsets)
+        table = np.column_stack([np.concatenate(pair) for pair in zip(ended, found, strict=True)])
+        return self._of(table.tolist(), max(end_offset, self.end_offset))
+
+    def states(self, producer_ids: Longs, offsets: Longs) -> npt.NDArray[np.uint8]:
+        """Return a TransactionState for each record or batch of a transaction.
+
+        :param offsets: in any order; of a batch any of its records'.
+        :raises ValueError: an offset isn't below ``end_offset``.
+        """
+        if len(offsets) and offsets.max() >= self.end_offset:
+            raise ValueError(f"expected offsets below {self.end_offset}, found {offsets.max()}")
+        found = np.full(len(offsets), TransactionState.COMMITTED, np.uint8)
+        known = len(self.producer_ids)
+        if not known or not len(offsets):
+            return found
+        # In the common order each offset comes behind the transactions that begin at or before it.
+        behind = np.concatenate((np.zeros(known, np.int8), np.ones(len(offsets), np.int8)))
+        order = np.lexsort(
+            (
+                behind,
+                np.concatenate((self.first_offsets, offsets)),
+                np.concatenate((self.producer_ids, producer_ids)),
+            )
+        )
+        is_query = order >= known
+        queries = order[is_query] - known
+        before = (np.cumsum(~is_query) - 1)[is_query]
+        queries, before = queries[before >= 0], before[before >= 0]
+        inside = (self.producer_ids[before] == producer_ids[queries]) & (
+            offsets[queries] <= self.last_offsets[before]
+        )
+        queries, before = queries[inside], before[inside]
+        is_open = self.last_offsets[before] == _OPEN_END
+        found[queries] = np.where(is_open, TransactionState.OPEN, TransactionState.ABORTED)
+        return found
+
+    def state_column(self, rows: pa.Table) -> pa.Array[Any]:
+        """Return the states of decoded rows as words, ``committed``, ``aborted`` or ``open``.
+
+        The rows that are ``committed`` are those that a reader with ``isolation.level=read_committed`` gets.
+        Only messages have a state; markers, headers of batches and what isn't of format 2 have null.
+
+        :param rows: as the codec decodes them, batches whole.
+        :raises ValueError: an offset isn't below ``end_offset``, or the rows begin inside a batch.
+        """
+        kinds = rows.column("kind")
+        is_record = np.asarray(pc.is_in(kinds, pa.array(["message", "control"])))
+        is_message = np.asarray(pc.equal(kinds, "message"))
+        if len(is_record) and is_record[0]:
+            raise ValueError("expected rows that begin with a batch, found a record")
+        heads = np.flatnonzero(~is_record)
+        places: Any = pa.array(heads)
+        transactional = np.asarray(pc.fill_null(rows.column("transactional").take(places), False))
+        batches: Any = pa.array(heads[transactional])
+        states = np.full(len(heads), TransactionState.COMMITTED, np.uint8)
+        states[transactional] = self.states(
+            np.asarray(rows.column("producer_id").take(batches)),
+            np.asarray(rows.column("offset").take(batches)),
+        )
+        spread = states[np.cumsum(~is_record) - 1]
+        codes = pa.array(spread.view(np.int8), pa.int8(), mask=~is_message)
+        return pa.DictionaryArray.from_arrays(codes, STATE_WORDS).cast(pa.string())
+
+
+def check_transaction_index(
+    index: tuple[AbortedTransaction, ...], replayed: UncommittedTransactions, begin_offset: int, path: str
+) -> None:
+    """Hold a segment's transaction index against the segment's own markers.
+
+    :param replayed: what is known at the segment's end by its batches.
+    :param begin_offset: of the segment.
+    :param path: of the index, for messages.
+    :raises CorruptFileError: they disagree.
+    """
+    expected = [one for one in replayed.aborted if one[2] >= begin_offset]
+    found = [(one.producer_id, one.first_offset, one.last_offset) for one in index]
+    for place in range(max(len(expected), len(found))):
+        ours, theirs = expected[place : place + 1], found[place : place + 1]
+        if ours != theirs:
+            raise corrupt(path, place * ENTRY_BYTES, _in_words(ours), _in_words(theirs), _INDEX_REMEDY)
+
+
+def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
+    return " and ".join(f"producer {one[0]}, offsets {one[1]} to {one[2]}" for one in entries) or "no entry"
+
+
+def _events(data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int) -> tuple[Longs, Longs, Longs]:
+    """Return producers, offsets and kinds (data, commit, abort) of a log's transactional batches."""
+    chunks = list(iterate_batches(data, max(1, len(data)), check_crc=False))
+    found = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
+    positions = np.concatenate(found) if found else np.empty(0, np.int64)
+    bases = field(data, positions, header.BASE_OFFSET_AT, 8)
+    attributes = field(data, positions, header.ATTRIBUTES_AT, 2)
+    wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
+    positions, bases, attributes = positions[wanted], bases[wanted], attributes[wanted]
+    kinds = np.full(len(positions), _DATA, np.int64)
+    is_control = attributes & header.CONTROL != 0
+    kinds[is_control] = _marker_kinds(data, positions[is_control])
+    known = kinds >= 0
+    producers = field(data, positions, header.PRODUCER_ID_AT, 8)
+    return producers[known], bases[known], kinds[known]
+
+
+def _marker_kinds(data: npt.NDArray[np.uint8], positions: Longs) -> Longs:
+    """Return the kinds of control batches; -1: it ends no transaction."""
+    found = np.full(len(positions), -1, np.int64)
+    if not len(positions):
+        return found
+    sizes = (field(data, positions, header.LENGTH_AT, 4) + header.LENGTH_OVERHEAD).astype(np.int32)
+    whole = np.zeros(len(positions), np.uint8)
+    chunk = BatchChunk(positions, sizes, np.full(len(positions), BatchKind.BATCH, np.uint8), whole)
+    tables = [rows for rows, _ in decode_chunk(data, 0, chunk, Decompressor())]
+    rows = pa.concat_tables(tables)
+    words = rows.column("control")
+    places = np.searchsorted(positions, rows.column("physical_offset").to_numpy(), side="right") - 1
+    for word, kind in (("commit", _COMMIT), ("abort", _ABORT)):
+        found[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
+    return found
