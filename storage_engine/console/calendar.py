@@ -37,6 +37,7 @@ class DayRun:
     outcome: str
     validation: str
     at_ms: int
+    has_report: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def _run(verdict: Verdict) -> DayRun:
         verdict.outcome,
         validation,
         verdict.at_ms,
+        verdict.has_report,
     )
 
 

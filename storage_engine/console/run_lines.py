@@ -14,7 +14,7 @@ class RunLine:
     :param id: orders runs; a page of older ones is asked for by it.
     :param dag_id: of the DAG that ran it; None: a person did, at a shell. ``run_id`` likewise.
     :param outcome: None: it has not come to its report.
-    :param has_report: its report, or the one that answers for it, can be asked for.
+    :param has_report: its report, or the one that answers for it, can be asked for; it may have expired.
     """
 
     id: int
@@ -54,5 +54,5 @@ def run_line(run: RunRow) -> RunLine:
         deleted_segments=run.deleted_segments,
         freed_bytes=run.freed_bytes,
         unchanged_since=run.unchanged_since,
-        has_report=run.outcome is not None,
+        has_report=run.has_report,
     )

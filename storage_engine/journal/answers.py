@@ -34,6 +34,7 @@ class RunRow:
     :param outcome: None: the run has not come to its report, or an older release kept it elsewhere.
     :param deleted_segments: None likewise; what was deleted then, segments tell.
     :param unchanged_since: the run whose report answers for this one, which wrote none.
+    :param has_report: its report, or the one that answers for it, is kept still.
     """
 
     run_id: int
@@ -46,6 +47,7 @@ class RunRow:
     deleted_segments: int | None
     freed_bytes: int | None
     unchanged_since: str | None
+    has_report: bool
 
 
 @dataclass(frozen=True, slots=True)

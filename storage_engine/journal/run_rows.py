@@ -10,6 +10,17 @@ from sqlalchemy import Connection, func, or_, select
 from storage_engine.journal.answers import RunRow
 from storage_engine.journal.schema import reports, runs
 
+_root, _of_root = runs.alias("root"), reports.alias("of_root")
+_ANSWERED = (
+    select(_root.c.id)
+    .join(_of_root, _of_root.c.run_id == _root.c.id)
+    .where(_root.c.store_id == runs.c.store_id, _root.c.run_key == reports.c.unchanged_since)
+    .where(_of_root.c.report.is_not(None))
+    .correlate(runs, reports)
+    .exists()
+)
+"""The report that answers for a run is there still: it may expire before the run does."""
+
 RUN_COLUMNS: Final = (
     runs.c.id,
     runs.c.run_key,
@@ -21,6 +32,7 @@ RUN_COLUMNS: Final = (
     reports.c.deleted_segments,
     reports.c.freed_bytes,
     reports.c.unchanged_since,
+    or_(reports.c.report.is_not(None), _ANSWERED).label("has_report"),
 )
 """Of runs, and reports joined to them."""
 
@@ -38,6 +50,7 @@ def run_row(row: Any) -> RunRow:
         deleted_segments=0 if row.unchanged_since else row.deleted_segments,
         freed_bytes=0 if row.unchanged_since else row.freed_bytes,
         unchanged_since=row.unchanged_since,
+        has_report=bool(row.has_report),
     )
 
 

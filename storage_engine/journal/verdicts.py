@@ -22,6 +22,7 @@ class Verdict:
     :param validation: OK, WARNING or FAILURE; "" where the run had none; None: not known.
     :param lost_ranges: that it found nowhere, and that nobody had excused; None: not known.
     :param unchanged_since: the run whose report answers for this one, which did nothing.
+    :param has_report: its own report is kept still.
     """
 
     run_id: int
@@ -32,6 +33,7 @@ class Verdict:
     validation: str | None
     lost_ranges: int | None
     unchanged_since: str | None
+    has_report: bool
 
 
 def read_verdicts(
@@ -49,6 +51,7 @@ def read_verdicts(
             reports.c.validation,
             reports.c.lost_ranges,
             reports.c.unchanged_since,
+            reports.c.report.is_not(None).label("has_report"),
         )
         .join(reports, reports.c.run_id == runs.c.id)
         .where(runs.c.store_id == store_id)
@@ -73,6 +76,7 @@ def read_verdicts(
                 validation,
                 lost,
                 row.unchanged_since,
+                bool(row.has_report),
             )
         )
     return tuple(sorted(found, key=lambda one: (one.at_ms, one.run_id)))

@@ -78,4 +78,5 @@ def test_verdicts_of_an_older_release_are_read_from_its_reports_and_else_unknown
         "none": "not-run",
         "gone": "unknown",
     }
+    assert {one.run_key for one in day.runs if not one.has_report} == {"gone"}
     assert (day.passed, day.failed, day.not_run, day.unknown, day.gaps) == (2, 1, 1, 1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, delete
 
 from storage_engine import cycle
 from storage_engine.cli.lag import in_process_lag
@@ -19,6 +19,7 @@ from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.answers import LevelBucket, LogBucket
 from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.schema import reports
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.policy import Policy
 from storage_engine.model.store import DiskUsage
@@ -212,6 +213,13 @@ def test_an_undone_run_deleted_nothing_and_an_idle_one_names_whose_report_answer
     second, first, _ = reader.runs(store_id)
     assert (first.unchanged_since, second.unchanged_since) == (None, "first")
     assert reader.report(store_id, "second") == reader.report(store_id, "first")
+    assert (first.has_report, second.has_report) == (True, True)
+    # The one whose report answers may go first.
+    gone = delete(reports).where(reports.c.run_id == first.run_id)
+    Journal(store.journal_url)._database.write(lambda connection: connection.execute(gone))
+    second, first, _ = reader.runs(store_id)
+    assert (second.outcome, second.has_report, first.has_report) == ("nothing-to-do", False, False)
+    assert reader.report(store_id, "second") is None
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "none://u:p@h/d"])
