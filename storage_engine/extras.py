@@ -54,6 +54,7 @@ class Extra:
 
 AIRFLOW = Extra("airflow", "Airflow", "airflow")
 CHARTS = Extra("charts", "the picture library resvg_py", "resvg_py")
+KAFKA = Extra("kafka", "Kafka's client confluent-kafka", "confluent_kafka")
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")
 SPARK = Extra("spark", "Spark", "pyspark")

@@ -84,14 +84,18 @@ class ProcessTree:
                 continue
         return found
 
+    def ask(self) -> None:
+        """Ask the started processes to end."""
+        for process in self._started.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+
     def stop(self, *, politely: bool = True) -> None:
         """End every process of the tree: ask the started ones, then kill whatever is left.
 
         :param politely: give the started ones time to end by themselves.
         """
-        for process in self._started.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+        self.ask()
         self._wait_for_started(_ASK_SECONDS if politely else 0)
         deadline = time.monotonic() + _KILL_SECONDS
         while (living := self.living()) and time.monotonic() < deadline:

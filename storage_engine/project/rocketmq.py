@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from storage_engine.exceptions import BadInputError, BrokerError, NotOnBrokerError, StorageEngineError
+from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError
+from storage_engine.project.jvm import (
+    HOST,
+    Jars,
+    free_ports,
+    java_project,
+    maven_jars,
+    tail,
+    write_properties,
+)
 from storage_engine.project.process_tree import ProcessTree
-from storage_engine.resources import project_path
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.name_server import NameServers
 
 BROKER_NAME = "broker-a"
-_HOST = "127.0.0.1"
 _START_SECONDS = 120.0
-_MAVEN_SECONDS = 900
 _PORT_ATTEMPTS = 5
 _PORT_TAKEN, _START_LINES = "Address already in use", 40
 """What a process says at its end when it can't listen, and so many lines of its log are of its end."""
@@ -49,60 +52,22 @@ _BROKER_CONF: Mapping[str, object] = {
     "brokerName": BROKER_NAME,
     "brokerId": 0,
     "brokerRole": "ASYNC_MASTER",
-    "brokerIP1": _HOST,
-    "brokerIP2": _HOST,
-    "bindAddress": _HOST,
+    "brokerIP1": HOST,
+    "brokerIP2": HOST,
+    "bindAddress": HOST,
     "autoCreateTopicEnable": "false",
     "timerWheelEnable": "false",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Jars:
-    """:param java: the launcher of a JDK.
-    :param class_path: the jars of broker, name server and client, separated as Java wants it.
-    """
-
-    java: str
-    class_path: str
-
-
 def find_jars(directory: Path) -> Jars:
-    """Have Maven bring the jars; it keeps them in its own repository for the next time.
+    """Have Maven bring the jars of broker, name server and client.
 
     :param directory: receives the list of them.
     :raises BadInputError: no JDK or no Maven is installed.
     :raises StorageEngineError: Maven failed.
     """
-    java, maven = _jdk(), shutil.which("mvn")
-    if maven is None:
-        raise BadInputError(
-            "A broker's jars come by Maven: expected mvn on PATH, found none. Install it (Debian: maven)."
-        )
-    listed = directory / "class-path.txt"
-    command = [maven, "--batch-mode", "--quiet", f"--file={_java('pom.xml')}"]
-    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={listed}", "-Dmdep.includeScope=runtime"]
-    result = subprocess.run(
-        [*command, *goal], capture_output=True, text=True, timeout=_MAVEN_SECONDS, check=False
-    )
-    if result.returncode != 0:
-        raise StorageEngineError(
-            f"Maven ended with status {result.returncode}, expected 0. It has to reach a repository with "
-            f"RocketMQ's jars the first time. It said:\n{result.stdout[-3000:]}{result.stderr[-1000:]}"
-        )
-    return Jars(java, listed.read_text().strip())
-
-
-def _jdk() -> str:
-    """The launcher of JAVA_HOME's JDK, else of the one on PATH; a bare runtime can't compile the load."""
-    home = os.environ.get("JAVA_HOME")
-    compiler = str(Path(home) / "bin" / "javac") if home else shutil.which("javac")
-    if not compiler or not Path(compiler).exists():
-        raise BadInputError(
-            f"A real broker needs a JDK, version 17 or newer: expected {compiler or 'javac on PATH'}, found "
-            "none. Install one (Debian: openjdk-17-jdk-headless), or set JAVA_HOME."
-        )
-    return str(Path(compiler).resolve().with_name("java"))
+    return maven_jars(_java("pom.xml"), directory / "class-path.txt", "RocketMQ")
 
 
 class RocketMQ:
@@ -166,7 +131,7 @@ class RocketMQ:
         for name in self._tree.ended():
             raise StorageEngineError(
                 f"RocketMQ's {name} ended although it should run on. {self._log(name)} ends:\n"
-                f"{_tail(self._log(name))}"
+                f"{tail(self._log(name))}"
             )
 
     def load(self, name: str, *options: str) -> Load:
@@ -182,21 +147,21 @@ class RocketMQ:
         return Load(process, record, self._log(name))
 
     def _take_ports(self) -> None:
-        first = _free_ports(5)
+        first = free_ports(5)
         # The broker takes listenPort - 2 for its fast port.
-        self.address = f"{_HOST}:{first + 2}"
-        self.name_servers = f"{_HOST}:{first + 4}"
+        self.address = f"{HOST}:{first + 2}"
+        self.name_servers = f"{HOST}:{first + 4}"
 
     def _lost_a_port(self) -> bool:
         """Return whether another process took a port between our look at it and the start."""
-        ended = [_tail(self._log(name), _START_LINES) for name in self._tree.ended()]
+        ended = [tail(self._log(name), _START_LINES) for name in self._tree.ended()]
         return any(_PORT_TAKEN in said for said in ended)
 
     def _start(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True)
         listen, name_server = (int(a.rpartition(":")[2]) for a in (self.address, self.name_servers))
-        _write_properties(self._name_server_conf, {"listenPort": name_server, "bindAddress": _HOST})
-        _write_properties(
+        write_properties(self._name_server_conf, {"listenPort": name_server, "bindAddress": HOST})
+        write_properties(
             self.broker_conf,
             {
                 **_BROKER_CONF,
@@ -234,7 +199,7 @@ class RocketMQ:
             time.sleep(0.2)
         raise StorageEngineError(
             f"RocketMQ did not serve within {_START_SECONDS:.0f} s. {self._log('broker')} ends:\n"
-            f"{_tail(self._log('broker'))}"
+            f"{tail(self._log('broker'))}"
         )
 
     def _log(self, name: str) -> Path:
@@ -289,29 +254,8 @@ class Load:
 
     def _failed(self, expected: str) -> StorageEngineError:
         return StorageEngineError(
-            f"The load: expected it {expected}, found otherwise. {self._log} ends:\n{_tail(self._log)}"
+            f"The load: expected it {expected}, found otherwise. {self._log} ends:\n{tail(self._log)}"
         )
-
-
-def _free_ports(size: int) -> int:
-    """The first of so many consecutive loopback ports that are free now."""
-    for _ in range(200):
-        with socket.socket() as probe:
-            probe.bind((_HOST, 0))
-            first = int(probe.getsockname()[1])
-        if first + size <= 65535 and all(_is_free(port) for port in range(first, first + size)):
-            return first
-    raise BadInputError(f"{_HOST}: expected {size} consecutive free ports, found none.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _is_registered(name_servers: NameServers, address: str) -> bool:
@@ -319,15 +263,5 @@ def _is_registered(name_servers: NameServers, address: str) -> bool:
     return any(address in members.addresses.values() for members in brokers)
 
 
-def _write_properties(path: Path, values: Mapping[str, object]) -> None:
-    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-
-
-def _tail(path: Path, lines: int = 15) -> str:
-    text = path.read_text(errors="replace") if path.exists() else ""
-    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
-
-
 def _java(name: str) -> Path:
-    """Locate a Java program, or the Maven project that names the jars of a broker."""
-    return project_path(f"java/{name}", f"tests/java/{name}")
+    return java_project(name, name)

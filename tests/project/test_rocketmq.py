@@ -16,7 +16,8 @@ import pytest
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.project import rocketmq
-from storage_engine.project.rocketmq import Jars, RocketMQ, find_jars
+from storage_engine.project.jvm import Jars
+from storage_engine.project.rocketmq import RocketMQ, find_jars
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.jvm import class_archive_option
 from tests.project.test_local_airflow import end, left_over, read_until, start
@@ -33,10 +34,10 @@ QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dtls.server.mode=disabled"
 @contextmanager
 def first_name_server_port_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Let somebody listen, from just after it was found free, where the first name server would."""
-    free = rocketmq._free_ports
+    free = rocketmq.free_ports
     first = free(5)
     found = [first]
-    monkeypatch.setattr(rocketmq, "_free_ports", lambda size: found.pop() if found else free(size))
+    monkeypatch.setattr(rocketmq, "free_ports", lambda size: found.pop() if found else free(size))
     with socket.create_server(("127.0.0.1", first + 4)):
         yield first + 4
 

@@ -1,0 +1,216 @@
+"""A real node of Kafka on the loopback address: broker and controller in one process.
+
+Its jars come by Maven. However it is left, the process doesn't live on.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.project.jvm import (
+    HOST,
+    Jars,
+    free_ports,
+    java_project,
+    maven_jars,
+    tail,
+    write_properties,
+)
+from storage_engine.project.process_tree import ProcessTree
+
+VERSION = "4.3.1"
+PLAIN = "PLAIN"
+"""The listener of clients that nobody has to show anything."""
+_CONTROLLER = "CONTROLLER"
+_NODE = "node"
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+_PORT_ATTEMPTS = 5
+_PORT_TAKEN, _STARTED, _START_LINES = "Address already in use", "Kafka Server started", 60
+_FORMATTED = "meta.properties"
+
+_JVM_OPTIONS = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    # Says when it serves.
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+)
+_ALONE: Mapping[str, object] = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 4,
+    "log.cleaner.dedupe.buffer.size": 16 << 20,
+}
+"""Settings of a node that is a cluster of its own, for seconds or minutes."""
+
+
+def find_jars(directory: Path, version: str = VERSION) -> Jars:
+    """Have Maven bring the jars of a broker.
+
+    :param directory: receives the list of them.
+    :raises BadInputError: no JDK or no Maven is installed.
+    :raises StorageEngineError: Maven failed.
+    """
+    pom = java_project("kafka/pom.xml", "kafka_broker/pom.xml")
+    return maven_jars(pom, directory / f"kafka-{version}.txt", "Kafka", {"kafka.version": version})
+
+
+class Kafka:
+    """A node; a context manager that starts it, and kills it in the end unless it was stopped.
+
+    :param directory: receives ``server.properties`` and, unless the settings say otherwise, logs in ``data``.
+        Log directories that are there already are served as they are.
+    :param settings: of the node, over those of a node alone on loopback.
+    :param listeners: further ones by name, with their protocols, such as ``{"SASL": "SASL_PLAINTEXT"}``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        jars: Jars,
+        settings: Mapping[str, object] = MappingProxyType({}),
+        listeners: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.server_properties = directory / "server.properties"
+        self.log = directory / "node.log"
+        self._jars = jars
+        self._protocols = {PLAIN: "PLAINTEXT", **listeners, _CONTROLLER: "PLAINTEXT"}
+        self._settings = {**_ALONE, "log.dirs": directory / "data", **settings}
+        self._tree = ProcessTree()
+        self.addresses: Mapping[str, str] = {}
+        self._take_ports()
+
+    @property
+    def address(self) -> str:
+        """Return where clients find it who show nothing."""
+        return self.addresses[PLAIN]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self, format_options: Sequence[str] = ()) -> None:
+        """Start it, at the ports that it had before if it has run, and wait until it serves.
+
+        :param format_options: of Kafka's storage tool, where there are no log directories yet.
+        :raises StorageEngineError: it ended, or doesn't serve in time.
+        """
+        try:
+            for _ in range(_PORT_ATTEMPTS - 1):
+                try:
+                    self._start(format_options)
+                    return
+                except StorageEngineError:
+                    if _PORT_TAKEN not in tail(self.log, _START_LINES):
+                        raise
+                self.kill()
+                self._take_ports()
+            self._start(format_options)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it cleanly: logs are flushed and marked.
+
+        :raises StorageEngineError: it doesn't end in time; it is killed then.
+        """
+        deadline = time.monotonic() + _STOP_SECONDS
+        self._tree.ask()
+        while _NODE not in self._tree.ended():
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self._failed(f"to stop within {_STOP_SECONDS:.0f} s")
+            time.sleep(0.05)
+        self._tree.stop(politely=False)
+
+    def kill(self) -> None:
+        """End it now, as a power cut would."""
+        self._tree.stop(politely=False)
+
+    def check_alive(self) -> None:
+        """Raise StorageEngineError, with the end of its log, if it has ended."""
+        if self._tree.ended():
+            raise self._failed("to run on")
+
+    def run_class(self, main_class: str, *arguments: str) -> str:
+        """Run a class of Kafka's own and return what it prints.
+
+        :raises StorageEngineError: it failed.
+        """
+        log = self.log.with_name("tool.log")
+        log.unlink(missing_ok=True)
+        self._java(main_class, [main_class, *arguments], log)
+        if self._tree.wait(main_class) != 0:
+            raise StorageEngineError(f"{main_class}: expected it to succeed. It said:\n{tail(log)}")
+        return log.read_text(errors="replace")
+
+    def _take_ports(self) -> None:
+        first = free_ports(len(self._protocols))
+        self.addresses = {name: f"{HOST}:{first + i}" for i, name in enumerate(self._protocols)}
+
+    def _start(self, format_options: Sequence[str]) -> None:
+        self.server_properties.parent.mkdir(parents=True, exist_ok=True)
+        node = self._settings["node.id"]
+        clients = [name for name in self.addresses if name != _CONTROLLER]
+        values = {
+            "listeners": ",".join(f"{name}://{address}" for name, address in self.addresses.items()),
+            "advertised.listeners": ",".join(f"{name}://{self.addresses[name]}" for name in clients),
+            "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in self._protocols.items()),
+            "inter.broker.listener.name": PLAIN,
+            "controller.listener.names": _CONTROLLER,
+            "controller.quorum.voters": f"{node}@{self.addresses[_CONTROLLER]}",
+            **self._settings,
+        }
+        write_properties(self.server_properties, values)
+        self.log.unlink(missing_ok=True)
+        first = Path(str(self._settings["log.dirs"]).split(",")[0])
+        if not (first / _FORMATTED).exists():
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            conf = str(self.server_properties)
+            self.run_class("kafka.tools.StorageTool", "format", "-t", cluster, "-c", conf, *format_options)
+        self._java(_NODE, ["kafka.Kafka", str(self.server_properties)], self.log)
+        deadline = time.monotonic() + _START_SECONDS
+        while _STARTED not in tail(self.log, _START_LINES):
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise self._failed(f"to serve within {_START_SECONDS:.0f} s")
+            time.sleep(0.05)
+
+    def _java(self, name: str, command: Sequence[str], log: Path) -> None:
+        launch = [self._jars.java, *_JVM_OPTIONS, f"-Duser.home={log.parent}", "-cp", self._jars.class_path]
+        if setpriv := shutil.which("setpriv"):
+            # Even where we are killed it doesn't live on.
+            launch = [setpriv, "--pdeathsig", "KILL", *launch]
+        self._tree.start(name, [*launch, *command], dict(os.environ), log)
+
+    def _failed(self, expected: str) -> StorageEngineError:
+        return StorageEngineError(
+            f"Kafka's node: expected it {expected}, found otherwise. {self.log} ends:\n{tail(self.log)}"
+        )

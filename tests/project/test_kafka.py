@@ -1,0 +1,38 @@
+"""A node of Kafka of our own: it serves, stops cleanly, serves what it left, and nothing of it lives on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.layout import read_node
+from tests.integration.kafka_broker import VERSIONS, admin_of, make_topics, produce, running_kafka
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_node_serves_what_it_left_when_it_was_stopped(version: str, tmp_path: Path) -> None:
+    directories = f"{tmp_path}/a,{tmp_path}/b"
+    with running_kafka(tmp_path, version, {"log.dirs": directories}) as kafka:
+        make_topics(kafka.address, "orders", partitions=2)
+        produce(kafka.address, "orders", [b"one", b"two"])
+        kafka.stop()
+        node = read_node(kafka.server_properties)
+        assert [one.stopped_cleanly for one in node.directories] == [True, True]
+        assert {log.name.log for _, log in node.logs} >= {"orders-0", "orders-1"}
+        kafka.start()
+        admin = admin_of(kafka.address)
+        assert sorted(admin.list_topics(timeout=30).topics["orders"].partitions) == [0, 1]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(one.info["cmdline"])]
+
+
+@pytest.mark.integration
+def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageEngineError, match=r"(?s)expected it to run on.*no\.such\.Authorizer"),
+        running_kafka(tmp_path, settings={"authorizer.class.name": "no.such.Authorizer"}),
+    ):
+        pass
