@@ -27,7 +27,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
-from storage_engine.retention.brokers import assumes_defaults
+from storage_engine.retention.brokers import assumes_defaults, refuse_cleanup
 from storage_engine.retention.finishing import report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -72,6 +72,7 @@ def clean(
     The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
+    refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments)
     if dry_run:
         _dry_run(managed, request, as_json)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Kafka(Broker):
-    """A node by its files. Looked at alone: nothing is archived, held or deleted."""
+    """A node by its files. Archived, proven and restored: nothing is held or deleted."""
 
     name = "kafka"
     title = "Apache Kafka"
-    looks_only = True
+    cleans_up = False
 
     @property
     def codec(self) -> SegmentCodec:
@@ -49,9 +49,9 @@ class Kafka(Broker):
 
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         from storage_engine.exceptions import BadInputError
-        from storage_engine.kafka.store import LOOKS_ONLY
+        from storage_engine.kafka.store import NEVER_DELETED_FROM
 
-        raise BadInputError(f"{settings.root}: {LOOKS_ONLY}")
+        raise BadInputError(f"{settings.root}: {NEVER_DELETED_FROM}")
 
     def inspect(
         self,

@@ -41,7 +41,7 @@ class KafkaCodec(SegmentCodec):
         return 0
 
     def decode(
-        self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int = _CHUNK_BYTES
+        self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int = _CHUNK_BYTES, context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         """Yield the rows of consecutive byte ranges of a whole segment, with the damage found there.
 
@@ -50,13 +50,18 @@ class KafkaCodec(SegmentCodec):
         :param data: the whole segment file, unchanged until the iteration ends.
         :param base_offset: offset of its first record; positions don't depend on it.
         :param chunk_bytes: length of a range; a longer batch is a range of its own.
+        :param context: what :mod:`~storage_engine.kafka.segment_context` writes; "": topic, partition and
+            state have no value.
         """
         from storage_engine.kafka.compression import Decompressor
         from storage_engine.kafka.decode import decode_chunk
+        from storage_engine.kafka.segment_context import with_context
 
         array, decompressor = as_array(data), Decompressor()
+        add_columns = with_context(context)
         for chunk in iterate_batches(array, chunk_bytes):
-            yield from decode_chunk(array, self.origin(base_offset), chunk, decompressor)
+            for rows, damage in decode_chunk(array, self.origin(base_offset), chunk, decompressor):
+                yield add_columns(rows), damage
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -16,10 +16,10 @@ from storage_engine.kafka import batch_header as header
 from storage_engine.kafka import batch_kernels, record_kernels
 from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError
 from storage_engine.kafka.record_batch import BatchChunk, BatchKind, Longs, explained, field, merged
-from storage_engine.kafka.record_schema import BATCH_COLUMNS, CONTROL_TYPES, KINDS, SCHEMA
+from storage_engine.kafka.record_schema import BATCH_COLUMNS, CONTROL_TYPES, FILE_SCHEMA, KINDS
 from storage_engine.model.codec import Damage
 
-_TIMESTAMP = SCHEMA.field("timestamp").type
+_TIMESTAMP = FILE_SCHEMA.field("timestamp").type
 _EXPANDED_CHUNK_BYTES = 64 << 20
 """A chunk ends once its batches have expanded to so much."""
 
@@ -201,7 +201,7 @@ def _decode_span(data: npt.NDArray[np.uint8], origin: int, span: _Span) -> pa.Ta
             address_of(data), begin, origin, spoiled, found.positions, found.sizes, found.raw_views, has_raw
         )
     columns |= {"headers": headers_of, "raw": _views(found.raw_views, has_raw, content)}
-    return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    return pa.Table.from_arrays([columns[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
 
 
 def _batch_columns(
@@ -231,7 +231,7 @@ def _batch_columns(
         "base_timestamp": (header.BASE_TIMESTAMP_AT, 8),
     }.items():
         values = of_all(place, width, np.int64 if width == 8 else np.int32)
-        columns[name] = _fixed(values[batches], in_batch, SCHEMA.field(name).type)
+        columns[name] = _fixed(values[batches], in_batch, FILE_SCHEMA.field(name).type)
     is_own = kinds == batch_kernels.BATCH
     own = batches[is_own]
     for name, values in zip(
@@ -248,7 +248,7 @@ def _batch_columns(
     ):
         spread = np.zeros(rows, values.dtype)
         spread[is_own] = values[own]
-        columns[name] = _fixed(spread, is_own, SCHEMA.field(name).type)
+        columns[name] = _fixed(spread, is_own, FILE_SCHEMA.field(name).type)
     return columns
 
 
@@ -281,7 +281,7 @@ def _headers(
     found: _Rows, rows: int, headers: int, is_record: npt.NDArray[np.bool_]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
     """Return the records' headers, and the rows that have a name that is no UTF-8; None: no row has one."""
-    kind = SCHEMA.field("headers").type
+    kind = FILE_SCHEMA.field("headers").type
     names: Any = _texts(found.names, found.name_offsets, headers, pa.binary(), None)
     values = _texts(
         found.header_values,

@@ -38,12 +38,25 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("raw", pa.binary_view()),
 ]
 
-SCHEMA = pa.schema(_FIELDS)
+_CONTEXT_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("state", pa.string()),
+]
+
+FILE_SCHEMA = pa.schema(_FIELDS)
+"""The columns that a segment's bytes alone give."""
+
+SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
 """Columns of a row.
 
 ``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
 ``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
 segment. A record of a compressed batch owns no byte: its size is 0, its ``physical_offset`` the batch's.
+
+``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
+``state`` says of a message what became of its transaction by the time it was archived: ``committed``, also of
+one outside of any, ``aborted`` or ``open``. The ``committed`` ones are what ``read_committed`` gives.
 
 ``timestamp``: when the producer sent the record, or with LogAppendTime when the broker took it; null where it
 has none, or none in the years 1 to 9999. ``timestamp_delta`` is there where ``timestamp`` isn't
@@ -76,9 +89,13 @@ BATCH_COLUMNS = ("last_offset_delta", "max_timestamp", "base_sequence", "record_
 
 COLUMNS = Columns(
     stored_at="timestamp",
-    bounds=("offset", "timestamp", "producer_id"),
+    streams=("topic", "partition"),
+    bounds=("topic", "partition", "offset", "timestamp", "producer_id"),
     file_bounds=("base_offset",),
     dictionary=(
+        "topic",
+        "partition",
+        "state",
         "producer_id",
         "producer_epoch",
         "control",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
+from storage_engine.kafka.archiving import archivable_segments, by_log, contexts_of
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset
@@ -17,12 +18,21 @@ from storage_engine.kafka.plan import plan_log, plan_notices
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import (
+    Archivable,
+    DiskUsage,
+    LogSnapshot,
+    Segment,
+    SegmentContext,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
 
 NAME = "kafka"
-LOOKS_ONLY = (
-    "stores of Apache Kafka are looked at, and neither archived nor cleaned up by this version. Nothing was "
-    "changed. Let its broker delete by its own rules: storage-engine plan shows which."
+NEVER_DELETED_FROM = (
+    "stores of Apache Kafka are archived, and never deleted from by this version. Nothing was changed. Let "
+    "its broker delete by its own rules: storage-engine plan shows which."
 )
 """What is said to who wants more."""
 
@@ -60,7 +70,7 @@ class KafkaStore(BrokerStore):
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; what indexes and the cluster's metadata say is read here."""
-        node = self.seen[1] if self.seen and self.seen[0] is snapshot.logs else read_node(self.root)
+        node = self._node_of(snapshot)
         settings = read_topic_settings(node)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         triggers, _ = self.triggers(snapshot, now_ms, request)
@@ -69,13 +79,47 @@ class KafkaStore(BrokerStore):
         )
         return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(node, settings))
 
+    def _node_of(self, snapshot: StoreSnapshot) -> Node:
+        return self.seen[1] if self.seen and self.seen[0] is snapshot.logs else read_node(self.root)
+
+    def check_manageable(self) -> None:
+        if self.root.is_dir():
+            raise BadInputError(
+                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
+                "is only looked at. Nothing was changed. Name the file as STORE."
+            )
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
+        node = self._node_of(snapshot)
+        settings = read_topic_settings(node)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        segments: list[Segment] = []
+        kept_out: dict[str, str] = {}
+        for seen in snapshot.logs:
+            found, reason = archivable_segments(seen, *logs[seen.name], settings)
+            segments += found
+            if reason:
+                kept_out[seen.name] = reason
+        return Archivable(tuple(segments), kept_out)
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        node = self.seen[1] if self.seen else read_node(self.root)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        return {
+            segment_id: context
+            for name, of_log in by_log(segments)
+            if name in logs
+            for segment_id, context in contexts_of(*logs[name], of_log)
+        }
+
     def lock(self) -> AbstractContextManager[LockedStore]:
-        raise BadInputError(f"{self.root}: {LOOKS_ONLY}")
+        raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        raise BadInputError(f"{self.root}: {LOOKS_ONLY}")
+        raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,8 +51,8 @@ from storage_engine.lake.source_file import (
 from storage_engine.lake.staging import discard, staged_location
 from storage_engine.model.codec import SegmentCodec
 from storage_engine.model.companions import check_size, companions_text
-from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt, SegmentIdentity
-from storage_engine.model.store import Segment
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
+from storage_engine.model.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
@@ -76,12 +76,14 @@ def segment_jobs(
     bytes_per_second: int | None = None,
     store_name: str | None = None,
     store_host: str | None = None,
+    contexts: Mapping[SegmentId, SegmentContext] | None = None,
 ) -> tuple[SegmentJob, ...]:
     """Describe what to archive; the only place that asks the lake where its data files go.
 
     :param bytes_per_second: see ``pace``.
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
+    :param contexts: what their broker knows of them beside their files; None: nothing.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
@@ -118,6 +120,7 @@ def segment_jobs(
             store_host=store_host,
             end_offset=None if segment.end == _end_by_size(segment) else segment.end,
             companions=segment.companions,
+            context=(contexts or {}).get(segment.id, SegmentContext()),
         )
         for segment in segments
     )
@@ -301,7 +304,8 @@ def _prove(
         manifest_facts=manifest_facts,
         store_name=job.store_name,
         store_host=job.store_host,
-        evidence=SETTLED,
+        log_id=job.context.log_id,
+        evidence=settled_with(job.context.evidence),
         end_offset=job.end_offset,
     )
 

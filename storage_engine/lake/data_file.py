@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, pairwise
 from typing import Any
 
@@ -67,7 +68,8 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
 
     def chunks() -> Iterator[pa.Table]:
         with codec_errors(job.path):
-            decoded = iter(codec.decode(_read_only(data), job.base_offset, chunk_bytes=chunk_bytes))
+            rows_of = partial(codec.decode, chunk_bytes=chunk_bytes, context=job.context.codec)
+            decoded = iter(rows_of(_read_only(data), job.base_offset))
         while True:
             with codec_errors(job.path):
                 rows, damage = next(decoded, _END)

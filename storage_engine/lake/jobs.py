@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store import FileFacts, SegmentContext
 
 _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.parquet")
 
@@ -29,6 +29,7 @@ class SegmentJob:
     :param store_host: what the receipt says of the machine on which the store lies.
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
+    :param context: what its broker knows of it beside its files.
     """
 
     store_id: str
@@ -48,6 +49,7 @@ class SegmentJob:
     store_host: str | None = None
     end_offset: int | None = None
     companions: tuple[FileFacts, ...] = ()
+    context: SegmentContext = field(default_factory=SegmentContext)
 
     @property
     def path(self) -> str:
@@ -102,6 +104,7 @@ class ProvenSegment:
     manifest_facts: bytes = field(repr=False)
     store_name: str | None = None
     store_host: str | None = None
+    log_id: str | None = None
     evidence: str | None = None
     end_offset: int | None = None
     files: str | None = field(default=None, repr=False)

@@ -82,14 +82,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place among the files
-        of a broker's store; the broker isn't installed, or only looked at, or the lake that is there is
-        another one's.
+        of a broker's store; the broker isn't installed, or the lake that is there is another one's.
     """
-    if broker is not None and (kind := find_broker(broker)).looks_only:
-        raise BadInputError(
-            f"{config.location}: expected a broker whose stores are archived, found {kind.title}, whose "
-            "stores are only looked at. Nothing was changed. Name another broker."
-        )
     with suppress(LakeMissingError):
         lake = open_lake(config)
         if broker is not None:

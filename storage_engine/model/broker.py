@@ -34,14 +34,14 @@ class Broker(ABC):
     :cvar title: for people.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
-    :cvar looks_only: its stores are inspected, planned and diagnosed, and never archived, held or cleaned up.
+    :cvar cleans_up: False: its stores are archived, proven and restored, and never held or deleted from.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     is_default: ClassVar[bool] = False
-    looks_only: ClassVar[bool] = False
+    cleans_up: ClassVar[bool] = True
     task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments

@@ -22,7 +22,9 @@ from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
+    Archivable,
     Segment,
+    SegmentContext,
     SegmentId,
     SegmentState,
     StoreSnapshot,
@@ -126,6 +128,29 @@ class BrokerStore(ABC):
         :raises OSError: one can't be read, or went away in the middle.
         """
         return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
+
+    def check_manageable(self) -> None:  # noqa: B027  by default every store may
+        """Make sure that it may be archived and get an identity.
+
+        :raises BadInputError: it is a part of a store, which is only looked at.
+        """
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        """Return which segments may be archived by now, and why others may not. By default all sealed may.
+
+        :raises OSError: a file can't be read.
+        """
+        return Archivable(tuple(segment for log in snapshot.logs for segment in log.sealed))
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        """Return what is known of segments beside their files; asked of those that are about to be archived.
+
+        By default there is nothing to know.
+
+        :raises StorageEngineError: it can't be told; says of which log.
+        :raises OSError: a file can't be read.
+        """
+        return {}
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""

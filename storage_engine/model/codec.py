@@ -78,10 +78,13 @@ class SegmentCodec(Protocol):
         return base_offset
 
     def decode(
-        self, data: memoryview, base_offset: int, *, chunk_bytes: int = ...
+        self, data: memoryview, base_offset: int, *, chunk_bytes: int = ..., context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, from the origin on, each
-        clustered for reading by topic, with the damage found in that range."""
+        clustered for reading by topic, with the damage found in that range.
+
+        :param context: of ``SegmentContext``, as the segment's store gave it.
+        """
         ...
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from storage_engine.model.companions import Companion, read_companions
 from storage_engine.model.store import FileFacts
@@ -16,6 +17,11 @@ not trusted by older code. Version 1 names data files by whole locations, with n
 
 SETTLED = json.dumps({"settled": True})
 """Evidence that the file's facts were taken when every later write had to change them."""
+
+
+def settled_with(evidence: Mapping[str, Any]) -> str:
+    """Return :data:`SETTLED` with what else is known of the proof."""
+    return json.dumps({**evidence, **json.loads(SETTLED)}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +137,16 @@ class Receipt:
     @property
     def was_settled(self) -> bool:
         """Return whether the proof was made of a settled file; older releases didn't see to that."""
+        return self.known.get("settled") is True
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """Return what ``evidence`` says; nothing where it is none."""
         try:
             evidence = json.loads(self.evidence or "null")
-        except ValueError:
-            return False
-        return isinstance(evidence, dict) and evidence.get("settled") is True
+        except (ValueError, RecursionError):
+            return {}
+        return evidence if isinstance(evidence, dict) else {}
 
     @property
     def end(self) -> int:

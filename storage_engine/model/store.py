@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage_engine.exceptions import StoreLayoutError
 
@@ -119,6 +119,20 @@ class Segment:
     def mtime_ns(self) -> int:
         """Return when it was last written to, whatever a hold has made of the file's mtime."""
         return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContext:
+    """What a broker knows of a segment beside its files, when it is archived.
+
+    :param log_id: see ``Receipt``.
+    :param evidence: what the receipt says of it, as JSON.
+    :param codec: what the codec has to know to make rows of it; its own text.
+    """
+
+    log_id: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = ""
 
 
 _path_of = attrgetter("path")
@@ -245,3 +259,15 @@ class StoreSnapshot:
     dependents_disk: DiskUsage
     crashed: bool
     used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archivable:
+    """What of a store may be archived by now.
+
+    :param segments: sealed ones, oldest first in each log.
+    :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
+    """
+
+    segments: tuple[Segment, ...]
+    kept_out: Mapping[str, str] = field(default_factory=dict)

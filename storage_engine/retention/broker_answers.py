@@ -21,6 +21,7 @@ from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.log_names import log_name_fault
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
 from storage_engine.model.store import (
+    Archivable,
     DiskUsage,
     FileFacts,
     LogSnapshot,
@@ -119,6 +120,23 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     _check_names({segment.log for segment in segments}, where)
     _check_files(segments, RealDirectories(data_paths), where)
     return segments
+
+
+def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
+    """Return what of a store may be archived by now.
+
+    :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
+    :raises OSError: a file can't be read.
+    """
+    found = ask(snapshot.broker, "tell what may be archived", lambda: store.archivable(snapshot))
+    sealed = {segment.id: segment for log in snapshot.logs for segment in log.sealed}
+    for segment in found.segments:
+        if sealed.pop(segment.id, None) != segment:
+            where = (
+                f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}, offset {segment.base_offset}"
+            )
+            refuse(where, "a sealed segment of the snapshot to be archived, once", repr(segment))
+    return found
 
 
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:

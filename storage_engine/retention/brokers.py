@@ -51,16 +51,17 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     return open_store(store, None if known is None else journal.hold_memory(known.store_id))
 
 
-def refuse_changes(store: ManagedStore) -> None:
-    """Make sure that a store may be archived, held and cleaned up.
+def refuse_cleanup(store: ManagedStore) -> None:
+    """Make sure that a store may be held and cleaned up.
 
-    :raises BadInputError: its kind of broker is only looked at.
+    :raises BadInputError: stores of its kind of broker are archived alone.
     """
     broker = find_broker(store.broker)
-    if broker.looks_only:
+    if not broker.cleans_up:
         raise BadInputError(
-            f"{store.root}: expected a store that can be archived and cleaned up, found one of "
-            f"{broker.title}, which is only looked at. Nothing was changed. Use inspect, plan or doctor."
+            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title}, which is "
+            "archived, proven and restored by this version, and never deleted from. Nothing was changed. Let "
+            "its broker delete by its own rules: storage-engine plan shows which."
         )
 
 

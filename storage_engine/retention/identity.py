@@ -14,7 +14,6 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.retention.brokers import refuse_changes
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
 from storage_engine.retention.store_moves import carry_out, has_come
@@ -23,7 +22,7 @@ from storage_engine.retention.store_moves import carry_out, has_come
 def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     """Return the store's identity; a store that nobody knows gets one.
 
-    :raises BadInputError: its kind of broker is only looked at.
+    :raises BadInputError: it lies among what its kind of broker reads alone.
     :raises WrongHostError: its disk is another machine's.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
@@ -31,13 +30,12 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
         same segments under a second identity.
     """
-    refuse_changes(store)
     known = journal.find_store(store.real_root, store.host)
     if not (known and has_come(store, journal, known)):
         check_host(store.root, store.host, known.host if known else None)
-    if not Path(store.real_root).is_dir():
+    if not Path(store.real_root).exists():
         raise StoreNotFoundError(
-            f"{store.real_root}: expected the root directory of store {store.name!r}, found none. "
+            f"{store.real_root}: expected the root of store {store.name!r}, found nothing there. "
             "Check the path, and that its disk is mounted."
         )
     stamp = read_stamp(store.real_root)

@@ -43,7 +43,7 @@ class RocketMQCodec(SegmentCodec):
         return ENCODED_COLUMNS
 
     def decode(
-        self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int | None = None
+        self, data: SegmentBytes, base_offset: int, *, chunk_bytes: int | None = None, context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         """Yield the rows of consecutive byte ranges of a whole segment, with the damage found there.
 

@@ -31,13 +31,13 @@ from storage_engine.kafka.log_end import end_offset, segment_facts
 from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
 from storage_engine.kafka.topic_settings import read_topic_settings
-from storage_engine.lake.making import make_lake
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.plan import LogPlan, PlanRequest, Reason
 from storage_engine.model.store import SegmentState
 from storage_engine.retention.broker_answers import propose, take_snapshot
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps import make_plan
 from storage_engine.retention.steps.context import open_context
 from tests.kafka_fixture import FIXTURES, truth
 
@@ -235,16 +235,20 @@ def tree(copy: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("root", ["server.properties", "logs"])
 def test_whatever_would_change_it_is_refused(tree: Path, tmp_path: Path, root: str) -> None:
     store = ManagedStore.local("k", str(tree / root), tmp_path / "managed", broker="kafka")
-    with pytest.raises(BadInputError, match="Apache Kafka, which is only looked at"):
-        open_context(store)
-    with pytest.raises(BadInputError, match="whose stores are only looked at"):
-        make_lake(store.lake, "kafka")
-    with pytest.raises(BadInputError, match="Apache Kafka, which is only looked at"):
-        check_store(store)
-    with pytest.raises(BadInputError, match="neither archived nor cleaned up"):
+    with pytest.raises(BadInputError, match="Apache Kafka, which is archived, proven and restored"):
+        make_plan(store, "run")
+    with pytest.raises(BadInputError, match="never deleted from"):
         opened(tree / root).lock()
-    with pytest.raises(BadInputError, match="neither archived nor cleaned up"):
+    with pytest.raises(BadInputError, match="never deleted from"):
         opened(tree / root).delete_segments((), lambda: None)
+    assert not (tmp_path / "managed").exists()
+
+
+def test_a_log_directory_alone_is_only_looked_at(tree: Path, tmp_path: Path) -> None:
+    store = ManagedStore.local("k", str(tree / "logs"), tmp_path / "managed", broker="kafka")
+    for changing in (open_context, check_store):
+        with pytest.raises(BadInputError, match="found one of its log directories"):
+            changing(store)
     assert not (tmp_path / "managed").exists()
 
 

@@ -43,7 +43,7 @@ class ToyCodec(SegmentCodec):
         return 0
 
     def decode(
-        self, data: memoryview, base_offset: int, *, chunk_bytes: int = 0
+        self, data: memoryview, base_offset: int, *, chunk_bytes: int = 0, context: str = ""
     ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
         lines = bytes(data).splitlines(keepends=True)
         sizes = [len(line) for line in lines]

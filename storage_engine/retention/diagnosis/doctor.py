@@ -139,8 +139,8 @@ def diagnose(
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
-    looks_only = find_broker(store.broker).looks_only
-    if figures is not None and not looks_only and (known.unproven is not None or not has_lake):
+    cleans_up = find_broker(store.broker).cleans_up
+    if figures is not None and (known.unproven is not None or not has_lake):
         found += unproven_findings(
             figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
         )
@@ -148,7 +148,7 @@ def diagnose(
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
         refused=figures is None,
-        looks_only=looks_only,
+        cleans_up=cleans_up,
         has_lake=has_lake,
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
@@ -300,7 +300,7 @@ def _look(
     found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
-    if not find_broker(store.broker).looks_only:
+    if find_broker(store.broker).cleans_up:
         found += consumer_findings(figures)
     found += [*pending_findings(figures), *hold_findings(figures.hold)]
     return _Looked(figures, stamp, data_paths, due)
@@ -365,10 +365,12 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
     if known.record is None and has_segments_of(known.lakes, stamp, store.real_root):
         known.unknown_proof = known.unknown_proof or UnknownProof.STORE
     if known.unknown_proof is not None:
-        known.findings.append(unknown_proof_finding(known.unknown_proof, len(figures.sealed)))
+        known.findings.append(unknown_proof_finding(known.unknown_proof, len(figures.archivable.segments)))
         return
     try:
-        known.unproven, notices = unproven_segments(store, known.journal, known.record, figures.sealed)
+        known.unproven, notices = unproven_segments(
+            store, known.journal, known.record, figures.archivable.segments
+        )
     except StorageEngineError as error:
         known.findings.append(
             Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")

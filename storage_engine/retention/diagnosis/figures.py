@@ -13,8 +13,8 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.broker_answers import ask, propose, take_glance
+from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
+from storage_engine.retention.broker_answers import ask, propose, take_archivable, take_glance
 from storage_engine.retention.diagnosis.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
 from storage_engine.retention.diagnosis.levels import Levels, levels_of
 
@@ -34,6 +34,7 @@ class Figures:
     :param going: segments that the broker's rules delete at this moment.
     :param leaving: segments that go within ``leaves_in_ms``.
     :param unread: what consumers lose by those.
+    :param archivable: what may be archived by now.
     :param hold: of a running broker's store that was asked for; None: no broker was named.
     """
 
@@ -49,6 +50,7 @@ class Figures:
     leaves_in_ms: int
     pending: tuple[Pending, ...]
     unread: Unread
+    archivable: Archivable
     hold: HoldStatus | None = None
 
     @property
@@ -119,6 +121,7 @@ def take_figures(
         leaves_in_ms=span_ms,
         pending=ask(kind, "tell what it still has to deliver", lambda: broker.pending(snapshot)),
         unread=_unread(broker, kind, snapshot, leaving),
+        archivable=take_archivable(broker, snapshot),
         hold=broker.hold_status(now_ms) if broker.is_live else None,
     )
 

@@ -51,7 +51,7 @@ class NextStep:
 class State:
     """
     :param refused: no command works with the store before something is put right.
-    :param looks_only: its kind of broker is only looked at.
+    :param cleans_up: stores of its kind of broker are not archived alone.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
@@ -69,7 +69,7 @@ class State:
     """
 
     refused: bool = False
-    looks_only: bool = False
+    cleans_up: bool = True
     has_lake: bool = False
     lake_refused: bool = False
     stamped_lakes: tuple[str, ...] = ()
@@ -92,8 +92,6 @@ def next_step(state: State) -> NextStep:
     """Decide which command fits."""
     if state.refused:
         return NextStep("storage-engine doctor", "again, once the first finding is put right")
-    if state.looks_only:
-        return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
     if not state.has_lake and state.stamped_lakes:
         return NextStep(
             f"storage-engine doctor STORE --lake {shlex.quote(state.stamped_lakes[0])}",
@@ -118,6 +116,8 @@ def next_step(state: State) -> NextStep:
             "storage-engine archive",
             f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
         )
+    if not state.cleans_up:
+        return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
     if state.due:
         return _clean(state)
     return _later(state)

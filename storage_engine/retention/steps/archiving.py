@@ -29,11 +29,13 @@ from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segme
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import lake_id_of
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import Archivable, FileFacts, Segment
+from storage_engine.retention.broker_answers import ask, take_archivable
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
@@ -97,7 +99,7 @@ def archive_jobs(
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
     refuse_dry_run(run)
     with context.errors(run, Step.ARCHIVE):
-        segments = sealed_segments(context) if all_sealed else planned_segments(context, run)[0]
+        segments = archivable_segments(context).segments if all_sealed else planned_segments(context, run)[0]
         if not segments:
             return ()
         proofs = _read(context, segments, read_files=True)
@@ -279,10 +281,17 @@ def begin_background_run(context: Context, run_key: str) -> Run:
     return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
 
 
-def sealed_segments(context: Context) -> tuple[Segment, ...]:
-    """Every sealed segment, oldest first in each log."""
-    snapshot = context.snapshot(clock_ms())
-    return tuple(segment for log in snapshot.logs for segment in log.sealed)
+def archivable_segments(context: Context) -> Archivable:
+    """Return what may be archived by now, oldest first in each log."""
+    return take_archivable(context.broker, context.snapshot(clock_ms()))
+
+
+def kept_out_notices(archivable: Archivable) -> tuple[str, ...]:
+    """Say which logs stay out of the lake, wholly or in part, and why."""
+    logs: dict[str, list[str]] = {}
+    for log, reason in archivable.kept_out.items():
+        logs.setdefault(reason, []).append(log)
+    return tuple(f"not archived by now: {named_in_short(names)}: {why}" for why, names in logs.items())
 
 
 def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
@@ -317,6 +326,11 @@ def _jobs(
     if not segments:
         return ()
     lake, bytes_per_second = open_lake(config), context.bytes_per_second()
+    contexts = ask(
+        context.store.broker,
+        "tell what it knows of segments beside their files",
+        lambda: context.broker.contexts(segments),
+    )
     return tuple(
         job
         for lineage, of_lineage in context.record.lineages.grouped(segments).items()
@@ -331,6 +345,7 @@ def _jobs(
             bytes_per_second=bytes_per_second,
             store_name=context.name,
             store_host=this_host(),
+            contexts=contexts,
         )
     )
 

@@ -30,7 +30,7 @@ from storage_engine.model.watch import Watch
 from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, take_snapshot
 from storage_engine.retention.broker_disks import checked_data_paths
-from storage_engine.retention.brokers import open_store, refuse_changes
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.identity import identify
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -220,17 +220,17 @@ def opened(store: ManagedStore) -> Iterator[Context]:
 def open_context(store: AnyStore) -> Context:
     """Open a store; one that is open is looked at again.
 
-    :raises BadInputError: settings that can't be used, a store that is only looked at, or something that we
-        write would lie on a disk of the running broker, or among its files.
+    :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
+        running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
     :raises BrokerError: the running broker can't be asked.
     """
     if isinstance(store, Context):
         return store.renewed()
-    refuse_changes(store)
     with ExitStack() as opening:
         broker = open_store(store)
         opening.callback(broker.close)
+        ask(store.broker, "say whether its store may be archived", broker.check_manageable)
         data_paths = checked_data_paths(store, broker)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.

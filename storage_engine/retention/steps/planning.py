@@ -12,6 +12,7 @@ from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.brokers import refuse_cleanup
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
@@ -58,12 +59,13 @@ def make_plan(
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises RunStateError: the run was begun with another request.
-    :raises BadInputError: a store that can't be planned, that couldn't be cleaned up behind its segments, or
-        whose files can't be set aside though the policy wants it.
+    :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
+        segments, or whose files can't be set aside though the policy wants it.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
     """
     managed = managed_of(store)
+    refuse_cleanup(managed)
     if managed.policy.archive is ArchiveMode.REQUIRED:
         check_any_catalog_file(managed.lakes)
     context = open_context(store)

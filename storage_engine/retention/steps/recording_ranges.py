@@ -14,7 +14,7 @@ from storage_engine.lake.verify_turns import by_receipt, standing_fault
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.retention.broker_answers import propose
+from storage_engine.retention.broker_answers import propose, take_archivable
 from storage_engine.retention.drift import gone_spans
 from storage_engine.retention.history import segment_subject, spans_of_results
 from storage_engine.retention.known_heads import known_heads
@@ -56,7 +56,7 @@ def _lakes(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | No
     if measured is None:
         return Lakes(unasked="no lake could be asked")
     proofs = measured.proofs
-    sealed = [segment for log in snapshot.logs for segment in log.sealed]
+    sealed = take_archivable(context.broker, snapshot).segments
     unasked = [reason for _, reason in proofs.unreachable]
     heads, store_id = known_heads(context.journal, context.record), context.record.store_id
     spans: set[ArchivedSpan] = set()

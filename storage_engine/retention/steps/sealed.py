@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.broker_answers import take_snapshot
+from storage_engine.retention.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
 from storage_engine.retention.gate import same_files
@@ -27,10 +27,11 @@ from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.steps.archiving import (
     ArchiveResult,
     ArchiveWith,
+    archivable_segments,
     archive_somewhere,
     begin_background_run,
+    kept_out_notices,
     record_intents,
-    sealed_segments,
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
@@ -64,7 +65,8 @@ def archive_sealed(
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
         for attempt in range(_LISTINGS):
-            listing = _Listing(context, run, sealed_segments(context), budget_bytes)
+            archivable = archivable_segments(context)
+            listing = _Listing(context, run, archivable.segments, budget_bytes)
             try:
                 result = archive_somewhere(
                     context,
@@ -80,7 +82,7 @@ def archive_sealed(
                 if attempt == _LISTINGS - 1 or not listing.has_lost_some():
                     raise
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
-    return result
+    return replace(result, notices=(*result.notices, *kept_out_notices(archivable)))
 
 
 @dataclass(slots=True)
@@ -149,7 +151,8 @@ def measure_lag(context: Context) -> MeasuredLag:
     :raises LakeUnavailableError: no lake can be read.
     """
     snapshot = context.snapshot(clock_ms())
-    lag, proofs, unproven = _measure(context.journal, context.record, context.store, _sealed(snapshot))
+    segments = take_archivable(context.broker, snapshot).segments
+    lag, proofs, unproven = _measure(context.journal, context.record, context.store, segments)
     return MeasuredLag(lag, snapshot, proofs, frozenset(segment.id for segment in unproven))
 
 
@@ -158,12 +161,8 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    segments = _sealed(context.snapshot(clock_ms()))
+    segments = archivable_segments(context).segments
     return _measure(context.journal, context.record, context.store, segments)[0]
-
-
-def _sealed(snapshot: StoreSnapshot) -> tuple[Segment, ...]:
-    return tuple(segment for log in snapshot.logs for segment in log.sealed)
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
@@ -174,7 +173,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
     # First: opening a journal makes one, and where there is no lake there shall be none.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:
-        segments = _sealed(take_snapshot(broker, clock_ms(), store.broker))
+        segments = take_archivable(broker, take_snapshot(broker, clock_ms(), store.broker)).segments
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)
     if record is None:

@@ -6,7 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from storage_engine.model.lag import Unread
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import (
+    Archivable,
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.retention.diagnosis.figures import Figures
 from storage_engine.retention.diagnosis.growth import DAY_MS
 from storage_engine.retention.diagnosis.levels import Levels
@@ -52,6 +60,7 @@ def figures(log: LogSnapshot, *disks: DiskUsage, **more: Any) -> Figures:
     """Figures of a store that keeps segments for 72 hours, forces at 86 and refuses above 90 percent."""
     deletes = {one.id: max(NOW_MS, one.mtime_ns // 10**6 + 72 * HOUR_MS) for one in log.sealed}
     found = Figures(
+        archivable=Archivable(()),
         now_ms=NOW_MS,
         snapshot=snapshot(log, *disks),
         full_percent=90,

@@ -1,0 +1,147 @@
+"""Which segments of a node may be archived, and what is known of them beside their files.
+
+Nothing above the high watermark or the last stable offset is archived, so that all in the lake is replicated
+and each of its transactions has ended. What isn't known keeps a log out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
+from storage_engine.kafka.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.open_transactions import open_transactions
+from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.segment_context import context_text
+from storage_engine.kafka.stored_files import read_stored
+from storage_engine.kafka.topic_settings import TopicSettings
+from storage_engine.kafka.transaction_index import AbortedTransaction, parse_transaction_index
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.store import LogSnapshot, Segment, SegmentContext, SegmentId
+
+_TRANSACTION_INDEX = ".txnindex"
+
+
+def archivable_segments(
+    seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings
+) -> tuple[tuple[Segment, ...], str]:
+    """Return the segments of a log that may be archived by now, and why other sealed ones may not.
+
+    :return: "" where all may.
+    """
+    sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
+    if not sealed:
+        return (), ""
+    if reason := _kept_out(directory, log, settings):
+        return (), reason
+    watermark = directory.high_watermarks.get(seen.name)
+    if watermark is None:
+        return (), "no checkpoint has its high watermark"
+    below = tuple(segment for segment in sealed if segment.end_offset <= watermark)
+    if not below:
+        return (), f"it reaches above the high watermark {watermark}"
+    try:
+        first_open = _first_open(log, below[-1].end_offset, seen.max_offset)
+    except (StorageEngineError, OSError) as error:
+        return (), f"its open transactions aren't known: {reason_of(error)}"
+    stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
+    if len(stable) < len(below):
+        return stable, f"a transaction is open from offset {first_open} on"
+    if len(below) < len(sealed):
+        return stable, f"the rest reaches above the high watermark {watermark}"
+    return stable, ""
+
+
+def _kept_out(directory: LogDirectory, log: PartitionLog, settings: TopicSettings) -> str:
+    """Return why nothing of a log is archived; "" where nothing speaks against it."""
+    topic = settings.of(log.name.topic)
+    if isinstance(topic, str):
+        return f"its cleanup.policy isn't known: {topic}"
+    if topic.compact:
+        return "cleanup.policy has compact: the cleaner writes its segments again"
+    if topic.remote:
+        return "remote storage has its segments"
+    if directory.meta is None or not directory.meta.cluster_id:
+        return f"{directory.path} doesn't say of which cluster it is"
+    try:
+        found = read_topic_id(log.path / PARTITION_METADATA)
+    except FileNotFoundError:
+        return f"it has no {PARTITION_METADATA}, so its topic isn't certain"
+    except (StorageEngineError, OSError) as error:
+        return f"its topic isn't certain: {reason_of(error)}"
+    known = settings.metadata.topic_ids.get(log.name.topic)
+    if found != known:
+        said = "none" if known is None else text_of(known)
+        return f"its topic id is {text_of(found)}, and the cluster's metadata have {said}"
+    return ""
+
+
+def _first_open(log: PartitionLog, end: int, log_end: int) -> int | None:
+    """Return where the oldest transaction begins that is open now and has records below an offset.
+
+    Mostly the snapshot at that offset says that none was open there, and nothing else is read.
+    """
+    there = [one for one in log.snapshots if Path(one.path).stem == f"{end:020d}"]
+    if there and not open_transactions(log, end):
+        return None
+    found = [one.first_offset for one in open_transactions(log, log_end) if one.first_offset < end]
+    return min(found, default=None)
+
+
+def contexts_of(
+    directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment]
+) -> Iterator[tuple[SegmentId, SegmentContext]]:
+    """Yield what is known of archivable segments of a log beside their files.
+
+    :param segments: of this log, oldest first.
+    :raises CorruptFileError: a transaction index or the log's epochs can't be what their names say.
+    :raises OSError: a file can't be read.
+    """
+    assert directory.meta is not None
+    topic_id = text_of(read_topic_id(log.path / PARTITION_METADATA))
+    log_id = f"{directory.meta.cluster_id}/{topic_id}/{log.name.partition}"
+    epochs = _epochs(log)
+    aborted = list(_aborted(log, segments[0].base_offset))
+    for segment in segments:
+        first, end = segment.base_offset, segment.end_offset
+        inside = [one for one in aborted if one.first_offset < end and one.last_offset >= first]
+        yield (
+            segment.id,
+            SegmentContext(
+                log_id,
+                {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs_in(epochs, first, end)]},
+                context_text(log.name.topic, log.name.partition, end, inside),
+            ),
+        )
+
+
+def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
+    path = log.path / LEADER_EPOCHS
+    return read_leader_epochs(path) if path.exists() else ()
+
+
+def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
+    """Return the epochs of the offsets [first, end): that in force at the first, and those behind it."""
+    before = [one for one in epochs if one.start_offset <= first]
+    return (*before[-1:], *(one for one in epochs if first < one.start_offset < end))
+
+
+def _aborted(log: PartitionLog, first: int) -> Iterator[AbortedTransaction]:
+    """Yield what was aborted from an offset on: a marker may lie segments behind its records."""
+    for segment in log.segments:
+        for file in segment.companions:
+            if file.path.endswith(_TRANSACTION_INDEX):
+                entries = parse_transaction_index(read_stored(Path(file.path)), file.path)
+                yield from (one for one in entries if one.last_offset >= first)
+
+
+def by_log(segments: Sequence[Segment]) -> Iterator[tuple[str, list[Segment]]]:
+    """Yield segments by the name of their log."""
+    ordered = sorted(segments, key=attrgetter("log", "base_offset"))
+    for name, of_log in groupby(ordered, key=attrgetter("log")):
+        yield name, list(of_log)
