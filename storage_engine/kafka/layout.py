@@ -26,18 +26,23 @@ from storage_engine.kafka.server_properties import (
 )
 from storage_engine.model.store import FileFacts
 
+_MADE_AGAIN = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
+_COMPANIONS = (FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
     """The files of a segment.
 
+    :param time_index: its path; None: there is none.
+    :param offset_index: likewise.
     :param companions: its transaction index and its snapshot, which nobody can make again.
     """
 
     base_offset: int
     log: FileFacts
-    time_index: FileFacts | None
-    offset_index: FileFacts | None
+    time_index: str | None
+    offset_index: str | None
     companions: tuple[FileFacts, ...]
 
 
@@ -67,14 +72,18 @@ class LogDirectory:
 
     :param meta: None: it was never formatted, or is a plain copy.
     :param stopped_cleanly: the marker is there, which a broker removes first thing when it starts.
+    :param broker_epoch: of the broker when it stopped; None: no marker says it.
+    :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
     :param aside: logs that are deleted, copied or set aside.
     """
 
     path: Path
     meta: MetaProperties | None
     stopped_cleanly: bool
+    broker_epoch: int | None
     high_watermarks: Mapping[str, int]
     log_starts: Mapping[str, int]
+    cleaned_to: Mapping[str, int]
     logs: tuple[PartitionLog, ...]
     aside: tuple[PartitionLog, ...]
 
@@ -106,6 +115,16 @@ class Node:
     @property
     def cluster_ids(self) -> frozenset[str]:
         return frozenset(d.meta.cluster_id for d in self.directories if d.meta and d.meta.cluster_id)
+
+    @property
+    def broker_epochs(self) -> frozenset[int]:
+        """Return the broker's epochs that the markers of a clean stop name: one, if all are of one stop."""
+        return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
+
+    @property
+    def left_uncleanly(self) -> bool:
+        """Return whether its last stop was none that a broker or a controller takes for clean (KIP-966)."""
+        return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
 
     @property
     def zookeeper(self) -> bool:
@@ -177,12 +196,16 @@ def _read_directory(path: Path) -> LogDirectory:
             continue
         (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
     meta = path / meta_properties.NAME
+    marker = path / meta_properties.CLEAN_SHUTDOWN
+    stopped_cleanly = marker.exists()
     return LogDirectory(
         path,
         meta_properties.read_meta_properties(meta) if meta.exists() else None,
-        (path / meta_properties.CLEAN_SHUTDOWN).exists(),
+        stopped_cleanly,
+        meta_properties.read_clean_shutdown(marker) if stopped_cleanly else None,
         _offsets(path / checkpoints.HIGH_WATERMARK),
         _offsets(path / checkpoints.LOG_START),
+        _offsets(path / checkpoints.CLEANER),
         tuple(logs),
         tuple(aside),
     )
@@ -194,44 +217,46 @@ def _offsets(path: Path) -> Mapping[str, int]:
 
 def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     """List a log's files. One that goes away meanwhile isn't there."""
-    in_use: dict[int, dict[FileKind, FileFacts]] = {}
+    logs: dict[int, FileFacts] = {}
+    paths: dict[tuple[int, FileKind], str] = {}
+    kept: dict[tuple[int, FileKind], FileFacts] = {}
     left_over: list[tuple[FileState, FileFacts]] = []
-    for file_name, facts in _facts(path):
-        found = log_file(file_name)
+    for entry in _files(path):
+        found = log_file(entry.name)
         if found is None:
             continue
-        if found.state is FileState.IN_USE:
-            in_use.setdefault(found.offset, {})[found.kind] = facts
-        else:
-            left_over.append((found.state, facts))
-    segments = []
-    snapshots = []
-    for offset, files in sorted(in_use.items()):
-        if FileKind.SNAPSHOT in files:
-            snapshots.append(files[FileKind.SNAPSHOT])
-        if FileKind.LOG not in files:
+        if found.state is FileState.IN_USE and found.kind in _MADE_AGAIN:
+            # Nothing is asked of these but where they are, and a node may have 100,000.
+            paths[found.offset, found.kind] = entry.path
             continue
-        companions = (files.get(kind) for kind in (FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT))
-        segments.append(
-            SegmentFiles(
-                offset,
-                files[FileKind.LOG],
-                files.get(FileKind.TIME_INDEX),
-                files.get(FileKind.OFFSET_INDEX),
-                tuple(one for one in companions if one is not None),
-            )
-        )
-    return PartitionLog(path, name, tuple(segments), tuple(snapshots), tuple(left_over))
-
-
-def _facts(path: Path) -> Iterator[tuple[str, FileFacts]]:
-    try:
-        entries = list(os.scandir(path))
-    except FileNotFoundError:
-        return
-    for entry in entries:
         try:
-            if entry.is_file(follow_symlinks=False):
-                yield entry.name, FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
+            facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             continue
+        if found.state is not FileState.IN_USE:
+            left_over.append((found.state, facts))
+        elif found.kind is FileKind.LOG:
+            logs[found.offset] = facts
+        else:
+            kept[found.offset, found.kind] = facts
+    segments = tuple(
+        SegmentFiles(
+            offset,
+            facts,
+            paths.get((offset, FileKind.TIME_INDEX)),
+            paths.get((offset, FileKind.OFFSET_INDEX)),
+            tuple(kept[offset, kind] for kind in _COMPANIONS if (offset, kind) in kept),
+        )
+        for offset, facts in sorted(logs.items())
+    )
+    snapshots = sorted((offset, one) for (offset, kind), one in kept.items() if kind is FileKind.SNAPSHOT)
+    return PartitionLog(path, name, segments, tuple(one for _, one in snapshots), tuple(left_over))
+
+
+def _files(path: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        entries = os.scandir(path)
+    except FileNotFoundError:
+        return
+    with entries:
+        yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))

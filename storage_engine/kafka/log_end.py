@@ -4,32 +4,69 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from storage_engine.kafka import batch_header as header
+from storage_engine.kafka.batch_walk import BatchHead, batch_heads, opened
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
-from storage_engine.model.store import FileFacts
 
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-_HEADER = struct.Struct(">qiibIhiqq")
 _TAIL_ENTRIES = 512
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MILLION = 1_000_000
 
 
-def end_offset(log: PartitionLog) -> int:
-    """Return the offset behind the last whole batch; 0 of a log without segments.
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log.
+
+    :param offset: behind the last whole batch; 0 of a log without segments.
+    :param first_ms: largest timestamp of the active segment's first batch; -1: it has none.
+    """
+
+    offset: int
+    first_ms: int
+
+
+def log_end(log: PartitionLog) -> LogEnd:
+    """Find the end of a log.
 
     Headers alone are looked at, from the last entry of the active segment's index on.
 
     :raises OSError: a file can't be read.
     """
     if not log.segments:
-        return 0
+        return LogEnd(0, -1)
     active = log.segments[-1]
-    end, _ = _walk(active, _last_position(active))
-    return end
+    end, first_ms = active.base_offset, -1
+    with opened(active.log.path) as descriptor:
+        first = next(batch_heads(descriptor, 0), None)
+        if first is not None:
+            first_ms = first.newest_ms
+            for head in _heads(descriptor, active, _last_position(active)):
+                end = head.last_offset + 1
+    return LogEnd(max(end, active.base_offset), first_ms)
+
+
+def end_offset(log: PartitionLog) -> int:
+    """Return the offset behind a log's last whole batch; 0 of a log without segments.
+
+    :raises OSError: a file can't be read.
+    """
+    return log_end(log).offset
+
+
+def segment_end(segment: SegmentFiles) -> int:
+    """Return the offset behind a segment's last whole batch; its base offset where there is none.
+
+    :raises OSError: a file can't be read.
+    """
+    end = segment.base_offset
+    with opened(segment.log.path) as descriptor:
+        for head in _heads(descriptor, segment, _last_position(segment)):
+            end = head.last_offset + 1
+    return max(end, segment.base_offset)
 
 
 def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
@@ -43,31 +80,24 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
     largest_ms = _last_time(segment)
     if active or largest_ms is None:
         begin = 0 if largest_ms is None else _last_position(segment)
-        _, found_ms = _walk(segment, begin)
-        largest_ms = max(found_ms, -1 if largest_ms is None else largest_ms)
+        largest_ms = -1 if largest_ms is None else largest_ms
+        with opened(segment.log.path) as descriptor:
+            heads = _heads(descriptor, segment, begin)
+            largest_ms = max(largest_ms, max((head.newest_ms for head in heads), default=-1))
     if largest_ms < 0:
         largest_ms = segment.log.mtime_ns // _MILLION
     return SegmentFacts(segment.base_offset, segment.log.size_bytes, largest_ms)
 
 
-def _walk(segment: SegmentFiles, position: int) -> tuple[int, int]:
-    """Return the offset behind the last whole batch and the largest timestamp, from a position on."""
-    end, largest_ms = segment.base_offset, -1
-    descriptor = os.open(segment.log.path, _OPEN)
-    try:
-        size_bytes = os.fstat(descriptor).st_size
-        while position + _HEADER.size <= size_bytes:
-            base, length, _, magic, _, _, delta, _, newest_ms = _HEADER.unpack(
-                os.pread(descriptor, _HEADER.size, position)
-            )
-            size = length + header.LENGTH_OVERHEAD
-            if magic != header.MAGIC or size < header.HEADER_BYTES or position + size > size_bytes:
-                break
-            end, largest_ms = base + delta + 1, max(largest_ms, newest_ms)
-            position += size
-    finally:
-        os.close(descriptor)
-    return max(end, segment.base_offset), largest_ms
+def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
+    """Yield the batches from a position on that an index has named, or all where no batch is there."""
+    heads = batch_heads(descriptor, position)
+    first = next(heads, None)
+    if position and (first is None or first.base_offset < segment.base_offset):
+        yield from batch_heads(descriptor, 0)
+    elif first is not None:
+        yield first
+        yield from heads
 
 
 def _last_position(segment: SegmentFiles) -> int:
@@ -82,26 +112,27 @@ def _last_time(segment: SegmentFiles) -> int | None:
     return None if found is None else found[0]
 
 
-def _last_entry(file: FileFacts | None, entry: struct.Struct) -> tuple[int, int] | None:
+def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
     """Return the last entry that a broker has written to an index; behind it a preallocated file is zero."""
-    if file is None:
+    if path is None:
         return None
     try:
-        descriptor = os.open(file.path, _OPEN)
+        with opened(path) as descriptor:
+            return _last_used(descriptor, entry)
     except FileNotFoundError:
         return None
-    try:
-        left = os.fstat(descriptor).st_size // entry.size
-        count = 1
-        while left:
-            count = min(count, left)
-            data = os.pread(descriptor, count * entry.size, (left - count) * entry.size)
-            for place in range(len(data) // entry.size - 1, -1, -1):
-                found = entry.unpack_from(data, place * entry.size)
-                if any(found):
-                    return int(found[0]), int(found[1])
-            left -= count
-            count = _TAIL_ENTRIES
-    finally:
-        os.close(descriptor)
+
+
+def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
+    left = os.fstat(descriptor).st_size // entry.size
+    count = 1
+    while left:
+        count = min(count, left)
+        data = os.pread(descriptor, count * entry.size, (left - count) * entry.size)
+        for place in range(len(data) // entry.size - 1, -1, -1):
+            found = entry.unpack_from(data, place * entry.size)
+            if any(found):
+                return int(found[0]), int(found[1])
+        left -= count
+        count = _TAIL_ENTRIES
     return None
