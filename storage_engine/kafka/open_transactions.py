@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ from pathlib import Path
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.stored_files import read_stored
+from storage_engine.kafka.stored_files import corrupt, read_stored
+from storage_engine.model.codec import Damage
 
+_REMEDY = "Compare the log with a replica: which transactions are open behind it isn't known."
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -35,12 +37,12 @@ class OpenTransaction:
 
 
 def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...]:
-    """Return a log's open transactions, oldest first.
+    """Return the transactions that are open at an offset, oldest first.
 
     Without a snapshot the whole log is read: one without a record there doesn't matter to it.
 
-    :param end: offset behind the log's last record.
-    :raises CorruptFileError: the newest snapshot can't be read.
+    :param end: what lies at or above it doesn't count, markers neither.
+    :raises CorruptFileError: the newest snapshot can't be read, or bytes behind it that may have a marker.
     :raises OSError: a file can't be read.
     """
     found: dict[int, OpenTransaction] = {}
@@ -54,8 +56,8 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
                 found[producer.producer_id] = OpenTransaction(
                     producer.producer_id, first, producer.timestamp_ms
                 )
-    for segment in _from(log, begin):
-        _follow(segment, begin, found)
+    for segment in _between(log, begin, end):
+        _follow(segment, begin, end, found, active=segment is log.segments[-1])
     return tuple(sorted(found.values(), key=lambda one: one.first_offset))
 
 
@@ -68,15 +70,17 @@ def _offset_of(path: str) -> int:
     return int(Path(path).name.partition(".")[0])
 
 
-def _from(log: PartitionLog, offset: int) -> Iterator[SegmentFiles]:
-    """Yield the segments that may have records from an offset on."""
+def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
+    """Yield the segments that may have records of the offsets [begin, end)."""
     following = [segment.base_offset for segment in log.segments[1:]]
-    for segment, end in zip(log.segments, [*following, None], strict=True):
-        if (end is None or end > offset) and segment.log.size_bytes:
+    for segment, behind in zip(log.segments, [*following, end], strict=True):
+        if begin < behind and segment.base_offset < end and segment.log.size_bytes:
             yield segment
 
 
-def _follow(segment: SegmentFiles, begin: int, found: dict[int, OpenTransaction]) -> None:
+def _follow(
+    segment: SegmentFiles, begin: int, end: int, found: dict[int, OpenTransaction], *, active: bool
+) -> None:
     """Bring what is open up to the end of a segment. Only batches of transactions are looked at one by one:
     the last marker of each producer, and the first batch behind it.
     """
@@ -86,7 +90,9 @@ def _follow(segment: SegmentFiles, begin: int, found: dict[int, OpenTransaction]
 
     with _mapped(segment.log.path) as data:
         batches = read_batches(data, check_crc=False)
+        _check_whole(segment, batches.damages, len(data), active=active)
         chosen = (batches.attributes & header.TRANSACTIONAL != 0) & (batches.base_offsets >= begin)
+        chosen &= batches.last_offsets < end
         producers, offsets = batches.producer_ids[chosen], batches.base_offsets[chosen]
         is_marker = batches.attributes[chosen] & header.CONTROL != 0
         times = batches.max_timestamps[chosen]
@@ -104,6 +110,15 @@ def _follow(segment: SegmentFiles, begin: int, found: dict[int, OpenTransaction]
             continue
         since = int(offsets[rest[0]]) if before is None else before.first_offset
         found[producer] = OpenTransaction(producer, since, int(times[rest[-1]]))
+
+
+def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
+    """
+    :raises CorruptFileError: of damage that may have a marker; a broker may just write an active one's end.
+    """
+    for damage in damages:
+        if not (active and damage.offset + damage.size_bytes == size_bytes):
+            raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
 
 
 @contextmanager

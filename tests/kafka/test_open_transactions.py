@@ -79,3 +79,31 @@ def test_a_damaged_snapshot_is_an_error(node: Path, tmp_path: Path) -> None:
     damaged = replace(log.snapshots[-1], path=str(copied))
     with pytest.raises(CorruptFileError, match="CRC-32C"):
         open_transactions(replace(log, snapshots=(*log.snapshots[:-1], damaged)), end_offset(log))
+
+
+def test_what_lies_at_or_above_the_offset_does_not_count(node: Path) -> None:
+    compared = 0
+    for log in logs(node):
+        for place, snapshot in enumerate(log.snapshots):
+            end = int(Path(snapshot.path).stem)
+            for kept in (log.snapshots, log.snapshots[:place]):
+                assert found_in(replace(log, snapshots=kept), end) == open_in(snapshot.path)
+                compared += 1
+    assert compared > 100
+
+
+def test_damage_that_may_hide_a_marker_is_an_error(node: Path, tmp_path: Path) -> None:
+    log = next(log for log in logs(node) if log.name.log == "txn-0")
+    end = end_offset(log)
+    for place, cut in ((0, 5), (len(log.segments) - 1, 5)):
+        torn = Path(shutil.copy(log.segments[place].log.path, tmp_path))
+        torn.write_bytes(torn.read_bytes()[:-cut])
+        files = replace(log.segments[place], log=replace(log.segments[place].log, path=str(torn)))
+        segments = (*log.segments[:place], files, *log.segments[place + 1 :])
+        damaged = replace(log, segments=segments, snapshots=())
+        if place:
+            # The broker may just write the end of its active segment.
+            assert found_in(damaged, end) == found_in(log, end)
+        else:
+            with pytest.raises(CorruptFileError, match=rf"{torn.name}: at byte \d+ expected a batch of"):
+                open_transactions(damaged, end)
