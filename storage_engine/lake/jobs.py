@@ -8,8 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 
 from storage_engine.lake.config import LakeConfig
+from storage_engine.model.log_names import in_file_name
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, SegmentContext
+
+_LOG_BYTES = 148
+"""Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""
 
 _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.parquet")
 
@@ -135,7 +139,8 @@ def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
 
 def slot_prefix(identity: SegmentIdentity) -> str:
     """Return how the data files of every content ever seen in one (lineage, log, base offset) begin."""
-    return f"{identity.lineage}-{identity.log.replace('/', '_')}-{identity.base_offset:020d}-"
+    log = in_file_name(identity.log, _LOG_BYTES)
+    return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-MAX_NAME_BYTES = 200
-"""A data file's name has a log's name and less than 55 bytes more; file systems take 255."""
+import hashlib
+import re
+
+MAX_NAME_BYTES = 260
+"""A name of 249 bytes, a hyphen and a number of 32 bits; in a file's name it is shortened, see
+:func:`in_file_name`."""
+
+_DIGITS = 32
+_SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
 
 _SEPARATORS = frozenset("/\\")
 
@@ -24,3 +31,18 @@ def log_name_fault(name: object) -> str:
     if len(name.encode()) > MAX_NAME_BYTES:
         return f"at most {MAX_NAME_BYTES} bytes in UTF-8, found {len(name.encode())}"
     return ""
+
+
+def in_file_name(log: str, max_bytes: int) -> str:
+    """Return a log's name as a part of a file's name; a longer one is shortened, with a hash at its end.
+
+    No two logs get the same: a name that looks as if it had been shortened gets a hash of its own.
+
+    :param max_bytes: of the part, in UTF-8.
+    """
+    name = log.replace("/", "_")
+    data = name.encode()
+    if len(data) <= max_bytes and not _SHORTENED.search(name):
+        return name
+    begin = data[: max_bytes - 1 - _DIGITS].decode(errors="ignore")
+    return f"{begin}~{hashlib.sha256(log.encode()).hexdigest()[:_DIGITS]}"

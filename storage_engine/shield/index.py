@@ -18,6 +18,7 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, ShieldError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.log_names import in_file_name
 from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.untrusted import MALFORMED, read_file
@@ -26,6 +27,8 @@ NAME: Final = "shield"
 INDEX: Final = "index.json"
 CLONES: Final = "clone"
 """Name of clones while they are made."""
+_LOG_BYTES: Final = 200
+"""Of a log's name in a link's, which has at most 50 more; file systems take 255."""
 _LOCK: Final = "shield.lock"
 _VERSION: Final = 1
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,7 +70,7 @@ class Link:
     @property
     def name(self) -> str:
         """Of its file; the inode keeps it from those of a copied store."""
-        log = self.log.replace("/", "_")
+        log = in_file_name(self.log, _LOG_BYTES)
         return f"{self.lineage}-{log}-{self.base_offset:020d}-{self.segment.inode:x}"
 
     @property

@@ -12,9 +12,11 @@ from storage_engine.lake.jobs import (
     SegmentJob,
     data_file_name,
     file_name,
+    new_attempt,
     slot_prefix,
     split_data_file_name,
 )
+from storage_engine.lake.staging import staged_location
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts
@@ -49,11 +51,14 @@ def test_a_data_file_is_named_by_the_identity_of_its_segment(job: SegmentJob) ->
     )
 
 
-@pytest.mark.parametrize("log", ["commitlog", "orders-0", "a-00000000000000000001", "x/y"])
+@pytest.mark.parametrize(
+    "log", ["commitlog", "orders-0", "a-00000000000000000001", "x/y", f"{'t' * 249}-2147483647"]
+)
 def test_a_data_files_name_tells_slot_and_content_apart(log: str) -> None:
     identity = SegmentIdentity("store-1", 3, log, 77, "ab" * 32)
     name = data_file_name(identity)
     assert split_data_file_name(name) == (slot_prefix(identity), "ab" * 8)
+    assert len(file_name(staged_location(f"file:///lake/{data_file_name(identity, new_attempt())}"))) <= 255
     assert file_name(f"s3://bucket/x/{name}") == name
 
 
