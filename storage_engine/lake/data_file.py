@@ -21,11 +21,9 @@ import pyarrow.parquet as pq
 
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.row_groups import cut_rows
 from storage_engine.lake.tables import IDENTITY_COLUMNS, SELECTIVE_COLUMNS, messages_arrow_schema
 from storage_engine.model.codec import Columns, Damage, SegmentCodec
-
-ROW_GROUP_BYTES = 16 << 20
-"""Segment bytes in a row group."""
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
@@ -163,7 +161,7 @@ def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table],
 
 
 def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> None:
-    for group in _row_groups(rows):
+    for group in cut_rows(rows):
         table = _with_identity(job, group, schema)
         writer.write_table(table, row_group_size=max(1, table.num_rows))
 
@@ -327,6 +325,21 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
 def check_tiled(
     starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], start: int, end: int, name: str
 ) -> None:
+    """Make sure that rows cover [start, end) exactly once; one without bytes lies where another begins.
+
+    :param starts: position of each row, in any order.
+    :param ends: position behind each.
+    :raises ProofError: they don't.
+    """
+    owning = ends != starts
+    if not owning.all():
+        lone = np.setdiff1d(starts[~owning], starts[owning])
+        starts, ends = starts[owning], ends[owning]
+        if len(lone):
+            raise ProofError(
+                f"{name}: expected each row without bytes where another row begins, found one at physical "
+                f"offset {int(lone[0])}. The data file is not the segment."
+            )
     order = np.argsort(starts, kind="stable")
     expected = np.concatenate(([start], ends[order]))
     found = np.concatenate((starts[order], [end]))
@@ -336,15 +349,6 @@ def check_tiled(
             f"{name}: expected a row that begins at physical offset {int(expected[at])}, found "
             f"{int(found[at])}. The data file is not the segment."
         )
-
-
-def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
-    ends = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    marks = np.arange(ROW_GROUP_BYTES, total, ROW_GROUP_BYTES)
-    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, marks), [rows.num_rows])))
-    for first, last in pairwise(cuts.tolist()):
-        yield rows.slice(first, last - first)
 
 
 def _with_identity(job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> pa.Table:

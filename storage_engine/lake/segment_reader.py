@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.exceptions import ProofError
 from storage_engine.lake.data_file import WindowMemory, check_tiled, encode_rows, segment_bytes
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
@@ -112,6 +113,12 @@ def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
+    if len(starts) != receipt.row_count:
+        # Bytes alone don't tell of rows without any.
+        raise ProofError(
+            f"{table.location()}: expected {receipt.row_count} rows of {receipt.log}/"
+            f"{receipt.base_offset:020d}, found {len(starts)}. Another engine changed them."
+        )
     ends = starts + np.concatenate(sizes)
     check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
     yield origin, out

@@ -274,9 +274,12 @@ def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
 
 def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, int]]]:
     starts = rows["physical_offset"].to_numpy().astype(np.int64)
+    sizes = rows["size"].to_numpy().astype(np.int64)
+    # A row without bytes begins where one begins that has some.
+    starts, sizes = starts[sizes != 0], sizes[sizes != 0]
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
-    ends = starts + rows["size"].to_numpy().astype(np.int64)[order]
+    ends = starts + sizes[order]
     reached = np.maximum.accumulate(ends) if len(ends) else ends
     origin = origin_of(receipt)
     fact = RowsFact(
@@ -289,7 +292,7 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
         gaps=int((starts[1:] > reached[:-1]).sum()),
         duplicates=int((starts[1:] < reached[:-1]).sum()),
         expected_rows=receipt.row_count,
-        found_rows=len(starts),
+        found_rows=rows.num_rows,
     )
     streams = find_broker(receipt.broker).codec.columns.streams
     groups = rows.group_by(list(streams)).aggregate([]).to_pylist() if streams and len(rows) else []

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
-from storage_engine.lake import data_file
+from storage_engine.lake import data_file, row_groups
 from storage_engine.lake.archive import SegmentJob
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.data_file import (
@@ -112,7 +112,7 @@ def written(
 ) -> Iterator[tuple[bytes, pq.ParquetFile]]:
     """The second sample segment as a data file of several windows with several row groups each."""
     monkeypatch.setattr(data_file, "MIN_CHUNK_BYTES", 256 << 10)
-    monkeypatch.setattr(data_file, "ROW_GROUP_BYTES", 64 << 10)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", 64 << 10)
     (job,) = make_jobs(lake, segments[1])
     data = segments[1].read_bytes()
     sink = io.BytesIO()

@@ -1,0 +1,54 @@
+"""Where a data file's row groups begin: so close that who reads a part of a segment skips most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+ROW_GROUP_BYTES = 16 << 20
+"""Segment bytes in a row group; of rows without bytes what their views lead to."""
+
+_VIEW_BYTES = 16
+"""Of a view in Arrow, which begins with a length of four."""
+
+
+def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut a codec's rows into groups.
+
+    A row without bytes stays with the one that has them, however much it holds, so that each group gives back
+    its part of the segment by itself.
+    """
+    sizes = rows["size"].to_numpy()
+    owning = np.flatnonzero(sizes > 0)
+    held = sizes if len(owning) == len(sizes) else np.maximum(sizes, _view_bytes(rows))
+    ends = np.cumsum(held, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = np.searchsorted(ends, np.arange(ROW_GROUP_BYTES, total, ROW_GROUP_BYTES))
+    if len(owning) < len(sizes) and len(owning):
+        cuts = owning[np.maximum(np.searchsorted(owning, cuts, side="right") - 1, 0)]
+    cuts = np.unique(np.concatenate(([0], cuts, [rows.num_rows])))
+    for first, last in pairwise(cuts.tolist()):
+        yield rows.slice(first, last - first)
+
+
+def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return how many bytes the views of each row lead to; Arrow has no function that says it."""
+    held = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if not pa.types.is_binary_view(column.type):
+            continue
+        first = 0
+        for chunk in column.chunks:
+            views = chunk.buffers()[1]
+            if views is not None and len(chunk):
+                lengths = np.frombuffer(cast("Any", views), np.int32)[:: _VIEW_BYTES // 4]
+                valid = chunk.is_valid().to_numpy(zero_copy_only=False)
+                held[first : first + len(chunk)] += np.where(
+                    valid, lengths[chunk.offset : chunk.offset + len(chunk)], 0
+                )
+            first += len(chunk)
+    return held
