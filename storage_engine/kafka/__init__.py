@@ -23,6 +23,7 @@ class Kafka(Broker):
     name = "kafka"
     title = "Apache Kafka"
     cleans_up = False
+    rows_table = "records"
 
     @property
     def codec(self) -> SegmentCodec:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -14,7 +15,7 @@ from pyiceberg.table import Table
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from storage_engine.brokers import default_broker, find_broker
+from storage_engine.brokers import broker_names, default_broker, find_broker
 from storage_engine.exceptions import (
     BadInputError,
     LakeIdentityError,
@@ -38,7 +39,6 @@ from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
     BROKER_PROPERTY,
     COMMIT_RETRIES_PROPERTY,
-    MESSAGES,
     SEGMENTS,
     check_messages_schema,
     check_segments_schema,
@@ -61,6 +61,7 @@ class Lake:
     config: LakeConfig
     catalog: Catalog
     catalog_id: str
+    _names: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def location(self) -> str:
@@ -74,11 +75,30 @@ class Lake:
         """
         return broker_in(self.segments().properties)
 
-    def messages(self) -> Table:
-        """
+    @property
+    def rows_table(self) -> str:
+        """Name of the table of rows, by what ``segments`` says; the catalog is asked once.
+
         :raises LakeUnavailableError: when the catalog or the table can't be read.
+        :raises BadInputError: the lake's broker isn't installed.
         """
-        return self._load(MESSAGES)
+        return self._names[0] if self._names else self.name_rows(self.segments().properties)
+
+    def name_rows(self, properties: Mapping[str, str]) -> str:
+        """Take the name of the table of rows from the properties of ``segments``.
+
+        :raises BadInputError: the lake's broker isn't installed.
+        """
+        self._names[:] = [rows_table_of(properties)]
+        return self._names[0]
+
+    def messages(self) -> Table:
+        """Load the table of rows.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        :raises BadInputError: the lake's broker isn't installed.
+        """
+        return self._load(self.rows_table)
 
     def segments(self) -> Table:
         """
@@ -87,7 +107,7 @@ class Lake:
         return self._load(SEGMENTS)
 
     def tables(self) -> tuple[Table, Table]:
-        """Return ``messages`` and ``segments``.
+        """Return the table of rows and ``segments``.
 
         :raises LakeUnavailableError: when the catalog or a table can't be read.
         """
@@ -101,6 +121,30 @@ class Lake:
 def broker_in(properties: Mapping[str, str]) -> str:
     """Return the name of a lake's broker, by a table's properties."""
     return properties.get(BROKER_PROPERTY) or default_broker()
+
+
+def rows_table_of(properties: Mapping[str, str]) -> str:
+    """Return the name of a lake's table of rows, by the properties of ``segments``.
+
+    :raises BadInputError: the lake's broker isn't installed.
+    """
+    return find_broker(broker_in(properties)).rows_table
+
+
+def rows_table_among(names: Iterable[str]) -> str:
+    """Return the name of a lake's table of rows where ``segments`` can't be read, by the tables there are.
+
+    :return: the default broker's where none of them, or several, may be it.
+    """
+    default = find_broker(default_broker()).rows_table
+    there = set(names)
+    if default in there:
+        return default
+    found = set()
+    for name in broker_names():
+        with suppress(BadInputError):
+            found.add(find_broker(name).rows_table)
+    return min(found & there, default=default)
 
 
 def check_broker(lake: Lake, broker: str) -> None:
@@ -203,21 +247,27 @@ def _check_driver(config: LakeConfig) -> None:
 
 
 def _check(lake: Lake) -> None:
+    found: Mapping[str, str] = {}
+    rows = ""
     try:
         if isinstance(lake.catalog, SqlCatalog):
             # Before the metadata is opened: that of a plain copy may be gone where the original went on.
             with lake_errors(lake.location, "read the catalog"):
                 found = metadata_locations(lake.catalog, lake.config.namespace)
-            for name, location in found.items():
-                check_below_warehouse(lake.config, name, location)
-        messages, segments = lake.tables()
+            if SEGMENTS in found:
+                check_below_warehouse(lake.config, SEGMENTS, found[SEGMENTS])
+        segments = lake.segments()
+        rows = lake.name_rows(segments.properties)
+        if rows in found:
+            check_below_warehouse(lake.config, rows, found[rows])
+        messages = lake.messages()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
             reason = reason_of(error.__cause__)
             raise LakeMissingError(
-                f"lake {lake.location}: expected the tables {MESSAGES} and {SEGMENTS} in namespace "
-                f"{lake.config.namespace}, found at least one missing ({reason}). Nothing was created. "
-                f"{make_advice(lake.config)}"
+                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and {SEGMENTS} "
+                f"in namespace {lake.config.namespace}, found at least one missing ({reason}). Nothing was "
+                f"created. {make_advice(lake.config)}"
             ) from error
         raise
     for table in (messages, segments):
@@ -264,8 +314,8 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
     lake_id = lake_id_of(segments)
     if (other := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(
-            f"lake {lake.location}: expected both tables of lake {lake_id}, found {MESSAGES} of lake "
-            f"{other}. Nothing was changed. Bring the catalog back from a backup of one lake."
+            f"lake {lake.location}: expected both tables of lake {lake_id}, found {messages.name()[-1]} of "
+            f"lake {other}. Nothing was changed. Bring the catalog back from a backup of one lake."
         )
     for table in (messages, segments):
         check_containment(lake.config, table)

@@ -6,13 +6,9 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from storage_engine.lake.tables import MESSAGES, SEGMENTS
-
-TABLES = (SEGMENTS, MESSAGES)
-
 
 def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
-    """Return the location of each table's metadata file, by the table's name; without tables it lacks.
+    """Return the location of each table's metadata file, by the table's name: of all in a namespace.
 
     :raises SQLAlchemyError: the catalog can't be read, or lacks its own tables.
     """
@@ -21,7 +17,6 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
             select(IcebergTables.table_name, IcebergTables.metadata_location).where(
                 IcebergTables.catalog_name == catalog.name,
                 IcebergTables.table_namespace == namespace,
-                IcebergTables.table_name.in_(TABLES),
             )
         ).all()
     return {str(name): str(location) for name, location in rows if location}

@@ -46,12 +46,12 @@ from storage_engine.lake.moving import (
 )
 from storage_engine.lake.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files
-from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import delete_small_file, list_files
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.lake.store_places import local_directories, refuse_below_store
 from storage_engine.lake.table_writer import Target, write_table
-from storage_engine.lake.tables import MESSAGES, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
@@ -88,16 +88,17 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     _check_apart(lake, to)
     refuse_below_store(local_directories(to))
     _target(lake, to)
-    with CHANGE_LOCK, nobody_commits_at(own_location(to, MESSAGES)), committing(lake):
+    with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
         there, intent = _target(lake, to)
         # Receipts first: their data files are in the other table before them.
-        source = {name: _loaded(lake, name) for name in TABLES}
+        source = {name: _loaded(lake, name) for name in (SEGMENTS, lake.rows_table)}
         rows = all_receipts(source[SEGMENTS])
         _check_continues(there, rows)
-        hashes = proven_hashes(source[MESSAGES], rows)
+        messages = source[lake.rows_table]
+        hashes = proven_hashes(messages, rows)
         waiting = frozenset(
             location
-            for location in live_files(source[MESSAGES])
+            for location in live_files(messages)
             if location not in hashes and split_data_file_name(file_name(location))[0]
         )
         work = _Work(lake, to, source, there, rows, hashes, waiting)
@@ -140,7 +141,7 @@ class _Work:
 
     def do(self, intent: Intent) -> None:
         """Copy what is missing, write the metadata, and make the copy's catalog name it."""
-        locations = {name: own_location(self._to, name) for name in TABLES}
+        locations = {name: own_location(self._to, name) for name in self._source}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
         self._copy_files(locations, ios)
@@ -197,7 +198,7 @@ class _Work:
     def _copy_files(self, locations: Mapping[str, str], ios: Mapping[str, FileIO]) -> None:
         new = [
             (name, inside, size_bytes)
-            for name in TABLES
+            for name in self._source
             for inside, size_bytes in self._wanted[name].items()
             if inside not in self._had.get(name, {})
         ]
@@ -205,7 +206,7 @@ class _Work:
             for name, inside, size_bytes in new:
                 table = self._source[name]
                 source, target = f"{table.location}/{inside}", f"{locations[name]}/{inside}"
-                sha256 = self._hashes.get(source) if name == MESSAGES else None
+                sha256 = self._hashes.get(source) if name != SEGMENTS else None
                 if copy_file(table.io, source, ios[name], target, size_bytes, sha256, advance):
                     self._copied_count += 1
                     self._copied_bytes += size_bytes
@@ -237,7 +238,7 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             f"lake {to.location}: expected a warehouse with a location for the copy, found "
             f"{warehouse or 'none'}. Nothing was created. Name one in its lake.json, such as file:///backup/warehouse."
         )
-    tables = [_loaded(lake, name).location for name in TABLES]
+    tables = [table.location().rstrip("/") for table in lake.tables()]
     held = [*tables, *_catalog_file(lake.config)]
     nestings = (
         ((warehouse, *_catalog_file(to)), (*tables, own_directory(lake.config))),
@@ -272,11 +273,12 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
             to, f"what storage-engine lake {intent.command} left of {intent.copy_of or 'a lake'}", original
         )
     copy = connect(to) if is_catalog_there(to) else None
-    if copy is None or not read_pointers(copy):
+    names = (SEGMENTS, lake.rows_table)
+    if copy is None or read_pointers(copy).keys().isdisjoint(names):
         if intent != open_intent(file_io, location):
             intent = None
         if intent is None:
-            for name in TABLES:
+            for name in names:
                 check_empty(to, own_location(to, name), None)
         return None, intent
     tables = placed_tables(copy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,7 +11,14 @@ from itertools import groupby
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
-from storage_engine.lake.catalog import Lake, broker_in, connect, open_lake
+from storage_engine.lake.catalog import (
+    Lake,
+    broker_in,
+    connect,
+    open_lake,
+    rows_table_among,
+    rows_table_of,
+)
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import (
     COPIED_HEADS_PROPERTY,
@@ -22,7 +29,7 @@ from storage_engine.lake.identity import (
 )
 from storage_engine.lake.moving import all_receipts, mark_at, own_location
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, read_placed
-from storage_engine.lake.pointers import TABLES, read_pointers, sql_catalog
+from storage_engine.lake.pointers import read_pointers, sql_catalog
 from storage_engine.lake.receipts import current
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.model.heads import ChainHead
@@ -143,9 +150,15 @@ def _refusal(config: LakeConfig) -> str:
 
 
 def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
+    """Return the tables that can be read, and what is known of both."""
     placed: dict[str, PlacedTable] = {}
-    infos = []
-    for name, pointer, location in _places(lake):
+    infos: list[TableInfo] = []
+    places = _places(lake)
+
+    def look(name: str) -> None:
+        if name not in places:
+            return
+        pointer, location = places[name]
         file = pointer.rpartition("/")[2]
         try:
             table = read_placed(load_file_io(lake.config.file_io_properties, location), name, location, file)
@@ -153,17 +166,27 @@ def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
             placed[name] = table
         except StorageEngineError as error:
             infos.append(TableInfo(name, location, file, fault=str(error)))
+
+    look(SEGMENTS)
+    look(_rows_table(placed, places))
     return placed, tuple(infos)
 
 
-def _places(lake: Lake) -> list[tuple[str, str, str]]:
-    """Return each table's name, the metadata file that the catalog names, and where its files lie."""
+def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
+    if SEGMENTS in placed:
+        with suppress(BadInputError):
+            return rows_table_of(placed[SEGMENTS].metadata.properties)
+    return rows_table_among(names)
+
+
+def _places(lake: Lake) -> dict[str, tuple[str, str]]:
+    """Return by table the metadata file that the catalog names, and where its files lie."""
     if lake.config.properties.get("type") == "sql":
         sql_catalog(lake)
         pointers = read_pointers(lake)
-        return [(n, pointers[n], own_location(lake.config, n, pointers[n])) for n in TABLES if n in pointers]
-    tables = ((SEGMENTS, lake.segments()), (TABLES[1], lake.messages()))
-    return [(name, table.metadata_location, table.location().rstrip("/")) for name, table in tables]
+        return {name: (at, own_location(lake.config, name, at)) for name, at in pointers.items()}
+    tables = {SEGMENTS: lake.segments(), lake.rows_table: lake.messages()}
+    return {name: (table.metadata_location, table.location().rstrip("/")) for name, table in tables.items()}
 
 
 def _table(table: PlacedTable) -> TableInfo:

@@ -11,9 +11,9 @@ from pyiceberg.manifest import DataFile
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.errors import LAKE_FAILURES, lake_unavailable
-from storage_engine.lake.placed_table import PlacedTable, live_files
+from storage_engine.lake.placed_table import PlacedTable, live_files, rows_of
 from storage_engine.lake.receipts import current
-from storage_engine.lake.tables import MESSAGES, SEGMENTS
+from storage_engine.lake.tables import SEGMENTS
 from storage_engine.long_work import told
 from storage_engine.model.receipt import Receipt
 
@@ -48,10 +48,11 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
     :return: how many data files there are, and their bytes.
     :raises LakeUnavailableError: some aren't, or can't be read.
     """
-    hashes = proven_hashes(tables[MESSAGES], rows)
+    messages = rows_of(tables)
+    hashes = proven_hashes(messages, rows)
     files = [
         (table.io, location, file)
-        for table in (tables[SEGMENTS], tables[MESSAGES])
+        for table in (tables[SEGMENTS], messages)
         for location, file in live_files(table).items()
     ]
 
@@ -71,7 +72,7 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
     if faults:
         more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
         raise LakeUnavailableError(
-            f"{tables[MESSAGES].location}: expected {len(files)} data files as they were archived; "
+            f"{messages.location}: expected {len(files)} data files as they were archived; "
             f"{'; '.join(faults[:_NAMED])}{more}. Nothing was changed. Bring these files from the place "
             "where the lake was or from a second lake; or run storage-engine lake rebuild, which goes on "
             "with what is left."

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.catalog import Lake, connect
+from storage_engine.lake.catalog import Lake, connect, rows_table_among
 from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.errors import metadata_errors
+from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.garbage_decisions import Decided, Decision, Waits, decide, look
 from storage_engine.lake.garbage_files import Place, now_ns
 from storage_engine.lake.garbage_rule import GarbageKind
 from storage_engine.lake.live_twins import ReadBack
-from storage_engine.lake.tables import MESSAGES, SEGMENTS
+from storage_engine.lake.tables import SEGMENTS
 from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.model.heads import ChainHead
@@ -206,8 +206,9 @@ def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
 
 def _places(config: LakeConfig) -> list[Place]:
     lake = connect(config)
+    rows = _rows_table(lake)
     places = []
-    for name, load in ((MESSAGES, lake.messages), (SEGMENTS, lake.segments)):
+    for name, load in ((rows, lake.messages), (SEGMENTS, lake.segments)):
         try:
             places.append(Place.of(load()))
         except LakeUnavailableError:
@@ -217,6 +218,15 @@ def _places(config: LakeConfig) -> list[Place]:
             location = f"{warehouse.rstrip('/')}/{config.namespace}/{name}"
             places.append(Place.at(name, location, load_file_io(config.file_io_properties, location)))
     return places
+
+
+def _rows_table(lake: Lake) -> str:
+    """Return the name of the table of rows; where ``segments`` can't be read, by the catalog's tables."""
+    try:
+        return lake.rows_table
+    except LakeUnavailableError:
+        with lake_errors(lake.location, "list the catalog's tables"):
+            return rows_table_among(it[-1] for it in lake.catalog.list_tables(lake.config.namespace))
 
 
 def _collection(

@@ -30,6 +30,46 @@ class MetadataFiles:
     damaged: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The state that a table is in.
+
+    :param before: location of the metadata file that the catalog named; None: it named none.
+    :param now: location of the one that it names now, or would name.
+    :param others: names of the metadata files that other states end with.
+    :param damaged: names of metadata files that can't be read.
+    """
+
+    table: str
+    before: str | None
+    now: str
+    others: tuple[str, ...]
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The state that a table is in.
+
+    :param found: what lies there of it.
+    :param mark: what its location says; None: nothing that can be read.
+    """
+
+    found: MetadataFiles
+    mark: Mark | None
+    chosen: PlacedTable
+
+    def told(self, before: str | None) -> Chosen:
+        """Say so.
+
+        :param before: see :class:`Chosen`.
+        """
+        ends = leaves(self.found.readable.values())
+        others = tuple(sorted(end.file_name for end in ends if end is not self.chosen))
+        now = self.chosen.metadata_location
+        return Chosen(self.chosen.name, before, now, others, self.found.damaged)
+
+
 def find_metadata(
     file_io: FileIO, name: str, location: str, skip: Sequence[str] = (), *, above: int = -1
 ) -> MetadataFiles:

@@ -203,7 +203,7 @@ def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
             if moved := moved_receipts(lake, current(rows)):
                 return (
                     f"{count_text(len(moved), 'receipt')} of store {store.store_id}, of the segment at "
-                    f"offset {moved[0].base_offset} among others, can't be held against the table messages: "
+                    f"offset {moved[0].base_offset} among others, can't be held against the table of rows: "
                     "another engine has put rows into other files, or dropped them. Run storage-engine "
                     "verify --level bytes --renew, which proves them where they are; or roll messages back"
                 )

@@ -58,7 +58,6 @@ from storage_engine.lake.small_files import (
 from storage_engine.lake.store_places import local_directories, refuse_inside_store
 from storage_engine.lake.tables import (
     BROKER_PROPERTY,
-    MESSAGES,
     SEGMENTS,
     SEGMENTS_PROPERTIES,
     first_messages_schema,
@@ -123,7 +122,7 @@ def _make(config: LakeConfig, broker: str) -> None:
     lake = connect(config) if is_catalog_there(config) else None
     # A catalog's file comes last: where it is, commands take a lake to be there.
     catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
-    locations = _locations(config) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
+    locations = _locations(config, broker) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
     if lake is None and not locations:
         raise BadInputError(
             f"lake {config.location}: expected the property warehouse beside the uri of a new catalog, found "
@@ -175,13 +174,13 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
             write_mark(table, own_id, lake.catalog_id)
 
 
-def _locations(config: LakeConfig) -> dict[str, str]:
+def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
     """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
     warehouse = config.properties.get("warehouse", "")
     if not warehouse:
         return {}
     below = f"{warehouse.rstrip('/')}/{config.namespace}"
-    return {name: f"{below}/{name}" for name in (MESSAGES, SEGMENTS)}
+    return {name: f"{below}/{name}" for name in (find_broker(broker).rows_table, SEGMENTS)}
 
 
 def _lake_id(catalog: Catalog, namespace: str) -> str:
@@ -197,10 +196,11 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
     """Yield both tables, each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
-    codec = find_broker(broker).codec
+    kind = find_broker(broker)
+    codec = kind.codec
     for name, schema, properties in (
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
-        (MESSAGES, first_messages_schema(codec.schema), messages_properties(codec.columns)),
+        (kind.rows_table, first_messages_schema(codec.schema), messages_properties(codec.columns)),
     ):
         is_new = False
         # Asked first: creating writes metadata before the catalog refuses a table that is there.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog import Lake, name_in_catalog
+from storage_engine.lake.catalog import Lake, name_in_catalog, rows_table_among, rows_table_of
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
@@ -35,7 +35,7 @@ from storage_engine.lake.placed_table import (
     read_placed,
     receipts_of_files,
 )
-from storage_engine.lake.pointers import TABLES, read_pointers, repoint
+from storage_engine.lake.pointers import read_pointers, repoint
 from storage_engine.lake.small_files import list_files, read_small_file
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
@@ -43,7 +43,7 @@ from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 Tables = Mapping[str, PlacedTable]
-"""Both tables, by name."""
+"""Both tables, by name, ``segments`` first."""
 
 
 def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
@@ -51,15 +51,21 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
 
     :raises LakeMissingError: the catalog lacks a table.
     :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    :raises BadInputError: the lake's broker isn't installed.
     """
     pointers = read_pointers(lake)
-    if missing := [name for name in TABLES if name not in pointers]:
+    tables = {}
+    rows = rows_table_among(pointers)
+    if SEGMENTS in pointers:
+        tables[SEGMENTS] = _placed(lake.config, SEGMENTS, pointers[SEGMENTS])
+        rows = rows_table_of(tables[SEGMENTS].metadata.properties)
+    if missing := [name for name in (SEGMENTS, rows) if name not in pointers]:
         raise LakeMissingError(
-            f"lake {lake.location}: expected the tables {' and '.join(TABLES)} in the catalog, found no "
+            f"lake {lake.location}: expected the tables {SEGMENTS} and {rows} in the catalog, found no "
             f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
             "lost, run storage-engine lake rebuild."
         )
-    return {name: _placed(lake.config, name, pointers[name]) for name in TABLES}
+    return {**tables, rows: _placed(lake.config, rows, pointers[rows])}
 
 
 def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:

@@ -23,12 +23,13 @@ from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.receipts import receipt_of_row
 from storage_engine.lake.small_files import read_small_file
+from storage_engine.lake.tables import SEGMENTS
 from storage_engine.model.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedTable:
-    """:param name: ``messages`` or ``segments``.
+    """:param name: ``segments``, or that of the table of rows.
     :param metadata: as it was read; its locations may be of another place.
     :param file_name: name of the metadata file.
     :param location: where the table's files lie, without a final slash.
@@ -102,6 +103,14 @@ def read_placed(file_io: FileIO, name: str, location: str, file_name: str) -> Pl
         )
     with metadata_errors(path, "read the table's metadata"):
         return PlacedTable(name, TableMetadataUtil.parse_raw(data.decode()), file_name, location, file_io)
+
+
+def rows_of(tables: Mapping[str, PlacedTable]) -> PlacedTable:
+    """Return the table of rows.
+
+    :param tables: a lake's two, by name.
+    """
+    return next(table for name, table in tables.items() if name != SEGMENTS)
 
 
 def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry]]]:

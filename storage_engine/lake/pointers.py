@@ -13,13 +13,11 @@ from sqlalchemy.orm import Session
 
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake, tables_are_missing
-from storage_engine.lake.catalog_rows import TABLES, metadata_locations
+from storage_engine.lake.catalog_rows import metadata_locations
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.identity import LAKE_ID_PROPERTY
 from storage_engine.lake.place import sqlite_file_of
 from storage_engine.sqlite_file import break_hard_links
-
-__all__ = ["TABLES", "make_catalog_tables", "read_pointers", "repoint", "sql_catalog"]
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:
@@ -36,7 +34,7 @@ def sql_catalog(lake: Lake) -> SqlCatalog:
 
 
 def read_pointers(lake: Lake) -> dict[str, str]:
-    """Return the location of each table's metadata file, by the table's name; without those it lacks.
+    """Return the location of each table's metadata file, by the table's name: of all in the lake's namespace.
 
     :raises LakeUnavailableError: the catalog can't be read.
     """

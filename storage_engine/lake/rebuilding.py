@@ -7,7 +7,7 @@ proven again from its data files and gets new receipts at the end of the chain. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import load_file_io
@@ -19,7 +19,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     ProofError,
 )
-from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
 from storage_engine.lake.chain import row_fault
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import nobody_commits_at
@@ -28,7 +28,7 @@ from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
 from storage_engine.lake.intents import may_have_landed, open_intent, read_intent
 from storage_engine.lake.jobs import ProvenSegment
-from storage_engine.lake.leaves import choose, find_metadata, leaves, of_one_table
+from storage_engine.lake.leaves import Chosen, TableState, choose, find_metadata, of_one_table
 from storage_engine.lake.making import make_sqlite_file
 from storage_engine.lake.moving import (
     all_receipts,
@@ -43,10 +43,10 @@ from storage_engine.lake.moving import (
 from storage_engine.lake.orphans import Orphan, Orphans, find_orphans, prove_orphan
 from storage_engine.lake.other_catalog import check_other_catalog
 from storage_engine.lake.place import is_catalog_there, sqlite_file_of
-from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files
-from storage_engine.lake.pointers import TABLES, make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files, rows_of
+from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import list_files
-from storage_engine.lake.tables import MESSAGES, SEGMENTS, check_version_of
+from storage_engine.lake.tables import SEGMENTS, check_version_of
 from storage_engine.lake.writing import give_identity
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
@@ -54,23 +54,6 @@ from storage_engine.model.receipt import Receipt, SegmentIdentity
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The state that a table is in.
-
-    :param before: location of the metadata file that the catalog named; None: it named none.
-    :param now: location of the one that it names now, or would name.
-    :param others: names of the metadata files that other states end with.
-    :param damaged: names of metadata files that can't be read.
-    """
-
-    table: str
-    before: str | None
-    now: str
-    others: tuple[str, ...]
-    damaged: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +106,7 @@ def rebuild(
     work.look(take_over=take_over)
     if dry_run:
         return work.result(dry_run=True, brought=[orphan.location for orphan in work.orphans.found])
-    with CHANGE_LOCK, nobody_commits_at(work.tables[MESSAGES].location):
+    with CHANGE_LOCK, nobody_commits_at(rows_of(work.tables).location):
         work.look(take_over=take_over)
         lake = work.register()
     if work.copy_of is not None:
@@ -154,43 +137,44 @@ class _Rebuild:
     def look(self, *, take_over: bool) -> None:
         """Find out which state the lake is in. Nothing is written."""
         self._pointers = _pointers(self._config)
-        found, marks = {}, {}
-        skip = self._unfinished()
-        for name in TABLES:
-            location = own_location(self._config, name, self._pointers.get(name))
-            file_io = load_file_io(self._config.file_io_properties, location)
-            found[name] = find_metadata(file_io, name, location, skip)
-            if not found[name].readable:
-                raise LakeMissingError(
-                    f"{location}: expected the metadata of a lake's table {name}, found none that can be "
-                    "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
-                    "from a copy; a new lake is made by storage-engine init-lake."
-                )
-            marks[name] = mark_at(next(iter(found[name].readable.values())), location)
-        self.tables = {}
-        for name, worth in ((SEGMENTS, self._worth_of_receipts), (MESSAGES, self._worth_of_data)):
-            pointer = _file_name(self._pointers.get(name))
-            tables = of_one_table(found[name], marks[name], pointer)
-            self.tables[name] = choose(tables, worth, marks[name], pointer)
-            if name == SEGMENTS:
-                self.rows = self._receipts(self.tables[name]) or []
+        self.tables, skip = {}, self._unfinished()
+        segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
+        self.tables[SEGMENTS] = segments.chosen
+        self.rows = self._receipts(segments.chosen) or []
+        # What segments says of its broker is all that tells which table has the rows.
+        messages = self._state_of(
+            rows_table_of(segments.chosen.metadata.properties), skip, self._worth_of_data
+        )
+        self.tables[messages.chosen.name] = messages.chosen
+        states = (segments, messages)
         check_same_lake(self.tables)
         for table in self.tables.values():
             check_version_of(table.location, table.metadata.properties)
-        self._other = self._check_catalogs([mark for mark in marks.values() if mark is not None], take_over)
-        self._chosen = tuple(
-            Chosen(
-                name,
-                self._pointers.get(name),
-                table.metadata_location,
-                tuple(
-                    sorted(end.file_name for end in leaves(found[name].readable.values()) if end is not table)
-                ),
-                found[name].damaged,
+        marks = [state.mark for state in states if state.mark is not None]
+        self._other = self._check_catalogs(marks, take_over)
+        self._chosen = tuple(state.told(self._pointers.get(state.chosen.name)) for state in states)
+        self.orphans = find_orphans(rows_of(self.tables), self.rows)
+
+    def _state_of(
+        self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
+    ) -> TableState:
+        """Find out which state a table is in, by what lies in the warehouse.
+
+        :param skip: see ``find_metadata``.
+        :param worth: see ``choose``.
+        """
+        location = own_location(self._config, name, self._pointers.get(name))
+        file_io = load_file_io(self._config.file_io_properties, location)
+        found = find_metadata(file_io, name, location, skip)
+        if not found.readable:
+            raise LakeMissingError(
+                f"{location}: expected the metadata of a lake's table {name}, found none that can be "
+                "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
+                "from a copy; a new lake is made by storage-engine init-lake."
             )
-            for name, table in self.tables.items()
-        )
-        self.orphans = find_orphans(self.tables[MESSAGES], self.rows)
+        mark = mark_at(next(iter(found.readable.values())), location)
+        pointer = _file_name(self._pointers.get(name))
+        return TableState(found, mark, choose(of_one_table(found, mark, pointer), worth, mark, pointer))
 
     def register(self) -> Lake:
         """Make the catalog name the chosen state, and marks that say so."""
@@ -233,7 +217,7 @@ class _Rebuild:
         return {row.identity: row for row in (*found, *self.rows) if not row_fault(row)}
 
     def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
-        messages = self.tables[MESSAGES]
+        messages = rows_of(self.tables)
         there = {f"{messages.location}/{file.inside}" for file in list_files(messages.io, messages.location)}
         known = {(row.store_id, row.sequence, row.row_hash) for row in self.rows}
         return Rebuilt(
@@ -281,8 +265,9 @@ class _Rebuild:
         return intent.attempts
 
     def _check_catalogs(self, marks: Sequence[Mark], take_over: bool) -> str | None:
-        for name, pointer in self._pointers.items():
-            table = self.tables[name]
+        for name, table in self.tables.items():
+            if (pointer := self._pointers.get(name)) is None:
+                continue
             inside = own_location(self._config, name, pointer) == pointer.rpartition("/metadata/")[0]
             if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
                 raise LakeIdentityError(
@@ -346,7 +331,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     refused: list[str] = []
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
-    messages = work.tables[MESSAGES]
+    messages = rows_of(work.tables)
 
     def commit() -> None:
         try:

@@ -29,8 +29,9 @@ from storage_engine.lake.moving import (
     placed_tables,
 )
 from storage_engine.lake.other_catalog import check_other_catalog
+from storage_engine.lake.placed_table import rows_of
 from storage_engine.lake.pointers import read_pointers
-from storage_engine.lake.tables import MESSAGES, SEGMENTS, check_version_of
+from storage_engine.lake.tables import SEGMENTS, check_version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
     :raises LakeUnavailableError: the lake can't be read or written, or a file is missing or damaged.
     """
     lake = connect(config)
-    with CHANGE_LOCK, nobody_commits_at(placed_tables(lake)[MESSAGES].location):
+    with CHANGE_LOCK, nobody_commits_at(rows_of(placed_tables(lake)).location):
         tables = placed_tables(lake)
         segments = tables[SEGMENTS]
         intent = read_intent(segments.io, segments.location)

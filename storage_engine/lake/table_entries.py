@@ -98,7 +98,7 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[Entry]) -> Iterat
             f"{len(moved)} segments it took them from; found {found}: some are in the table twice, or were "
             "never archived",
             "No byte is lost, but queries count these rows as well. Find out which program appended them, "
-            "and roll the table messages back to the snapshot before it did.",
+            "and roll the table of rows back to the snapshot before it did.",
         )
 
 

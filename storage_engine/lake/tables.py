@@ -29,8 +29,8 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.model.codec import Columns
 from storage_engine.model.receipt import Receipt
 
-MESSAGES = "messages"
 SEGMENTS = "segments"
+"""The table of receipts. The other one, of rows, has the name that its broker gives it."""
 
 SCHEMA_VERSION = "2.0"
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
@@ -265,6 +265,13 @@ def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
 
 
 def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
+    """Number what is nested: all of one level, then what is below each."""
+    if pa.types.is_list(field.type):
+        element = _with_id(field.type.value_field, next(ids))
+        return field.with_type(pa.list_(_with_nested_ids(element, ids)))
+    if pa.types.is_struct(field.type):
+        parts = [_with_id(part, next(ids)) for part in field.type]
+        return field.with_type(pa.struct([_with_nested_ids(part, ids) for part in parts]))
     if not pa.types.is_map(field.type):
         return field
     key = _with_id(field.type.key_field, next(ids))

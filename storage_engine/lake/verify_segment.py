@@ -47,18 +47,18 @@ _ADVICE = {
     Kind.LISTED_TWICE: (
         "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the segment, "
         "run storage-engine archive again: one new data file takes the place of both. Otherwise roll the "
-        "table messages back to the snapshot before the second commit, or delete and add the file once, and "
+        "table of rows back to the snapshot before the second commit, or delete and add the file once, and "
         "find out who wrote to the table."
     ),
     Kind.ENTRY: (
         "The table's manifest was changed or damaged, or the receipt along with its hash: then receipts have "
         "a finding too. If not, no byte is lost, but queries may pass the file by, and the gate deletes "
-        "nothing on this receipt. Run storage-engine archive again, roll messages back to a sound snapshot, "
-        "or delete and add the file again."
+        "nothing on this receipt. Run storage-engine archive again, roll the table of rows back to a sound "
+        "snapshot, or delete and add the file again."
     ),
     Kind.STATISTICS: (
         "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
-        "table messages back to a sound snapshot, or delete and add the file again."
+        "table of rows back to a sound snapshot, or delete and add the file again."
     ),
 }
 """What to do where bytes are proven, and a receipt is not sound all the same."""

@@ -35,6 +35,7 @@ class Broker(ABC):
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar cleans_up: False: its stores are archived, proven and restored, and never held or deleted from.
+    :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
@@ -42,6 +43,7 @@ class Broker(ABC):
     title: ClassVar[str]
     is_default: ClassVar[bool] = False
     cleans_up: ClassVar[bool] = True
+    rows_table: ClassVar[str] = "messages"
     task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments

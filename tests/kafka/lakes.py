@@ -1,0 +1,40 @@
+"""Lakes of Kafka's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage_engine.kafka.store import KafkaStore
+from storage_engine.lake.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import Segment
+
+STORE = "node-1"
+
+
+def segments_of(node: Path, *logs: str) -> list[Segment]:
+    """Return the segments with bytes of some logs, in order; of all logs where none is named."""
+    snapshot = KafkaStore(node / "server.properties").snapshot(0)
+    return [
+        segment
+        for log in snapshot.logs
+        if not logs or log.name in logs
+        for segment in log.segments
+        if segment.facts.size_bytes
+    ]
+
+
+def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = STORE) -> tuple[Receipt, ...]:
+    """Archive segments of a node."""
+    return archive_all(
+        lake,
+        segment_jobs(lake, segments, store_id=store, lineage=0, broker="kafka", store_root=str(node)),
+    )
+
+
+def new_lake(directory: Path) -> Lake:
+    return make_lake(LakeConfig.local(directory), "kafka")

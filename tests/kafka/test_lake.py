@@ -1,0 +1,288 @@
+"""Segments of a real node in a lake: what comes back, what queries see, and each command on such a lake."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from storage_engine.exceptions import LakeMissingError, ProofError
+from storage_engine.kafka.codec import CODEC
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.copying import copy_lake
+from storage_engine.lake.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
+from storage_engine.lake.describing import describe
+from storage_engine.lake.garbage import collect, undo
+from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.names import data_file_of
+from storage_engine.lake.promoting import promote
+from storage_engine.lake.rebuilding import rebuild
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.relocating import relocate
+from storage_engine.lake.reproof import reprove
+from storage_engine.lake.restore import restore
+from storage_engine.lake.verify import verify
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.quality.lake_facts import collect_lake
+from tests.kafka import batches
+from tests.kafka.lakes import STORE, archive, new_lake, segments_of
+from tests.kafka_fixture import truth
+from tests.lake.garbage_helpers import local, make_old
+from tests.other_engine import delete_position, rewrite
+
+LOGS = ("hdrs-0", "ctime-0", "txn-1")
+"""With headers, compressed batches, markers."""
+
+
+@pytest.fixture
+def lake(node: Path, tmp_path: Path) -> Lake:
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, segments_of(node, "hdrs-0", "ctime-0"))
+    return lake
+
+
+def comes_back(lake: Lake, node: Path, work: Path) -> None:
+    """Every segment that a lake has a receipt of is whole, and comes back as it was."""
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    back = work / f"back-{len(list(work.iterdir()))}"
+    for row in restore(lake, STORE, back):
+        relative = Path(row.path).relative_to(back)
+        (original,) = node.glob(f"*/{relative}")
+        assert Path(row.path).read_bytes() == original.read_bytes()
+
+
+def job_of(path: Path, tmp_path: Path) -> SegmentJob:
+    return SegmentJob(
+        store_id=STORE,
+        lineage=0,
+        broker="kafka",
+        store_root=str(tmp_path),
+        log="t-0",
+        base_offset=0,
+        facts=FileFacts.of(path),
+        lake=LakeConfig.local(tmp_path / "lake"),
+        messages_location="file:///nowhere/records",
+    )
+
+
+def written(data: bytes, tmp_path: Path) -> pq.ParquetFile:
+    path = tmp_path / "0.log"
+    path.write_bytes(data)
+    sink = io.BytesIO()
+    write_data_file(job_of(path, tmp_path), CODEC, memoryview(data), sink)
+    return pq.ParquetFile(io.BytesIO(sink.getvalue()))
+
+
+def read_back(parquet: pq.ParquetFile, size: int) -> bytes:
+    return b"".join(bytes(part) for _, part in segment_bytes(parquet, CODEC, 0, size, "file"))
+
+
+def test_every_segment_comes_back_from_its_data_file(node: Path, tmp_path: Path) -> None:
+    for log in truth()["log"]:
+        data = (node / log["file"]).read_bytes()
+        if not data:
+            continue
+        parquet = written(data, tmp_path)
+        assert read_back(parquet, len(data)) == data
+        (expected,) = [pa.concat_tables(rows for rows, _ in CODEC.decode(memoryview(data), 0))]
+        assert parquet.read(columns=CODEC.schema.names).cast(CODEC.schema) == expected
+
+
+def test_a_lake_of_kafka_has_a_table_of_records(node: Path, lake: Lake, tmp_path: Path) -> None:
+    assert lake.messages().name() == ("storage_engine", "records")
+    assert lake.messages().location().endswith("/storage_engine/records")
+    assert sorted(it[-1] for it in lake.catalog.list_tables("storage_engine")) == ["records", "segments"]
+    info = describe(lake.config)
+    assert (info.refused, info.broker) == ("", "kafka")
+    assert [table.name for table in info.tables] == ["segments", "records"]
+    assert info.tables[1].row_count == sum(row.row_count for row in receipts(lake, STORE))
+    assert open_lake(lake.config).rows_table == "records"
+    comes_back(lake, node, tmp_path)
+
+
+def test_queries_see_what_kafka_reads(node: Path, lake: Lake) -> None:
+    archive(lake, node, segments_of(node, *LOGS))
+    rows = lake.messages().scan(row_filter="kind != 'batch'").to_arrow()
+    known = Counter(
+        {log: sum(b["count"] for b in truth()["batch"] if b["file"].split("/")[1] == log) for log in LOGS}
+    )
+    assert Counter(rows["log"].to_pylist()) == known
+    headers = lake.messages().scan(row_filter="log = 'hdrs-0' and kind = 'message'").to_arrow()["headers"]
+    assert {entry["key"] for row in headers.to_pylist() for entry in row}
+    assert lake.messages().scan("log = 'txn-1' and control = 'commit'").to_arrow().num_rows > 0
+
+
+def test_validation_sees_rows_without_bytes_as_they_are(lake: Lake) -> None:
+    facts = collect_lake(lake, STORE, None, full=True)
+    assert not facts.broken
+    assert len(facts.rows) == len(facts.receipts) > 1
+    for row in facts.rows:
+        assert (row.first_row_offset, row.gaps, row.duplicates) == (0, 0, 0)
+        assert row.last_row_end == row.row_bytes == row.end_offset
+        assert row.found_rows == row.expected_rows
+
+
+def test_a_moved_lake_is_relocated(node: Path, lake: Lake, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    assert relocate(LakeConfig.local(moved)).changed
+    comes_back(open_lake(LakeConfig.local(moved)), node, tmp_path)
+
+
+def test_a_copy_is_brought_up_and_promoted(node: Path, lake: Lake, tmp_path: Path) -> None:
+    to = LakeConfig.local(tmp_path / "copy")
+    assert copy_lake(lake, to).receipt_count == len(receipts(lake, STORE))
+    more = archive(lake, node, segments_of(node, "txn-1")[:1])
+    assert copy_lake(lake, to).receipt_count == len(receipts(lake, STORE))
+    copy = open_lake(to)
+    comes_back(copy, node, tmp_path)
+    promote(copy, "anna", "the original burnt")
+    archive(open_lake(to), node, segments_of(node, "txn-1")[1:2])
+    assert len(receipts(open_lake(to), STORE)) == len(receipts(lake, STORE)) + len(more)
+
+
+def test_a_lost_catalog_is_made_again(node: Path, lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "lake/catalog.db").unlink()
+    with pytest.raises(LakeMissingError):
+        open_lake(lake.config)
+    done = rebuild(lake.config, {})
+    assert [table.table for table in done.tables] == ["segments", "records"]
+    comes_back(open_lake(lake.config), node, tmp_path)
+
+
+def test_an_older_catalog_gets_what_came_after_it(node: Path, lake: Lake, tmp_path: Path) -> None:
+    before = shutil.copy(tmp_path / "lake/catalog.db", tmp_path / "before.db")
+    (row,) = archive(lake, node, segments_of(node, "txn-1")[:1])
+    shutil.copy(before, tmp_path / "lake/catalog.db")
+    rebuild(lake.config, {})
+    found = open_lake(lake.config)
+    assert row.identity in {it.identity for it in receipts(found, STORE)}
+    comes_back(found, node, tmp_path)
+
+
+def test_a_table_of_somebody_else_beside_a_lakes_is_none_of_it(
+    node: Path, lake: Lake, tmp_path: Path
+) -> None:
+    lake.catalog.create_table(("storage_engine", "messages"), pa.schema([pa.field("x", pa.int64())]))
+    assert open_lake(lake.config).rows_table == "records"
+    moved = tmp_path / "moved"
+    (tmp_path / "lake").rename(moved)
+    relocate(LakeConfig.local(moved))
+    comes_back(open_lake(LakeConfig.local(moved)), node, tmp_path)
+
+
+def test_a_lake_without_its_table_of_records_says_so(lake: Lake, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "lake/catalog.db") as catalog:
+        catalog.execute("DELETE FROM iceberg_tables WHERE table_name = 'records'")
+    catalog.close()
+    with pytest.raises(LakeMissingError, match="expected the tables records and segments"):
+        open_lake(lake.config)
+    with pytest.raises(LakeMissingError, match="found no records"):
+        relocate(lake.config)
+
+
+def test_garbage_goes_and_comes_back(node: Path, lake: Lake, tmp_path: Path) -> None:
+    row = receipts(lake, STORE)[0]
+    file = local(data_file_of(lake.messages(), row))
+    twin = file.with_name(f"{file.stem}-01234567.parquet")
+    shutil.copyfile(file, twin)
+    make_old(twin)
+    taken = collect(lake, grace_ms=0, delete=True)
+    assert [it.path for it in taken.taken] == [str(twin)]
+    assert undo(lake.config).paths == (str(twin),)
+    done = maintain_lake(lake, LakePolicy(0, 1, 1), 2**40)
+    assert not done.notices
+    comes_back(lake, node, tmp_path)
+
+
+def test_rows_that_another_engine_moved_prove_their_segment_again(
+    node: Path, lake: Lake, tmp_path: Path
+) -> None:
+    row = next(row for row in receipts(lake, STORE) if row.log == "ctime-0")
+    rewrite(lake, row)
+    (renewed,) = reprove(lake, STORE, [row])
+    assert renewed.moved_to is not None
+    comes_back(lake, node, tmp_path)
+
+
+def test_rows_without_bytes_that_are_gone_prove_nothing(lake: Lake) -> None:
+    row = next(row for row in receipts(lake, STORE) if row.log == "ctime-0")
+    kinds = pq.read_table(local(data_file_of(lake.messages(), row)), columns=["kind", "size"])
+    at = kinds["size"].to_pylist().index(0)
+    delete_position(lake, row, at)
+    assert reprove(lake, STORE, [row]) == ()
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert found.overall is Status.FAILURE
+    assert f"expected {row.row_count} rows" in str(found.findings + tuple(found.ranges))
+
+
+def big_batch(values: int, each: bytes, base_offset: int) -> bytes:
+    """Return a batch that expands a thousandfold, and more."""
+    records = [batches.Record(1_795_180_000_000, None, each) for _ in range(values)]
+    content = b"".join(batches.record(one, records[0].timestamp, at) for at, one in enumerate(records))
+    return batches.batch(records, base_offset=base_offset, attributes=4, payload=zstandard.compress(content))
+
+
+def test_row_groups_are_bounded_by_what_batches_expand_to(tmp_path: Path) -> None:
+    each = bytes(100_000)
+    data = b"".join(big_batch(100, each, 100 * number) for number in range(8))
+    parquet = written(data, tmp_path)
+    assert len(data) < 1 << 20
+    assert parquet.num_row_groups > 4
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, columns=["kind", "value", "physical_offset", "base_offset"])
+        assert rows["kind"][0].as_py() == "batch"
+        assert sum(map(len, filter(None, rows["value"].to_pylist()))) <= 24 << 20
+    assert read_back(parquet, len(data)) == data
+    # None of them needs another one to be turned back into bytes.
+    windows = plan_windows(parquet.metadata, 0, len(data), "file")
+    assert [window.end_row_group - window.first_row_group for window in windows] == (
+        [1] * parquet.num_row_groups
+    )
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        ([0, 10, 0, 10], [10, 20, 0, 10], ""),
+        ([0, 10, 5], [10, 20, 5], "where another row begins, found one at physical offset 5"),
+        ([0, 10, 0], [10, 20, -5], "a row that begins at physical offset"),
+        ([0, 0], [10, 10], "a row that begins at physical offset"),
+    ],
+)
+def test_a_row_without_bytes_has_to_lie_where_another_begins(
+    starts: list[int], ends: list[int], expected: str
+) -> None:
+    def check() -> None:
+        check_tiled(np.array(starts), np.array(ends), 0, 20, "file")
+
+    if not expected:
+        check()
+        return
+    with pytest.raises(ProofError, match=expected):
+        check()
+
+
+def test_a_log_of_the_longest_name_is_archived(node: Path, lake: Lake, tmp_path: Path) -> None:
+    longest = [
+        Segment(f"{'t' * 249}-{number}", one.base_offset, one.facts, one.state, end=one.end)
+        for number, one in enumerate(segments_of(node, "tinyseg-0")[:2])
+    ]
+    rows = archive(lake, node, longest, "other")
+    assert len({data_file_of(lake.messages(), row) for row in rows}) == 2
+    assert rows == archive(lake, node, longest, "other")
+    (found,) = verify(lake, VerifyLevel.BYTES, store_id="other")
+    assert found.overall is Status.OK
