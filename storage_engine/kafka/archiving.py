@@ -22,6 +22,7 @@ from storage_engine.kafka.stored_files import read_stored
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.kafka.transaction_index import AbortedTransaction, parse_transaction_index
 from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import LogSnapshot, Segment, SegmentContext, SegmentId
 
 _TRANSACTION_INDEX = ".txnindex"
@@ -102,9 +103,7 @@ def contexts_of(
     :raises CorruptFileError: a transaction index or the log's epochs can't be what their names say.
     :raises OSError: a file can't be read.
     """
-    assert directory.meta is not None
-    topic_id = text_of(read_topic_id(log.path / PARTITION_METADATA))
-    log_id = f"{directory.meta.cluster_id}/{topic_id}/{log.name.partition}"
+    log_id = log_id_of(directory, log)
     epochs = _epochs(log)
     aborted = list(_aborted(log, segments[0].base_offset))
     for segment in segments:
@@ -120,6 +119,17 @@ def contexts_of(
         )
 
 
+def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
+    """Return what a log is to its cluster: cluster id, topic id and partition.
+
+    :raises CorruptFileError: the file with the topic's id can't be what its name says.
+    :raises OSError: it can't be read.
+    """
+    cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
+    topic_id = text_of(read_topic_id(log.path / PARTITION_METADATA))
+    return f"{cluster_id}/{topic_id}/{log.name.partition}"
+
+
 def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
     path = log.path / LEADER_EPOCHS
     return read_leader_epochs(path) if path.exists() else ()
@@ -129,6 +139,45 @@ def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[Lead
     """Return the epochs of the offsets [first, end): that in force at the first, and those behind it."""
     before = [one for one in epochs if one.start_offset <= first]
     return (*before[-1:], *(one for one in epochs if first < one.start_offset < end))
+
+
+def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
+    """Return what shows that a log isn't the one that receipts are of; "": nothing does.
+
+    It may be of another topic of that name; it may have lost records that were archived, as by an unclean
+    election; or other leaders may have taken the records at the same offsets.
+
+    :param log_end: offset behind its last record.
+    :raises CorruptFileError: its epochs can't be read.
+    """
+    for receipt in receipts:
+        if receipt.log_id not in (None, log_id):
+            return f"it is log {log_id} (cluster, topic id, partition), and archived is {receipt.log_id}"
+    last = max(receipts, key=lambda one: one.end, default=None)
+    if last is not None and last.end > log_end:
+        return f"it ends at {log_end}, and archived are offsets up to {last.end}"
+    epochs = _epochs(log)
+    for receipt in receipts:
+        known = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
+        # What lies below the log's first epoch was deleted, and is told by nobody.
+        first = max(receipt.base_offset, epochs[0].start_offset if epochs else receipt.end)
+        if first < receipt.end and _steps(known, first, receipt.end) != _steps(epochs, first, receipt.end):
+            return (
+                f"its leaders' epochs of offsets [{first}, {receipt.end}) are "
+                f"{_epochs_text(epochs, first, receipt.end)}, and archived are "
+                f"{_epochs_text(known, first, receipt.end)}"
+            )
+    return ""
+
+
+def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
+    """Return epochs with the offset from which on each was in force in [first, end)."""
+    return [(one.epoch, max(one.start_offset, first)) for one in epochs_in(epochs, first, end)]
+
+
+def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
+    steps = _steps(epochs, first, end)
+    return ", ".join(f"{epoch} from {start} on" for epoch, start in steps) or "unknown"
 
 
 def _aborted(log: PartitionLog, first: int) -> Iterator[AbortedTransaction]:

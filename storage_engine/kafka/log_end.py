@@ -89,6 +89,16 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
     return SegmentFacts(segment.base_offset, segment.log.size_bytes, largest_ms)
 
 
+def first_batch_ms(segment: SegmentFiles) -> int | None:
+    """Return the largest timestamp of a segment's first batch; None: it has none.
+
+    :raises OSError: the file can't be read.
+    """
+    with opened(segment.log.path) as descriptor:
+        first = next(batch_heads(descriptor, 0), None)
+    return first.newest_ms if first is not None and first.newest_ms >= 0 else None
+
+
 def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
     """Yield the batches from a position on that an index has named, or all where no batch is there."""
     heads = batch_heads(descriptor, position)

@@ -10,14 +10,22 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.archiving import archivable_segments, by_log, contexts_of
+from storage_engine.kafka.archiving import (
+    archivable_segments,
+    by_log,
+    contexts_of,
+    contradiction_of,
+    log_id_of,
+)
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.lock_holder import lock_holder
-from storage_engine.kafka.log_end import end_offset
-from storage_engine.kafka.plan import plan_log, plan_notices
+from storage_engine.kafka.log_end import end_offset, first_batch_ms
+from storage_engine.kafka.next_deletions import deletes_at_ms
+from storage_engine.kafka.plan import log_facts, plan_log, plan_notices
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
     Archivable,
     DiskUsage,
@@ -79,6 +87,23 @@ class KafkaStore(BrokerStore):
         )
         return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(node, settings))
 
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        node = self._node_of(snapshot)
+        settings = read_topic_settings(node)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        found: dict[SegmentId, int | None] = {}
+        for seen in snapshot.logs:
+            directory, log = logs[seen.name]
+            topic = settings.of(log.name.topic)
+            if not isinstance(topic, str) and seen.sealed:
+                moments = deletes_at_ms(log_facts(seen, directory, log), topic, now_ms)
+                found |= {SegmentId(seen.name, offset): at_ms for offset, at_ms in moments.items()}
+        return found
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        found = (first_batch_ms(log.segments[0]) for _, log in self._node_of(snapshot).logs if log.segments)
+        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
     def _node_of(self, snapshot: StoreSnapshot) -> Node:
         return self.seen[1] if self.seen and self.seen[0] is snapshot.logs else read_node(self.root)
 
@@ -112,6 +137,12 @@ class KafkaStore(BrokerStore):
             if name in logs
             for segment_id, context in contexts_of(*logs[name], of_log)
         }
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        logs, node = self.seen or (self.snapshot(0).logs, read_node(self.root))
+        ends = {one.name: one.max_offset for one in logs}
+        directory, found = next(pair for pair in node.logs if pair[1].name.log == log)
+        return contradiction_of(found, log_id_of(directory, found), ends[log], receipts)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")

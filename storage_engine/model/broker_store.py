@@ -20,6 +20,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
     Archivable,
@@ -151,6 +152,16 @@ class BrokerStore(ABC):
         :raises OSError: a file can't be read.
         """
         return {}
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
+        offsets may be the same; "": nothing does, as by default.
+
+        :param receipts: of this log, of any of its offsets.
+        :raises StorageEngineError: it can't be told.
+        :raises OSError: a file can't be read.
+        """
+        return ""
 
     def watch(self, now_ms: int) -> Watch:
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""

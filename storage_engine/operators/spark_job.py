@@ -264,11 +264,13 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     """Archives sealed segments ahead of their deletion, oldest first, where ``archive_when`` is seal.
 
     One run archives at most the policy's ``archive_budget_bytes``. Skipped where segments are archived
-    only when they expire, or not at all.
+    only when they expire, or not at all. Fails where logs could not be archived, once all others were.
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
+        from storage_engine.exceptions import LogsRefusedError
         from storage_engine.model.policy import ArchiveMode, ArchiveWhen
+        from storage_engine.retention.refusing import refused_text
 
         policy = self.store.policy
         if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
@@ -279,4 +281,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
         with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
             done = cycle.archive_sealed(cleanup)
             self._emit(context, cleanup, Step.SEALED)
-        return self._tell(done)
+        told = self._tell(done)
+        if done.refused:
+            raise LogsRefusedError(refused_text(cleanup.run_key, self.store.real_root, done.refused))
+        return told

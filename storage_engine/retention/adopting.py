@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StoreIdentityError
@@ -21,9 +22,11 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.retention.broker_answers import take_snapshot
+from storage_engine.model.store import LogSnapshot
+from storage_engine.retention.broker_answers import ask, take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.contradictions import contradictions
+from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.identity import (
     add_to_journal,
     archived_lineages,
@@ -66,7 +69,7 @@ def adopt(
             f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. "
             "Nothing was changed. Name one that it has, or none for the whole store."
         )
-    if not force and next(contradictions(store, record, only), None) is None:
+    if not force and not _is_contradicted(store, record, only):
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
@@ -77,6 +80,22 @@ def adopt(
         # Where the store can't be stamped, the journal alone has to remember.
         update_stamp(store.real_root, opened.store_id, opened.lineages, ())
     return opened
+
+
+def _is_contradicted(store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]) -> bool:
+    if next(contradictions(store, record, logs), None) is not None:
+        return True
+    if store.policy.archive is ArchiveMode.OFF:
+        return False
+    lakes = [open_lake(config) for config in store.lakes]
+    with closing(open_store(store)) as broker:
+        told = (
+            partial(broker.contradiction, log.name, rows)
+            for log in logs
+            for lake in lakes
+            if (rows := current_receipts(lake, record, log=log.name))
+        )
+        return any(ask(store.broker, "tell whether a log is the archived one", one) for one in told)
 
 
 def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:

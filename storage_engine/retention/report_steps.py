@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from storage_engine.journal.journal import Event, Phase, Step
 from storage_engine.model.store import SegmentId
-from storage_engine.retention.steps.archiving import TOOK
 from storage_engine.retention.steps.context import WHOLE
+from storage_engine.retention.steps.recording_proofs import TOOK
 
 
 @dataclass(frozen=True, slots=True)

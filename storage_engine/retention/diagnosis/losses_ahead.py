@@ -145,7 +145,7 @@ def unproven_findings(
     :param running: a broker runs, which deletes by itself; None: that can't be told.
     :param some_unasked: one of two lakes couldn't be asked, and may prove some.
     """
-    segments = found.sealed if unproven is None else tuple(unproven)
+    segments = found.archivable.segments if unproven is None else tuple(unproven)
     if not segments:
         return
     size = bytes_text(sum(segment.disk_bytes for segment in segments))

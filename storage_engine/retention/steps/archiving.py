@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from storage_engine.clock import clock_ms
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     CommitStateUnknownError,
+    CorruptFileError,
     CorruptFrameError,
     LakeConflictError,
     LakeUnavailableError,
@@ -28,18 +28,16 @@ from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import lake_id_of
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.heads import ChainHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Archivable, FileFacts, Segment
-from storage_engine.retention.broker_answers import ask, take_archivable
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.history import segment_subject
-from storage_engine.retention.known_heads import head_of, known_heads
+from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
+from storage_engine.retention.steps.archivable import archivable_segments, refuse_other_logs
 from storage_engine.retention.steps.context import (
     AnyStore,
     Context,
@@ -48,18 +46,21 @@ from storage_engine.retention.steps.context import (
     refuse_dry_run,
 )
 from storage_engine.retention.steps.planned_segments import planned_segments
-from storage_engine.retention.steps.stamping import stamp_store
-from storage_engine.retention.steps.topic_days import record_topic_days
+from storage_engine.retention.steps.recording_proofs import record_proven
 from storage_engine.same_bytes.settling import settle
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
-TOOK = "took_ms"
-"""Field of the event that records the first of some segments: how long all of them took."""
-
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
-_OF_ONE_LOG = (ChangedUnderUsError, CorruptFrameError, LakeConflictError, ProofError, StoreLayoutError)
+_OF_ONE_LOG = (
+    ChangedUnderUsError,
+    CorruptFileError,
+    CorruptFrameError,
+    LakeConflictError,
+    ProofError,
+    StoreLayoutError,
+)
 """What is wrong with a segment, and not with its store or a lake."""
 FAILED_LOGS = 20
 """Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
@@ -145,7 +146,7 @@ def archive_planned(
             record_intents(context, run, Step.ARCHIVE, segments)
             done, failed = archive_each_log(segments, archive)
             refused = tuple(refusal(log, why).said for log, why in {**missing, **failed}.items())
-            _record_refused(context, run, refused)
+            record_refused(context, run, Step.ARCHIVE, refused)
             if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing.keys():
                 raise next(iter(failed.values()))
             contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
@@ -168,10 +169,10 @@ def archive_planned(
     return replace(done, waiver=waiver, error=why, notices=notices, refused=refused)
 
 
-def _record_refused(context: Context, run: Run, refused: Sequence[RefusedLog]) -> None:
+def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:
     """Record why logs were not archived, for the report."""
     said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_jsonable(one)}) for one in refused]
-    context.journal.record(run, Step.ARCHIVE, Phase.ERROR, said)
+    context.journal.record(run, step, Phase.ERROR, said)
 
 
 def archive_each_log(
@@ -242,6 +243,7 @@ def archive_somewhere(
             return ArchiveResult((), notices=notices)
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
+        refuse_other_logs(context, [asked.lake for asked in proofs.asked], wanted)
         jobs = _jobs(context, config, wanted, accept_damage)
         started_ns = time.monotonic_ns()
         try:
@@ -251,7 +253,7 @@ def archive_somewhere(
             proofs = None
             continue
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        notices = (*notices, *_record_proven(context, run, step, jobs, receipts, took_ms))
+        notices = (*notices, *record_proven(context, run, step, jobs, receipts, took_ms))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -279,19 +281,6 @@ def begin_background_run(context: Context, run_key: str) -> Run:
     """The run, which needs no plan."""
     run = context.journal.find_run(context.record.store_id, run_key)
     return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
-
-
-def archivable_segments(context: Context) -> Archivable:
-    """Return what may be archived by now, oldest first in each log."""
-    return take_archivable(context.broker, context.snapshot(clock_ms()))
-
-
-def kept_out_notices(archivable: Archivable) -> tuple[str, ...]:
-    """Say which logs stay out of the lake, wholly or in part, and why."""
-    logs: dict[str, list[str]] = {}
-    for log, reason in archivable.kept_out.items():
-        logs.setdefault(reason, []).append(log)
-    return tuple(f"not archived by now: {named_in_short(names)}: {why}" for why, names in logs.items())
 
 
 def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
@@ -365,50 +354,3 @@ def _settled_file(known: FileFacts) -> FileFacts:
         if (facts.inode, facts.size_bytes) == (known.inode, known.size_bytes):
             return facts
     return known
-
-
-def _record_proven(
-    context: Context,
-    run: Run,
-    step: Step,
-    jobs: Sequence[SegmentJob],
-    receipts: Sequence[Receipt],
-    took_ms: int,
-) -> tuple[str, ...]:
-    """Record which file was found to be in which lake, for when that lake can't be asked.
-
-    :param took_ms: to copy and prove all of them.
-    :return: what could not be recorded beside it, and why.
-    """
-    lake = open_lake(jobs[0].lake)
-    # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
-    known_heads(context.journal, context.record).check(lake, context.record.store_id)
-    segments = lake.segments()
-    proven: list[tuple[str, dict[str, object]]] = [
-        (
-            segment_subject(job.log, job.base_offset),
-            {
-                "lineage": job.lineage,
-                "facts": to_jsonable(job.facts),
-                "lake": job.lake.location,
-                "receipt_hash": receipt.row_hash,
-                "receipt_sequence": receipt.sequence,
-                "lake_id": lake_id_of(segments) or "",
-                "place": segments.location(),
-                **_beyond(job),
-            },
-        )
-        for job, receipt in zip(jobs, receipts, strict=True)
-    ]
-    proven[0][1][TOOK] = took_ms
-    context.journal.record(run, step, Phase.RESULT, proven)
-    last = max(receipts, key=lambda receipt: receipt.sequence)
-    missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
-    said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
-    return tuple(filter(None, (said, record_topic_days(context, lake, receipts))))
-
-
-def _beyond(job: SegmentJob) -> dict[str, object]:
-    """Return what is said of a segment beyond its own file, where there is anything."""
-    said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
-    return {key: value for key, value in said.items() if value}

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
@@ -24,14 +25,16 @@ from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
+from storage_engine.retention.refusing import refusal
+from storage_engine.retention.steps.archivable import archivable_segments, kept_out_notices
 from storage_engine.retention.steps.archiving import (
     ArchiveResult,
     ArchiveWith,
-    archivable_segments,
+    archive_each_log,
     archive_somewhere,
     begin_background_run,
-    kept_out_notices,
     record_intents,
+    record_refused,
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
@@ -55,7 +58,8 @@ def archive_sealed(
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param budget_bytes: at most so much, but at least one segment; None: everything.
     :param accept_damage: archive bytes that don't decode as they are.
-    :raises StorageEngineError: as ``archive_with`` does.
+    :return: what concerns one log keeps no other out of the lake: such logs are in ``refused``.
+    :raises StorageEngineError: as ``archive_with`` does; what concerns one log, where every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
@@ -68,21 +72,35 @@ def archive_sealed(
             archivable = archivable_segments(context)
             listing = _Listing(context, run, archivable.segments, budget_bytes)
             try:
-                result = archive_somewhere(
-                    context,
-                    run,
-                    Step.SEALED,
-                    listing.choose,
-                    listing.segments,
-                    archive_with,
-                    accept_damage=accept_damage,
-                )
-                break
-            except (ProofError, StoreNotFoundError):
+                archive = partial(_archive, listing, archive_with, accept_damage)
+                result, failed = archive_each_log(listing.segments, archive)
+            except StoreNotFoundError:
                 if attempt == _LISTINGS - 1 or not listing.has_lost_some():
                     raise
+                continue
+            if not failed or attempt == _LISTINGS - 1 or not listing.has_lost_some():
+                break
+        if failed and not {segment.log for segment in listing.chosen or ()} - failed.keys():
+            raise next(iter(failed.values()))
+        refused = tuple(refusal(log, why).said for log, why in failed.items())
+        record_refused(context, run, Step.SEALED, refused)
+        result = replace(result, refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
     return replace(result, notices=(*result.notices, *kept_out_notices(archivable)))
+
+
+def _archive(
+    listing: _Listing, archive_with: ArchiveWith, accept_damage: bool, segments: Sequence[Segment]
+) -> ArchiveResult:
+    return archive_somewhere(
+        listing.context,
+        listing.run,
+        Step.SEALED,
+        partial(listing.choose, segments),
+        segments,
+        archive_with,
+        accept_damage=accept_damage,
+    )
 
 
 @dataclass(slots=True)
@@ -93,17 +111,21 @@ class _Listing:
     run: Run
     segments: tuple[Segment, ...]
     budget_bytes: int | None
-    chosen: Sequence[Segment] = ()
+    chosen: Sequence[Segment] | None = None
 
-    def choose(self, proofs: Proofs) -> Sequence[Segment]:
+    def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
+        """Return which of some segments to archive; the first time, of all, the budget decides."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
-        unproven = still_unproven(self.context.journal, self.context.record, proofs, self.segments)
-        self.chosen = within_budget(unproven, self.budget_bytes)
-        record_intents(self.context, self.run, Step.SEALED, self.chosen)
-        return self.chosen
+        unproven = still_unproven(self.context.journal, self.context.record, proofs, segments)
+        if self.chosen is None:
+            self.chosen = within_budget(unproven, self.budget_bytes)
+            record_intents(self.context, self.run, Step.SEALED, self.chosen)
+            return self.chosen
+        known = slots(self.chosen)
+        return [segment for segment in unproven if segment.id in known]
 
     def has_lost_some(self) -> bool:
-        return not all(Path(segment.facts.path).exists() for segment in self.chosen)
+        return not all(Path(segment.facts.path).exists() for segment in self.chosen or ())
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:

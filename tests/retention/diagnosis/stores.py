@@ -60,7 +60,7 @@ def figures(log: LogSnapshot, *disks: DiskUsage, **more: Any) -> Figures:
     """Figures of a store that keeps segments for 72 hours, forces at 86 and refuses above 90 percent."""
     deletes = {one.id: max(NOW_MS, one.mtime_ns // 10**6 + 72 * HOUR_MS) for one in log.sealed}
     found = Figures(
-        archivable=Archivable(()),
+        archivable=Archivable(log.sealed),
         now_ms=NOW_MS,
         snapshot=snapshot(log, *disks),
         full_percent=90,

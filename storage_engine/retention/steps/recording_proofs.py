@@ -1,0 +1,68 @@
+"""Record which file was found to be in which lake: in the journal, by the store's stamp, and by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.lake.archive import SegmentJob
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.identity import lake_id_of
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.receipt import Receipt
+from storage_engine.retention.history import segment_subject
+from storage_engine.retention.known_heads import head_of, known_heads
+from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.stamping import stamp_store
+from storage_engine.retention.steps.topic_days import record_topic_days
+
+TOOK = "took_ms"
+"""Field of the event that records the first of some segments: how long all of them took."""
+
+
+def record_proven(
+    context: Context,
+    run: Run,
+    step: Step,
+    jobs: Sequence[SegmentJob],
+    receipts: Sequence[Receipt],
+    took_ms: int,
+) -> tuple[str, ...]:
+    """Record which file was found to be in which lake, for when that lake can't be asked.
+
+    :param took_ms: to copy and prove all of them.
+    :return: what could not be recorded beside it, and why.
+    """
+    lake = open_lake(jobs[0].lake)
+    # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
+    known_heads(context.journal, context.record).check(lake, context.record.store_id)
+    segments = lake.segments()
+    proven: list[tuple[str, dict[str, object]]] = [
+        (
+            segment_subject(job.log, job.base_offset),
+            {
+                "lineage": job.lineage,
+                "facts": to_jsonable(job.facts),
+                "lake": job.lake.location,
+                "receipt_hash": receipt.row_hash,
+                "receipt_sequence": receipt.sequence,
+                "lake_id": lake_id_of(segments) or "",
+                "place": segments.location(),
+                **_beyond(job),
+            },
+        )
+        for job, receipt in zip(jobs, receipts, strict=True)
+    ]
+    proven[0][1][TOOK] = took_ms
+    context.journal.record(run, step, Phase.RESULT, proven)
+    last = max(receipts, key=lambda receipt: receipt.sequence)
+    missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
+    said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
+    return tuple(filter(None, (said, record_topic_days(context, lake, receipts))))
+
+
+def _beyond(job: SegmentJob) -> dict[str, object]:
+    """Return what is said of a segment beyond its own file, where there is anything."""
+    said = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
+    return {key: value for key, value in said.items() if value}
