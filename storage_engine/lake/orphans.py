@@ -168,6 +168,7 @@ def prove_orphan(
         manifest_facts=facts,
         store_name=known.store_name if known else None,
         store_host=known.store_host if known else None,
+        log_id=known.log_id if known else None,
         evidence=known.evidence if known else None,
         end_offset=known.end_offset if known else None,
         files=known.files if known else None,

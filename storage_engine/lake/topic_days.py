@@ -1,4 +1,4 @@
-"""How many bytes of which topic and day a segment holds, by three narrow columns of its rows."""
+"""How many bytes of which topic and day a segment holds, by four narrow columns of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_TOPICS = 100
 MOST_ROWS = 10_000
 """Of a segment; a broker writes one within a few days. What has fewer bytes is left out."""
 
-_SIZE = "size"
+_SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
 _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
@@ -37,14 +37,17 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
     columns = find_broker(receipt.broker).codec.columns
     if not columns.streams or columns.stored_at is None:
         return ()
-    wanted = (columns.streams[0], columns.stored_at, _SIZE)
+    wanted = (columns.streams[0], columns.stored_at, _SIZE, _KIND)
     return topic_days_of(narrow_rows(table, receipt, wanted, untouched), columns)
 
 
 def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicDay, ...]:
-    """Return what rows hold of each topic and day, the largest first; rows without either don't count.
+    """Return what rows hold of each topic and day, the largest first; messages without either don't count.
 
-    :param batches: with the first of the columns that name a stream, that of the stored time, and ``size``.
+    What holds messages, as the header of a batch does, has the time of the next one.
+
+    :param batches: in the segment's order, with the first of the columns that name a stream, that of the
+        stored time, ``size`` and ``kind``.
     """
     counted = [_counted(rows, columns) for rows in batches]
     if not counted:
@@ -64,16 +67,24 @@ def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicD
 def _counted(rows: pa.Table, columns: Columns) -> pa.Table:
     """Return the sums of some rows by topic and day."""
     topic, stored_at = columns.streams[0], str(columns.stored_at)
-    if rows[topic].null_count or rows[stored_at].null_count:
-        rows = rows.filter(pc.and_(rows[topic].is_valid(), rows[stored_at].is_valid()))
+    if rows[topic].null_count:
+        rows = rows.filter(rows[topic].is_valid())
+    is_message = pc.equal(rows[_KIND], pa.scalar("message"))
+    if rows[stored_at].null_count:
+        timed = pc.fill_null_forward(pc.fill_null_backward(rows[stored_at]))
+        timed = pc.if_else(is_message, rows[stored_at], timed)
+        rows = rows.set_column(rows.schema.get_field_index(stored_at), stored_at, timed)
+        known = rows[stored_at].is_valid()
+        rows, is_message = rows.filter(known), is_message.filter(known)
     stored = rows[stored_at]
     days = np.floor_divide(stored.cast(pa.int64()).to_numpy(), _A_DAY[stored.type.unit])
     sizes = rows[_SIZE].cast(pa.int64())
     counted = pa.Table.from_arrays(
-        [rows[topic], pa.chunked_array([days]), sizes], names=["topic", "day", _SIZE]
+        [rows[topic], pa.chunked_array([days]), sizes, is_message.cast(pa.int64())],
+        names=["topic", "day", _SIZE, _KIND],
     )
-    sums = counted.group_by(["topic", "day"], use_threads=False).aggregate([(_SIZE, "sum"), (_SIZE, "count")])
-    sums = sums.select(["topic", "day", f"{_SIZE}_sum", f"{_SIZE}_count"])
+    sums = counted.group_by(["topic", "day"], use_threads=False).aggregate([(_SIZE, "sum"), (_KIND, "sum")])
+    sums = sums.select(["topic", "day", f"{_SIZE}_sum", f"{_KIND}_sum"])
     return sums.set_column(0, "topic", sums["topic"].cast(pa.string())).rename_columns(_COUNTED)
 
 

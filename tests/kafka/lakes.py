@@ -29,11 +29,18 @@ def segments_of(node: Path, *logs: str) -> list[Segment]:
 
 
 def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = STORE) -> tuple[Receipt, ...]:
-    """Archive segments of a node."""
-    return archive_all(
+    """Archive segments of a node, with what it knows of them."""
+    segments = list(segments)
+    jobs = segment_jobs(
         lake,
-        segment_jobs(lake, segments, store_id=store, lineage=0, broker="kafka", store_root=str(node)),
+        segments,
+        store_id=store,
+        lineage=0,
+        broker="kafka",
+        store_root=str(node),
+        contexts=KafkaStore(node / "server.properties").contexts(segments),
     )
+    return archive_all(lake, jobs)
 
 
 def new_lake(directory: Path) -> Lake:

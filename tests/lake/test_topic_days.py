@@ -31,7 +31,8 @@ def rows_of(found: list[tuple[str | None, int | None, int]], unit: Any = "ms") -
     channels, moments, sizes = ([one[at] for one in found] for at in range(3))
     taken_at = pa.array(moments, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp(unit, tz="UTC"))
     columns = {"channel": pa.array(channels, pa.string()), "taken_at": taken_at}
-    return pa.table({**columns, "size": pa.array(sizes, pa.int32())})
+    kinds = pa.repeat(pa.scalar("message"), len(found))
+    return pa.table({**columns, "size": pa.array(sizes, pa.int32()), "kind": kinds})
 
 
 @given(st.lists(messages, max_size=3), st.sampled_from(["ms", "us", "ns"]))
@@ -45,6 +46,17 @@ def test_it_is_what_one_message_after_the_other_comes_to(batches: Any, unit: str
         key: (sum(sizes), len(sizes)) for key, sizes in expected.items()
     }
     assert [one.size_bytes for one in found] == sorted((one.size_bytes for one in found), reverse=True)
+
+
+def test_what_holds_messages_counts_where_they_do() -> None:
+    kinds = ["batch", "message", "message", "batch", "control", "undecodable", "message"]
+    moments = [None, DAY_MS, DAY_MS, None, 0, None, None]
+    rows = rows_of([("orders", moment, 10**at) for at, moment in enumerate(moments)])
+    rows = rows.set_column(3, "kind", pa.array(kinds))
+    assert topic_days_of([rows], COLUMNS) == (
+        TopicDay("orders", 0, 111_000, 0),
+        TopicDay("orders", 1, 111, 2),
+    )
 
 
 def test_topics_beyond_the_largest_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
