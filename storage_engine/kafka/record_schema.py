@@ -105,5 +105,18 @@ COLUMNS = Columns(
         "headers.list.element.key",
     ),
     delta=("physical_offset", "size", "offset", "timestamp", "base_offset", "base_timestamp"),
+    export=(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "state",
+        "producer_id",
+        "transactional",
+        "headers",
+        "key",
+        "value",
+    ),
+    keys=("key",),
 )
 """What they are for. Keys and values have no bounds: they would be copies."""

@@ -32,29 +32,16 @@ from storage_engine.lake.selection import Selection, has_key, row_filter
 from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
 from storage_engine.model.broker import Broker
-from storage_engine.model.codec import Bodies
+from storage_engine.model.codec import Bodies, Columns
 from storage_engine.nearest import meant
 
-COLUMNS = (
-    "store_id",
-    "lineage",
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "born_timestamp",
-    "store_timestamp",
-    "born_host",
-    "keys",
-    "tags",
-    "unique_key",
-    "properties",
-    "sys_flag",
-    "body",
-)
-"""What is exported of a message, in this order, and behind them ``body_compressed``."""
+_STORE_COLUMNS = ("store_id", "lineage")
+"""What is exported of a message before the columns that its codec names."""
 
 Write = Callable[[pa.Table], None]
+
+_COMPRESSED = pa.field("body_compressed", pa.bool_())
+"""Of brokers whose producers compress bodies; behind all other columns."""
 
 _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
@@ -112,19 +99,23 @@ def export_messages(
             "export: expected a key, found an empty text, which no message has as its key. Nothing was "
             "written. Name a key, or leave it out."
         )
-    broker, bodies = _messages_broker(lake)
+    broker = _messages_broker(lake)
+    columns = broker.codec.columns
     target = Path(path)
     refuse_target_inside_store(target)
     schema = _read_schema(broker)
-    count, tally = ReadCount(), _Tally()
+    count, tally = ReadCount(), _Tally(str(columns.stored_at))
     with _target_errors(target), _directory_of(target) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
+            found = _selected(lake, selection, columns, schema, count)
+            if (bodies := broker.bodies) is not None:
+                found = _with_plain_bodies(bodies, found, decompress)
+                schema = schema.append(_COMPRESSED)
             with _WRITERS[file_format](file, schema) as write:
-                found = _selected(lake, selection, schema, count)
-                for rows in _gathered(_with_plain_bodies(bodies, found, decompress)):
+                for rows in _gathered(found):
                     tally.add(rows)
                     write(rows)
             file.flush()
@@ -158,13 +149,14 @@ def check_topic(lake: Lake, topic: str) -> None:
     :raises BadInputError: none has; names the nearest topic.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    _messages_broker(lake)
-    wanted = message_batches(lake.messages(), row_filter(Selection(topic=topic)), ("topic",))
+    columns = _messages_broker(lake).codec.columns
+    name = columns.streams[0]
+    wanted = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
     if any(rows.num_rows for rows in wanted):
         return
     topics: set[str] = set()
-    for rows in message_batches(lake.messages(), row_filter(Selection()), ("topic",)):
-        topics.update(map(str, rows["topic"].unique().to_pylist()))
+    for rows in message_batches(lake.messages(), row_filter(Selection(), columns), (name,)):
+        topics.update(map(str, rows[name].unique().to_pylist()))
     if topics:
         raise BadInputError(
             f"lake {lake.location}: expected one of the {len(topics)} topics that are archived, found "
@@ -172,14 +164,16 @@ def check_topic(lake: Lake, topic: str) -> None:
         )
 
 
-def _selected(lake: Lake, selection: Selection, schema: pa.Schema, count: ReadCount) -> Iterator[pa.Table]:
+def _selected(
+    lake: Lake, selection: Selection, columns: Columns, schema: pa.Schema, count: ReadCount
+) -> Iterator[pa.Table]:
     key = selection.key
     for found in message_batches(
         lake.messages(),
-        row_filter(selection),
-        COLUMNS,
-        mask_columns=() if key is None else ("keys", "unique_key"),
-        mask=None if key is None else lambda rows: has_key(rows, key),
+        row_filter(selection, columns),
+        schema.names,
+        mask_columns=() if key is None else (*columns.key_lists, *columns.keys),
+        mask=None if key is None else lambda rows: has_key(rows, key, columns),
         count=count,
     ):
         yield found.cast(schema)
@@ -205,7 +199,7 @@ def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: b
     for rows in tables:
         compressed = bodies.is_compressed(rows["sys_flag"])
         if not decompress:
-            yield rows.append_column("body_compressed", compressed)
+            yield rows.append_column(_COMPRESSED, compressed)
             continue
         start, column = 0, rows.schema.get_field_index("body")
         for plain in bodies.decompressed_parts(rows["body"], rows["sys_flag"]):
@@ -213,32 +207,35 @@ def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: b
             still = pc.and_(compressed.slice(start, len(plain)), damaged)
             kept = pc.coalesce(plain, part["body"].combine_chunks())
             part = part.set_column(column, part.schema.field(column), kept)
-            yield part.append_column("body_compressed", still)
+            yield part.append_column(_COMPRESSED, still)
             start += len(plain)
 
 
 @cache
 def _read_schema(broker: Broker) -> pa.Schema:
-    known = {field.name: field for field in (*IDENTITY_COLUMNS, *broker.codec.schema)}
-    # Everybody reads plain binaries; a codec may have its bodies as views.
-    return pa.schema([known[name] for name in COLUMNS]).set(
-        COLUMNS.index("body"), pa.field("body", pa.binary())
+    codec = broker.codec
+    known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec.schema)}
+    fields = [known[name] for name in (*_STORE_COLUMNS, *codec.columns.export)]
+    # Everybody reads plain binaries; a codec may have them as views.
+    return pa.schema(
+        pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
+        for field in fields
     )
 
 
-def _messages_broker(lake: Lake) -> tuple[Broker, Bodies]:
-    """The lake's broker, whose messages have topics and bodies.
+def _messages_broker(lake: Lake) -> Broker:
+    """The lake's broker, whose codec says what is exported of a message.
 
-    :raises BadInputError: they have none.
+    :raises BadInputError: it doesn't.
     """
     broker = find_broker(lake.broker)
-    columns = {*IDENTITY_COLUMNS.names, *broker.codec.schema.names}
-    if (bodies := broker.bodies) is None or not columns.issuperset(COLUMNS):
+    columns = broker.codec.columns
+    if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:
         raise BadInputError(
             f"lake {lake.location}: expected a lake of messages with topics and bodies, found one of "
             f"{broker.title}, which has none. Nothing was written. Query its table, or restore its segments."
         )
-    return broker, bodies
+    return broker
 
 
 class _HashedWriter(io.BufferedWriter):
@@ -256,51 +253,67 @@ class _HashedWriter(io.BufferedWriter):
 class _Tally:
     """What has been written so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored_at: str) -> None:
+        self._stored_at = stored_at
         self.messages = self.compressed = 0
         self.first_ms: int | None = None
         self.last_ms: int | None = None
 
     def add(self, rows: pa.Table) -> None:
         self.messages += rows.num_rows
-        self.compressed += pc.sum(rows["body_compressed"]).as_py() or 0
-        stored: Any = pc.min_max(rows["store_timestamp"].cast(pa.int64())).as_py()
-        if stored["min"] is not None:
-            first_ms, last_ms = stored["min"] // 1000, stored["max"] // 1000
+        if _COMPRESSED.name in rows.column_names:
+            self.compressed += pc.sum(rows[_COMPRESSED.name]).as_py() or 0
+        stored = rows[self._stored_at]
+        stored = stored.cast(pa.timestamp("ms", tz=stored.type.tz), safe=False).cast(pa.int64())
+        extremes: Any = pc.min_max(stored).as_py()
+        if extremes["min"] is not None:
+            first_ms, last_ms = extremes["min"], extremes["max"]
             self.first_ms = first_ms if self.first_ms is None else min(first_ms, self.first_ms)
             self.last_ms = last_ms if self.last_ms is None else max(last_ms, self.last_ms)
 
 
 @contextmanager
 def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
-    written = schema.append(pa.field("body_compressed", pa.bool_()))
-    with pq.ParquetWriter(file, written, compression="zstd", version="2.6") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer:
         yield writer.write_table
 
 
 @contextmanager
-def _json_lines(file: BinaryIO, _: pa.Schema) -> Iterator[Write]:
+def _json_lines(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
     def write(rows: pa.Table) -> None:
         # Only messages that somebody asked for come here: a line costs some 20 µs, and no library makes it.
         for row in rows.to_pylist():
-            file.write(json.dumps(_json_row(row), ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(_json_row(row, schema), ensure_ascii=False).encode() + b"\n")
 
     yield write
 
 
-def _json_row(row: dict[str, Any]) -> dict[str, Any]:
-    """``body`` is text where it is UTF-8, else base64: ``body_encoding`` says which."""
-    for name in ("born_timestamp", "store_timestamp"):
-        if row[name] is not None:
-            row[name] = row[name].isoformat(timespec="milliseconds")
-    if row["properties"] is not None:
-        row["properties"] = dict(row["properties"])
-    body: bytes | None = row.pop("body")
+def _json_row(row: dict[str, Any], fields: Iterable[pa.Field[Any]]) -> dict[str, Any]:
+    """Binaries are text where they are UTF-8, else base64: ``NAME_encoding`` says which. They come last."""
+    plain: dict[str, Any] = {}
+    binaries: dict[str, Any] = {}
+    for field in fields:
+        name, value = field.name, row[field.name]
+        if pa.types.is_binary(field.type):
+            binaries[name], binaries[f"{name}_encoding"] = _json_binary(value)
+        elif value is None:
+            plain[name] = None
+        elif pa.types.is_timestamp(field.type):
+            plain[name] = value.isoformat(timespec="milliseconds")
+        elif pa.types.is_map(field.type):
+            plain[name] = dict(value)
+        elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
+            plain[name] = [_json_row(one, field.type.value_type) for one in value]
+        else:
+            plain[name] = value
+    return plain | binaries
+
+
+def _json_binary(value: bytes | None) -> tuple[str | None, str]:
     try:
-        row["body"], row["body_encoding"] = None if body is None else body.decode(), "utf-8"
+        return None if value is None else value.decode(), "utf-8"
     except UnicodeDecodeError:
-        row["body"], row["body_encoding"] = base64.b64encode(body or b"").decode(), "base64"
-    return row
+        return base64.b64encode(value or b"").decode(), "base64"
 
 
 _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextManager[Write]]] = {

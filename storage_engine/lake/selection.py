@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
+from storage_engine.model.codec import Columns
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -18,7 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Selection:
     """Which messages; every part that is None selects all.
 
-    :param key: one of the message's keys, or its unique key.
+    :param key: one of the message's keys.
+    :param queue_id: number of the queue, or of the partition.
     :param from_ms: stored at or after, ms since the epoch.
     :param to_ms: stored before.
     """
@@ -32,14 +35,18 @@ class Selection:
     lineage: int | None = None
 
 
-def row_filter(selection: Selection) -> BooleanExpression:
-    """Return what the table itself can select by; a key is looked for in what it gives."""
+def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
+    """Return what the table itself can select by; a key is looked for in what it gives.
+
+    :param columns: of the codec that made the rows, with a topic, a queue and a time of storing.
+    """
+    topic, queue, *_ = columns.streams
     equal: dict[str, str | int | None] = {
         "kind": "message",
         "store_id": selection.store_id,
         "lineage": selection.lineage,
-        "topic": selection.topic,
-        "queue_id": selection.queue_id,
+        topic: selection.topic,
+        queue: selection.queue_id,
     }
     # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
     terms: list[BooleanExpression] = [
@@ -47,28 +54,35 @@ def row_filter(selection: Selection) -> BooleanExpression:
         for name, value in equal.items()
         if value is not None
     ]
+    stored_at = str(columns.stored_at)
     if selection.from_ms is not None:
-        terms.append(GreaterThanOrEqual("store_timestamp", _instant(selection.from_ms)))  # type: ignore[call-arg,arg-type]
+        terms.append(GreaterThanOrEqual(stored_at, _instant(selection.from_ms)))  # type: ignore[call-arg,arg-type]
     if selection.to_ms is not None:
-        terms.append(LessThan("store_timestamp", _instant(selection.to_ms)))  # type: ignore[call-arg,arg-type]
+        terms.append(LessThan(stored_at, _instant(selection.to_ms)))  # type: ignore[call-arg,arg-type]
     return reduce(And, terms)
 
 
-def has_key(rows: pa.Table, key: str) -> pa.ChunkedArray[Any]:
-    """Return which rows have ``key`` among their keys, which blanks separate, or as their unique key.
+def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
+    """Return which rows have ``key`` as a key, or among those of a list.
 
     No row has an empty one.
+
+    :param rows: with the codec's columns of keys, of which there is at least one.
     """
     if not key:
         return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
     # Any: the stubs know no scalar beside an array.
     compute: Any = pc
-    keys = compute.binary_join_element_wise("", rows["keys"], "", " ")
-    among = compute.or_kleene(
-        compute.match_substring(keys, f" {key} "), compute.equal(rows["unique_key"], key)
-    )
-    found: pa.ChunkedArray[Any] = compute.fill_null(among, False)
-    return found
+    found = [
+        compute.match_substring(compute.binary_join_element_wise("", rows[name], "", " "), f" {key} ")
+        for name in columns.key_lists
+    ]
+    for name in columns.keys:
+        kind = rows.schema.field(name).type
+        wanted = key if pa.types.is_string(kind) or pa.types.is_large_string(kind) else key.encode()
+        found.append(compute.equal(rows[name], pa.scalar(wanted, kind)))
+    among: pa.ChunkedArray[Any] = compute.fill_null(reduce(compute.or_kleene, found), False)
+    return among
 
 
 def _instant(timestamp_ms: int) -> str:

@@ -34,6 +34,9 @@ class Columns:
     :param file_bounds: the same, in files alone.
     :param dictionary: with few distinct values; nested ones as Parquet paths.
     :param delta: of numbers that grow slowly.
+    :param export: what is exported of a message, in this order; none: messages aren't exported.
+    :param keys: each of which names a message as a whole, texts or binaries.
+    :param key_lists: texts of several such names, with blanks between them.
     """
 
     stored_at: str | None = None
@@ -42,6 +45,9 @@ class Columns:
     file_bounds: tuple[str, ...] = ()
     dictionary: tuple[str, ...] = ()
     delta: tuple[str, ...] = field(default=("physical_offset", "size"))
+    export: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    key_lists: tuple[str, ...] = ()
 
 
 class SegmentCodec(Protocol):

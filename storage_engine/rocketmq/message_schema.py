@@ -74,5 +74,22 @@ COLUMNS = Columns(
         "properties.key_value.key",
     ),
     delta=("physical_offset", "queue_offset", "born_timestamp", "store_timestamp", "size"),
+    export=(
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "born_timestamp",
+        "store_timestamp",
+        "born_host",
+        "keys",
+        "tags",
+        "unique_key",
+        "properties",
+        "sys_flag",
+        "body",
+    ),
+    keys=("unique_key",),
+    key_lists=("keys",),
 )
 """What they are for. Bodies have no bounds: they would be copies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -14,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from storage_engine.exceptions import LakeMissingError, ProofError
+from storage_engine.exceptions import BadInputError, LakeMissingError, ProofError
 from storage_engine.kafka.codec import CODEC
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
 from storage_engine.lake.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
 from storage_engine.lake.describing import describe
+from storage_engine.lake.export import ExportFormat, check_topic, export_messages
 from storage_engine.lake.garbage import collect, undo
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.maintenance import LakePolicy, maintain_lake
@@ -31,6 +33,7 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
+from storage_engine.lake.selection import Selection
 from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.model.validation import Status
@@ -286,3 +289,50 @@ def test_a_log_of_the_longest_name_is_archived(node: Path, lake: Lake, tmp_path:
     assert rows == archive(lake, node, longest, "other")
     (found,) = verify(lake, VerifyLevel.BYTES, store_id="other")
     assert found.overall is Status.OK
+
+
+def test_records_are_exported_by_topic_partition_time_and_key(node: Path, lake: Lake, tmp_path: Path) -> None:
+    archive(lake, node, segments_of(node, "plain-0", "txn-0", "txn-1"))
+    expected = [
+        row
+        for log in ("txn-0", "txn-1")
+        for segment in segments_of(node, log)
+        for rows, _ in CODEC.decode(memoryview(Path(segment.facts.path).read_bytes()), 0)
+        for row in rows.to_pylist()
+        if row["kind"] == "message"
+    ]
+    found = export_messages(lake, tmp_path / "txn", Selection(topic="txn"))
+    rows = pq.read_table(tmp_path / "txn").to_pylist()
+    assert found.message_count == len(rows) == len(expected)
+    told = ("offset", "timestamp", "key", "value", "headers")
+    assert [[row[name] for name in told] for row in rows if row["partition"] == 1] == [
+        [row[name] for name in told] for row in expected[-sum(row["partition"] == 1 for row in rows) :]
+    ]
+    states = Counter(row["state"] for row in rows)
+    assert states["committed"] > 0
+    assert states["aborted"] > 0
+    assert found.files_read < found.files_total
+    moment = sorted(row["timestamp"] for row in rows)[len(rows) // 2]
+    middle_ms = int(moment.timestamp() * 1000)
+    chosen = Selection(topic="txn", queue_id=1, from_ms=middle_ms, to_ms=middle_ms + 1)
+    part = export_messages(lake, tmp_path / "part.jsonl", chosen, file_format=ExportFormat.JSON_LINES)
+    lines = [json.loads(line) for line in (tmp_path / "part.jsonl").read_text().splitlines()]
+    assert part.message_count == len(lines)
+    assert [line["offset"] for line in lines] == [
+        row["offset"] for row in rows if row["partition"] == 1 and row["timestamp"] == moment
+    ]
+    assert part.files_read < found.files_read
+    key = rows[0]["key"].decode()
+    named = export_messages(lake, tmp_path / "key", Selection(topic="txn", key=key))
+    assert named.message_count == sum(row["key"] == key.encode() for row in rows)
+    with pytest.raises(BadInputError, match="expected one of the 4 topics that are archived"):
+        check_topic(lake, "tnx")
+
+
+def test_headers_are_exported_as_they_are(lake: Lake, tmp_path: Path) -> None:
+    export_messages(lake, tmp_path / "rows", Selection(topic="hdrs"), file_format=ExportFormat.JSON_LINES)
+    lines = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    headers = [header for line in lines for header in line["headers"]]
+    assert headers
+    assert {frozenset(header) for header in headers} == {frozenset(("key", "value", "value_encoding"))}
+    assert {line["value_encoding"] for line in lines} <= {"utf-8", "base64"}

@@ -25,6 +25,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.selection import Selection, has_key
 from storage_engine.long_work import listening
+from storage_engine.rocketmq.message_schema import COLUMNS
 from tests.fixture_stores import unpack
 from tests.heard import Heard
 from tests.lakes import path_of
@@ -253,7 +254,7 @@ def test_an_empty_key_is_refused(archived: Lake, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="expected a key, found an empty text"):
         export_messages(archived, tmp_path / "rows", Selection(key=""))
     rows = pa.table({"keys": ["", "a  b", None], "unique_key": ["", None, None]})
-    assert has_key(rows, "").to_pylist() == [False] * 3
+    assert has_key(rows, "", COLUMNS).to_pylist() == [False] * 3
 
 
 @pytest.mark.slow
