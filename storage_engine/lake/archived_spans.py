@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from pyiceberg.expressions import And, GreaterThanOrEqual
 
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.errors import metadata_errors
@@ -10,10 +13,25 @@ from storage_engine.lake.filters import all_equal
 from storage_engine.lake.scan import read_rows
 from storage_engine.lake.verify_turns import History, standing_fault
 
+_COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReceiptSpan:
+    """What one receipt says of where its segment lies, and its place in the chain of receipts."""
+
+    sequence: int
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    row_hash: str
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedSpan:
-    """One segment that a lake has a receipt of.
+    """One segment that a lake has a receipt of, or several that follow each other.
 
     :param fault: what verifying found wrong with it last; "" where it found nothing, or never looked.
     """
@@ -24,42 +42,47 @@ class ArchivedSpan:
     end_offset: int
     size_bytes: int
     fault: str = ""
+    segments: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Hash:
-    row_hash: str
+def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
+    """Return the receipts of a store that a lake has, of all lineages, in their order.
 
+    Files that have none of them are not read.
 
-def archived_spans(lake: Lake, store_id: str, history: History) -> tuple[ArchivedSpan, ...]:
-    """Return the segments of a store that a lake has, of all lineages, by log, lineage and offset.
-
-    :param history: what verifying remembers of its receipts.
+    :param first_sequence: only from this one on.
     :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
     with metadata_errors(table.location(), "read receipts"):
-        columns = ["log", "lineage", "base_offset", "size_bytes", "row_hash"]
         # A table that an older version made may lack it.
-        columns += [name for name in ("end_offset",) if name in table.schema().column_names]
-        found = read_rows(table, all_equal({"store_id": store_id}), columns).select(columns).to_pydict()
+        columns = [*_COLUMNS, *(name for name in ("end_offset",) if name in table.schema().column_names)]
+        later = GreaterThanOrEqual("sequence", first_sequence)  # type: ignore[call-arg,arg-type]
+        where = And(all_equal({"store_id": store_id}), later)
+        found = read_rows(table, where, columns).select(columns).to_pydict()
     ends = found.get("end_offset") or [None] * len(found["log"])
-    rows = zip(
-        found["log"],
-        found["lineage"],
-        found["base_offset"],
-        found["size_bytes"],
-        ends,
-        found["row_hash"],
-        strict=True,
+    rows = zip(*(found[name] for name in _COLUMNS), ends, strict=True)
+    return tuple(
+        sorted(
+            ReceiptSpan(sequence, log, lineage, base, base + size if end is None else end, size, row_hash)
+            for sequence, log, lineage, base, size, row_hash, end in rows
+        )
     )
+
+
+def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[ArchivedSpan, ...]:
+    """Return the segments that receipts are of, by log, lineage and offset.
+
+    :param history: what verifying remembers of receipts that it found at fault.
+    """
     spans: dict[tuple[str, int, int], ArchivedSpan] = {}
-    for log, lineage, base, size, end, row_hash in rows:
-        check = standing_fault(history, _Hash(row_hash)) if row_hash in history else None
+    for row in sorted(rows):
+        check = standing_fault(history, row) if row.row_hash in history else None
         fault = "" if check is None else check.fault
-        one = ArchivedSpan(log, lineage, base, base + size if end is None else end, size, fault)
+        slot = (row.log, row.lineage, row.start_offset)
+        one = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault)
         # A segment that was proven again has several rows: one that is sound is enough.
-        other = spans.setdefault((log, lineage, base), one)
+        other = spans.setdefault(slot, one)
         if other.fault and not fault:
-            spans[log, lineage, base] = one
+            spans[slot] = one
     return tuple(sorted(spans.values()))

@@ -53,8 +53,7 @@ class ReleasedSpan:
     :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     :param others: where others deleted it, what is known of that; "" where a run deleted it.
-    :param lineage: where others deleted it, the store's lineage then: what is archived of an older one had
-        other bytes.
+    :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
     """
 
     log: str

@@ -23,6 +23,7 @@ class SegmentRelease:
     :param receipt_hash: ``row_hash`` of the receipt; None likewise.
     :param lake: which of the store's lakes proves it; None likewise.
     :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
+    :param lineage: of its log then; None: an older version recorded none.
     """
 
     log: str
@@ -39,6 +40,7 @@ class SegmentRelease:
     original_mtime_ns: int | None = None
     end: int | None = None
     companions: tuple[FileFacts, ...] = ()
+    lineage: int | None = None
 
     @property
     def segment(self) -> Segment:
@@ -132,6 +134,7 @@ def spans_of_results(
             end_offset=release.end_offset,
             excused="" if release.receipt_hash else release.passage_detail,
             unasked=release.lake if release.lake is not None and release.lake in unasked else "",
+            lineage=release.lineage or 0,
         )
         for release in gone
     )

@@ -68,7 +68,7 @@ class OffsetRange:
 class Lakes:
     """What lakes tell of a store.
 
-    :param spans: what those have that could be asked.
+    :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
@@ -167,7 +167,8 @@ def _archived(span: ArchivedSpan, start: int, end: int) -> OffsetRange:
     where, reason, detail = Place.ARCHIVED, "", ""
     if span.fault:
         where, reason, detail = Place.UNKNOWN, FAULTY, f"a lake has it, and verify found: {span.fault}"
-    return OffsetRange(span.log, span.lineage, start, end, 1, size_bytes, where, reason, detail)
+    segments = span.segments if is_whole else 1
+    return OffsetRange(span.log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
 
 
 def _faulty(spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,17 +11,28 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Connection, update
 
 from storage_engine import cycle
+from storage_engine.journal.deletions import deletions_after
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Decision, Reason
+from storage_engine.model.policy import Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import range_records, steps
+from storage_engine.retention.adopting import adopt
+from storage_engine.retention.history import released_spans
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
+from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.range_memory import RangeMemory
+from storage_engine.retention.range_records import keep_ranges, kept_ranges
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.verification import verify_store
@@ -243,6 +255,99 @@ def test_the_monitor_records_where_the_bytes_of_a_store_are(managed: Managed, la
     shutil.move(away, lake_dir)
     monitor(store, "back")
     assert recorded(store) == after
+
+
+def test_what_went_without_proof_in_this_lineage_is_not_archived_by_an_older_one(managed: Managed) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    steps.archive_sealed(store, "ahead", lambda jobs: steps.archive(store, "ahead", jobs))
+    adopt(store, "ann", "other bytes", force=True)
+    steps.make_plan(store, "r", replace(MANUAL, max_segments=2))
+    Journal(store.journal_url).waive(steps.recorded_plan(store, "r").digest, "ann", "not needed")
+    assert len(steps.release(store, "r").deleted) == 2
+    monitor(store, "look")
+    reader = JournalReader(store.journal_url)
+    found = reader.findings(reader.stores()[0].store_id)
+    assert found is not None
+    (gone,) = (one for one in found.found["ranges"] if one["where"] == "lost")
+    assert (gone["lineage"], gone["start_offset"], gone["end_offset"]) == (2, 0, 2 * MIB)
+    assert gone["reason"] == "accepted"
+    assert "waived by ann: not needed" in gone["detail"]
+    (verified,) = verify_store(store, VerifyLevel.FILES)
+    (row,) = (one for one in verified.ranges if one.start_offset == 0)
+    assert (row.where, row.status, row.end_offset) == (Where.LOST, Status.WARNING, 2 * MIB)
+
+
+def told_ranges(store: ManagedStore) -> tuple[object, int]:
+    reader = JournalReader(store.journal_url)
+    found = reader.findings(reader.stores()[0].store_id)
+    assert found is not None
+    assert found.found["page_errors"] == []
+    return found.found["ranges"], found.at_ms
+
+
+def check_as_from_scratch(store: ManagedStore, run_key: str) -> RangeMemory:
+    """Look with what earlier looks kept, and then without; return what the first one kept."""
+    journal, (row,) = Journal(store.journal_url), JournalReader(store.journal_url).stores()
+    monitor(store, run_key)
+    kept = kept_ranges(store.journal_url, row.store_id)
+    with_memory, _ = told_ranges(store)
+    keep_ranges(store.journal_url, row.store_id, RangeMemory())
+    monitor(store, f"{run_key} again")
+    assert told_ranges(store)[0] == with_memory
+    assert kept_ranges(store.journal_url, row.store_id).deleted == kept.deleted
+    reader = JournalReader(store.journal_url)
+    deleted = reader.read(lambda connection: deletions_after(connection, row.store_id, 0))
+    assert [(one.log, one.start_offset, one.end_offset, one.excuse, one.lineage) for one in deleted] == [
+        (one.log, one.start_offset, one.end_offset, one.excused, one.lineage)
+        for one in released_spans(journal, row.store_id)
+    ]
+    keep_ranges(store.journal_url, row.store_id, kept)
+    return kept
+
+
+def test_each_look_reads_what_came_since_and_tells_what_reading_all_tells(managed: Managed) -> None:
+    store = managed(policy=Policy(undo_window_hours=1), overrides={"deleteWhen": "99"})
+
+    def clean(run_key: str, segments: int) -> None:
+        with opened(store) as once:
+            cleanup = cycle.Cleanup(once, run_key, replace(MANUAL, max_segments=segments))
+            for step in cycle.CLEANUP:
+                if step is not cycle.validate:
+                    step(cleanup)
+
+    monitor(store, "first")
+    clean("one", 2)
+    kept = check_as_from_scratch(store, "after one")
+    assert [(one.segments, one.end_offset) for one in kept.archived[0].settled] == [(2, 2 * MIB)]
+    steps.archive_sealed(store, "ahead", lambda jobs: steps.archive(store, "ahead", jobs))
+    kept = check_as_from_scratch(store, "ahead")
+    assert len(kept.archived[0].marks[0].open) == 5
+    clean("two", 3)
+    kept = check_as_from_scratch(store, "after two")
+    assert [(one.segments, one.end_offset) for one in kept.archived[0].settled] == [(5, 5 * MIB)]
+    (deleted,) = kept.deleted.spans
+    assert (deleted.start_offset, deleted.end_offset) == (0, 5 * MIB)
+    # What is brought back lies on disk again, before what was the first.
+    undo(store, "two", "ann")
+    kept = check_as_from_scratch(store, "undone")
+    assert [(one.segments, one.end_offset) for one in kept.archived[0].settled] == [(2, 2 * MIB)]
+    assert [(one.start_offset, one.end_offset) for one in kept.deleted.spans] == [(0, 2 * MIB)]
+
+
+def test_what_another_release_kept_of_a_look_is_read_anew(managed: Managed) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    monitor(store, "first")
+    (row,) = JournalReader(store.journal_url).stores()
+    expected, _ = told_ranges(store)
+    for spoil in ({"version": 2}, {"memory": b"torn"}, {"memory": zlib.compress(b'{"archived": 5}')}):
+
+        def write(connection: Connection, spoil: dict[str, object] = spoil) -> None:
+            assert connection.execute(update(range_records._memories).values(**spoil)).rowcount == 1
+
+        Journal(store.journal_url)._database.write(write)
+        assert kept_ranges(store.journal_url, row.store_id) == RangeMemory()
+        monitor(store, f"{spoil}")
+        assert told_ranges(store)[0] == expected
 
 
 def test_the_monitor_tells_what_verify_remembers_as_faulty(managed: Managed, lake_dir: Path) -> None:

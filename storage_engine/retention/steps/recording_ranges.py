@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.deletions import deletions_after, journal_ends
 from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.records import Step
-from storage_engine.lake.archived_spans import ArchivedSpan, archived_spans
+from storage_engine.lake.archived_spans import ArchivedSpan, receipt_spans
 from storage_engine.lake.coverage import ReleasedSpan
-from storage_engine.lake.verify_turns import by_receipt, standing_fault
+from storage_engine.lake.verify_turns import History, by_receipt, standing_fault
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import propose, take_archivable
 from storage_engine.retention.drift import gone_spans
-from storage_engine.retention.history import segment_subject, spans_of_results
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.offset_ranges import Lakes, OffsetRange, offset_ranges
+from storage_engine.retention.proofs import LakeProofs
+from storage_engine.retention.range_memory import (
+    DeletedMemory,
+    LakeLook,
+    RangeMemory,
+    joined,
+    look_at_lakes,
+)
+from storage_engine.retention.range_records import keep_ranges, kept_ranges
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.retention.verification_memory import checks_of_faulty
-
-_MOST_RELEASED = 20_000
-"""The newest segments that runs deleted are looked for in the lakes; older ones were, at earlier looks."""
-_MOST_EXPLAINED = 500
 
 
 def store_ranges(
@@ -34,32 +39,42 @@ def store_ranges(
 ) -> tuple[OffsetRange, ...]:
     """Return where each byte is, between the first that is known of and the end of each log.
 
+    Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
+
     :param measured: None: the lakes were not asked, or none could be.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
     plan = propose(context.broker, snapshot, clock_ms(), PlanRequest())
-    lakes = _lakes(context, snapshot, measured)
+    lakes, deleted = Lakes(), tuple[ReleasedSpan, ...]()
+    if context.store.policy.archive is not ArchiveMode.OFF:
+        journal_url, store_id = context.store.journal_url, context.record.store_id
+        known = kept_ranges(journal_url, store_id)
+        lakes, found = _lakes(context, snapshot, measured, known)
+        found = _with_deleted(context, found)
+        if found != known:
+            keep_ranges(journal_url, store_id, found)
+        deleted = found.deleted.spans
     return offset_ranges(
         plan.decisions,
         {log.name: log.max_offset for log in snapshot.logs},
         lakes,
         context.record.lineages,
         shielded=shielded_spans(context.store.real_root, context.record.lineages),
-        gone=(*gone_spans(context.journal, context.record), *_released(context, snapshot, lakes)),
+        gone=(*gone_spans(context.journal, context.record), *deleted),
     )
 
 
-def _lakes(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Lakes:
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return Lakes()
+def _lakes(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None, known: RangeMemory
+) -> tuple[Lakes, RangeMemory]:
     if measured is None:
-        return Lakes(unasked="no lake could be asked")
+        return Lakes(unasked="no lake could be asked"), known
     proofs = measured.proofs
     sealed = take_archivable(context.broker, snapshot).segments
     unasked = [reason for _, reason in proofs.unreachable]
     heads, store_id = known_heads(context.journal, context.record), context.record.store_id
-    spans: set[ArchivedSpan] = set()
+    asked: list[tuple[LakeProofs, str, History]] = []
     sound: set[SegmentId] = set()
     doubted: set[SegmentId] = set()
     for proven in proofs.asked:
@@ -67,37 +82,61 @@ def _lakes(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | No
             # Which receipts of a broken chain are true, nobody can tell here.
             heads.check(proven.lake, store_id)
             lake_id = str(proven.lake.segments().metadata.table_uuid)
-            history = by_receipt(checks_of_faulty(context.store.journal_url, lake_id))
-            found = archived_spans(proven.lake, store_id, history)
+            checks = checks_of_faulty(context.store.journal_url, lake_id)
         except StorageEngineError as error:
             unasked.append(str(error))
             continue
-        faulty = {(one.log, one.lineage, one.base_offset) for one in proven.faults}
-        spans.update(span for span in found if (span.log, span.lineage, span.start_offset) not in faulty)
+        history = by_receipt(check for check in checks if check.store_id == store_id)
+        asked.append((proven, lake_id, history))
         for slot in proven.rows:
             stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
             if stands:
                 (sound if any(stands) else doubted).add(SegmentId(*slot))
+    spans, found = _archived(context, snapshot, asked, known)
     # By the journal's word alone nothing is in a lake that can't be asked.
     unproven = {one.id for one in proofs.unproven(sealed)} if unasked else measured.unproven
-    known = frozenset(segment.id for segment in sealed) - unproven
-    at_fault = known & (doubted - sound)
-    return Lakes(tuple(spans), known - at_fault, "; ".join(unasked), at_fault)
+    proven_ids = frozenset(segment.id for segment in sealed) - unproven
+    at_fault = proven_ids & (doubted - sound)
+    return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault), found
 
 
-def _released(context: Context, snapshot: StoreSnapshot, lakes: Lakes) -> Iterator[ReleasedSpan]:
-    """Yield what runs deleted and no lake is known to have."""
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return
-    store_id = context.record.store_id
-    there = {(span.log, span.start_offset) for span in lakes.spans}
-    there |= {(one.log, one.base_offset) for log in snapshot.logs for one in log.segments}
-    deleted = JournalReader(context.store.journal_url).segments(store_id, limit=_MOST_RELEASED)
-    lacking = [
-        SegmentId(one.log, one.base_offset)
-        for one in deleted
-        if one.state == "deleted" and (one.log, one.base_offset) not in there
-    ]
-    subjects = [segment_subject(*one) for one in lacking[:_MOST_EXPLAINED]]
-    results = context.journal.results_of(store_id, Step.RELEASE, subjects)
-    yield from spans_of_results(context.journal, store_id, results)
+def _archived(
+    context: Context,
+    snapshot: StoreSnapshot,
+    asked: Sequence[tuple[LakeProofs, str, History]],
+    known: RangeMemory,
+) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
+    """Return what lakes have, by what is known of them and the receipts that came since.
+
+    :param asked: lakes with their ids and what verifying remembers of them.
+    :raises LakeUnavailableError: one can't be read any more.
+    """
+    if not asked:
+        return (), known
+    by_id = {lake_id: (proven, history) for proven, lake_id, history in asked}
+
+    def read(lake_id: str, first_sequence: int) -> LakeLook:
+        proven, history = by_id[lake_id]
+        rows = receipt_spans(proven.lake, context.record.store_id, first_sequence)
+        # Of these nothing is archived, as far as is known at this moment.
+        hidden = ((one.log, one.lineage, one.base_offset) for one in proven.faults)
+        return LakeLook(rows, history, frozenset(hidden))
+
+    first_offsets = {log.name: log.min_offset for log in snapshot.logs if log.segments}
+    found, spans = look_at_lakes(known, sorted(by_id), read, first_offsets, context.record.lineages)
+    return spans, found
+
+
+def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
+    """Return the memory with what runs deleted since."""
+    reader, store_id = JournalReader(context.store.journal_url), context.record.store_id
+    ends = reader.read(lambda connection: journal_ends(connection, store_id, clock_ms()))
+    # What an undone run deleted is back.
+    memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
+    rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
+    new = (
+        ReleasedSpan(one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage)
+        for one in rows
+    )
+    spans = tuple(joined((*memory.spans, *new)))
+    return replace(known, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))

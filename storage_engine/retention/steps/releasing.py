@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
-from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.leases import Lease
 from storage_engine.long_work import told
 from storage_engine.model.broker_store import Remove
@@ -347,7 +347,7 @@ def _delete(
     remove: Remove,
 ) -> None:
     """Have segments go together: intents, the deed, results."""
-    entries = [_entry(verdict, proofs) for verdict in verdicts]
+    entries = [_entry(verdict, proofs, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
     try:
@@ -371,7 +371,7 @@ def _delete(
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
 
 
-def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
+def _entry(verdict: Verdict, proofs: Proofs, record: StoreRecord) -> SegmentRelease:
     segment, receipt = verdict.segment, verdict.receipt
     return SegmentRelease(
         log=segment.log,
@@ -388,4 +388,5 @@ def _entry(verdict: Verdict, proofs: Proofs) -> SegmentRelease:
         data_file=receipt.data_file if receipt else None,
         receipt_hash=receipt.row_hash if receipt else None,
         lake=proofs.lake_of(receipt) if receipt else None,
+        lineage=record.lineage_of(segment.log),
     )

@@ -1,0 +1,96 @@
+"""What runs deleted of a store, by the events of their releases: some fields of them, from one event on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.schema import events, runs
+
+_HOUR_MS = 3_600_000
+_MOST_RUNS = 500
+"""In one query; databases take a bounded number of parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A segment that a run deleted.
+
+    :param excuse: why it needed no receipt; "" where it had one.
+    :param lineage: of its log then; 0: an older version recorded none.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    excuse: str
+    lineage: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEnds:
+    """
+    :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
+        numbers have come to their ends. 0: there is none.
+    :param last_undo: the newest event by which a run of this store brought back what it had deleted; 0: none.
+    """
+
+    known_id: int
+    last_undo: int
+
+
+def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
+    """Return what a later look goes on from."""
+    undo = (
+        select(func.max(events.c.id))
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id)
+        .where(events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value)
+    )
+    old = select(events.c.id).where(events.c.at_ms <= now_ms - _HOUR_MS).order_by(events.c.id.desc()).limit(1)
+    return JournalEnds(connection.execute(old).scalar() or 0, connection.execute(undo).scalar() or 0)
+
+
+def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
+    """Return what runs of a store deleted, by events after this one; what was undone since is back."""
+    payload = events.c.payload
+    # As text: PostgreSQL's integers are too short for offsets.
+    query = (
+        select(
+            events.c.run_id,
+            events.c.subject,
+            payload["end"].as_string().label("end_offset"),
+            payload[("facts", "size_bytes")].as_string().label("size_bytes"),
+            payload["lineage"].as_string().label("lineage"),
+            payload["receipt_hash"].as_string().label("receipt_hash"),
+            payload["passage_detail"].as_string().label("passage_detail"),
+        )
+        .where(events.c.id > event_id, events.c.subject != "")
+        .where(events.c.step == Step.RELEASE.value, events.c.phase == Phase.RESULT.value)
+        .order_by(events.c.id)
+    )
+    rows = connection.execute(query).all()
+    mine = set(_standing(connection, store_id, sorted({row.run_id for row in rows})))
+    found = []
+    for row in rows:
+        if row.run_id not in mine:
+            continue
+        log, _, base = row.subject.rpartition("/")
+        end = int(base) + int(row.size_bytes) if row.end_offset is None else int(row.end_offset)
+        excuse = "" if row.receipt_hash else row.passage_detail
+        found.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0)))
+    return tuple(found)
+
+
+def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
+    """Yield those of some runs that are of a store and were not undone."""
+    for start in range(0, len(run_ids), _MOST_RUNS):
+        some = run_ids[start : start + _MOST_RUNS]
+        undone = select(events.c.run_id).where(
+            events.c.run_id.in_(some), events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
+        )
+        mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
+        yield from connection.execute(mine.where(runs.c.id.not_in(undone))).scalars()
