@@ -33,6 +33,10 @@ class BadInputError(StorageEngineError):
         super().__init__(f"{message} See: storage-engine docs {page}" if page else message)
 
 
+class NoSuchConnectionError(BadInputError):
+    """A store's connection isn't in this Airflow; somebody has to add it, or to name another."""
+
+
 class SimulationTooLongError(BadInputError):
     """A simulation takes more processor time than it may; fewer days or larger segments take less."""
 

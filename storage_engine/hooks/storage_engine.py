@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from storage_engine.credentials import url_secrets
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (
     Defaults,
@@ -54,13 +54,14 @@ class StorageEngineHook(BaseHook):
     @cached_property
     def connection(self) -> Connection:
         """
-        :raises BadInputError: there is none of this id, or it is of another type.
+        :raises NoSuchConnectionError: there is none of this id.
+        :raises BadInputError: it is of another type.
         """
         conn_id = self.storage_engine_conn_id
         try:
             found = self.get_connection(conn_id)
         except AirflowNotFoundException as error:
-            raise BadInputError(
+            raise NoSuchConnectionError(
                 f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was read "
                 f"or changed. The option stores of [{SECTION}] lists the stores' connections: "
                 f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you have "

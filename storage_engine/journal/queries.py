@@ -304,9 +304,14 @@ class JournalReader:
         there = inspect(connection).has_table(schema_version.name)
         version = connection.execute(select(schema_version.c.version)).scalar() if there else None
         if version != SCHEMA_VERSION:
+            is_newer = version is not None and version > SCHEMA_VERSION
             raise BadInputError(
                 f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. Nothing "
-                "was changed. The next run of this release brings an older one up to date."
+                + (
+                    "was changed. A newer release wrote it: install that release here, too."
+                    if is_newer
+                    else "was changed. The next run of this release brings an older one up to date."
+                )
             )
 
 

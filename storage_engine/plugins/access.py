@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -12,10 +13,19 @@ from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException
 from sqlalchemy import select
 
-from storage_engine.hooks.configured_stores import ConfiguredStore, configured_stores
+from storage_engine.exceptions import BadInputError
+from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
 PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint")
 """Of a store's DAGs, as their ids begin."""
+
+
+_BAD_OPTION = (
+    f"[{SECTION}] stores: expected connection ids separated by commas, or a JSON list of stores, found "
+    "something else; the API server's log says what. Nothing was read or changed. Correct the option, and "
+    "restart Airflow."
+)
+_log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
@@ -32,8 +42,17 @@ ReadableDags = Annotated[frozenset[str], Depends(readable_dags)]
 
 
 def readable_stores(dags: ReadableDags) -> tuple[ConfiguredStore, ...]:
-    """Return the configured stores that a user may read, in their order."""
-    return tuple(store for store in configured_stores() if dag_id(store, PURPOSES[0]) in dags)
+    """Return the configured stores that a user may read, in their order.
+
+    :raises BadInputError: the option that lists them can't be used.
+    """
+    try:
+        stores = configured_stores()
+    except BadInputError as error:
+        # It names stores that the user may not read.
+        _log.error("The stores can't be told: %s", error)
+        raise BadInputError(_BAD_OPTION) from None
+    return tuple(store for store in stores if dag_id(store, PURPOSES[0]) in dags)
 
 
 ReadableStores = Annotated[tuple[ConfiguredStore, ...], Depends(readable_stores)]

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from storage_engine.console.store_line import StoreLine, worst_first
 from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.queries import JournalReader
 
@@ -34,7 +34,14 @@ def journal_of(conn_id: str) -> JournalReader:
     until, url = _addresses.get(conn_id, (0.0, ""))
     now = time.monotonic()
     if now >= until:
-        url = StorageEngineHook(conn_id).journal_url
+        try:
+            url = StorageEngineHook(conn_id).journal_url
+        except NoSuchConnectionError:
+            # At a shell the other stores' connections are named; here somebody may not know of them.
+            raise BadInputError(
+                f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was read "
+                f"or changed. Add it: storage-engine init --airflow --conn-id {conn_id}."
+            ) from None
         _addresses[conn_id] = (now + _REMEMBERED_SECONDS, url)
     return _reader(url)
 

@@ -108,6 +108,25 @@ def test_runs_and_chart_come_from_the_journal(client: Any, dry_run: None) -> Non
     assert client("viewer").get(f"/console/api/stores/{MINE}/chart", asked).json()["kind"] == "chart"
 
 
+def test_no_error_names_a_store_that_one_may_not_read(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neither store has a connection.
+    for path in ("/console/api/stores", f"/console/api/stores/{MINE}", f"/console/api/stores/{MINE}/runs"):
+        said = client("viewer").get(path)
+        assert "expected a connection of this Airflow, found none" in said.text
+        assert OTHER not in said.text
+    for option in (
+        f'[{{"conn_id": "{MINE}"}}, {{"{OTHER}": 5}}]',
+        f'[{{"conn_id": "{OTHER}"}}',
+        f'["{OTHER}"]',
+    ):
+        monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", option)
+        for path in ("/console/api/stores", f"/console/api/stores/{MINE}"):
+            said = client("viewer").get(path)
+            assert said.status_code == 503
+            assert "the API server's log says what" in said.json()["detail"]
+            assert OTHER not in said.text
+
+
 def test_a_span_that_is_none_is_refused(client: Any, dry_run: None) -> None:
     for span in ("start_ms=-1&end_ms=5", "start_ms=0&end_ms=x", "start_ms=0", "start_ms=0&end_ms=1e99"):
         asked = client("viewer").get(f"/console/api/stores/{MINE}/chart?{span}")

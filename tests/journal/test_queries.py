@@ -245,6 +245,17 @@ def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, rea
     assert (tmp_path / "journal.db").read_bytes() == before
 
 
+def test_a_newer_journal_says_which_release_reads_it(
+    tmp_path: Path, journal: Journal, reader: JournalReader
+) -> None:
+    journal.add_store("/s", "rocketmq")
+    set_back(tmp_path / "journal.db", 11)
+    with pytest.raises(
+        BadInputError, match=r"found 11\. Nothing was changed\. A newer release wrote it: install"
+    ):
+        reader.stores()
+
+
 KILLED_WRITER = """
 import os, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
